@@ -1,0 +1,80 @@
+# Dovetail's commands. With Python 3.11 or newer and make, `make quickstart` and `make test` work in a fresh clone:
+# they make a virtual environment, install what they need and run. The second time they start at once.
+#
+#   PYTHON=python3.13   use that Python, in an environment of its own (.venv-3.13); otherwise the one found, in .venv
+#   LOCKED=1            install the exact versions of locks/requirements-<version>.txt instead of the newest
+#   ARGS="..."          more arguments for pytest:  make test ARGS="tests/config -x"
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test slow lint format venv lock clean
+
+ifdef PYTHON
+  found := $(shell sh tools/find-python.sh "$(PYTHON)")
+  $(if $(found),,$(error PYTHON=$(PYTHON) cannot be used; see above))
+  VENV ?= .venv-$(firstword $(found))
+else
+  VENV ?= .venv
+endif
+
+bin := $(VENV)/bin
+# The stamps say what is installed: the package alone, or with the developers' tools, each newest or locked.
+# They mean nothing where the environment's Python has gone away.
+$(shell [ -x $(bin)/python ] || rm -f $(VENV)/.dovetail-installed*)
+stamp := $(VENV)/.dovetail-installed$(if $(LOCKED),-locked)
+python_version = $(shell $(bin)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+lock_file = locks/requirements-$(python_version).txt
+install = $(bin)/python tools/install.py $(if $(LOCKED),--constraint $(lock_file))
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
+	    while IFS='|' read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
+
+quickstart: $(stamp) ## Install, then train a small language model on the CPU
+	$(bin)/dovetail train tiny-lm
+
+test: $(stamp)-dev ## Run the tests, without the slow ones
+	$(bin)/python -m pytest $(ARGS)
+
+slow: $(stamp)-dev ## Run the tests marked slow
+	$(bin)/python -m pytest -m slow $(ARGS)
+
+lint: $(stamp)-dev ## Check style, types and the layering of the rooms
+	$(bin)/ruff check
+	$(bin)/ruff format --check
+	$(bin)/mypy
+	$(bin)/basedpyright --pythonpath $(bin)/python
+	$(bin)/lint-imports --no-logo
+
+format: $(stamp)-dev ## Format the code and apply the safe fixes
+	$(bin)/ruff check --fix-only --quiet
+	$(bin)/ruff format
+
+venv: $(stamp)-dev ## Make the virtual environment with everything that developers need
+	@echo "$(VENV) is ready: . $(bin)/activate"
+
+lock: $(stamp)-dev ## Record the installed versions for LOCKED=1
+	@mkdir -p locks
+	@{ echo "# Written by make lock; installed by make venv LOCKED=1. Python $(python_version)."; \
+	   $(bin)/python -m pip list --disable-pip-version-check --format=freeze \
+	       --exclude-editable --exclude pip --exclude setuptools --exclude dovetail; } > $(lock_file)
+	@echo "wrote $(lock_file)"
+
+clean: ## Remove caches and build products (not the environments, not runs/)
+	rm -rf build dist .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find dovetail tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(stamp): pyproject.toml $(bin)/python
+	@$(install)
+	@rm -f $(VENV)/.dovetail-installed*
+	@touch $@
+
+$(stamp)-dev: pyproject.toml $(bin)/python
+	@$(install) --extras dev
+	@rm -f $(VENV)/.dovetail-installed*
+	@touch $(stamp) $@
+
+# Where an environment's Python has gone away, what is left of it is cleared first.
+$(bin)/python:
+	@set -e; found=$$(sh tools/find-python.sh $(if $(PYTHON),"$(PYTHON)")); \
+	    echo "Making $(VENV) with Python $$found" | sed 's/\(Python [0-9.]*\) \(.*\)/\1 (\2)/'; \
+	    "$${found#* }" -m venv $(if $(wildcard $(VENV)/pyvenv.cfg),--clear) $(VENV)
