@@ -79,6 +79,8 @@ def is_config_class(candidate: Any) -> bool:
 
 def unmet(built: type, interface: Any) -> str:
     """Returns why `built` does not satisfy `interface`, or the empty string where it does."""
+    if getattr(built, "stands_for_any", False):  # a reference to another part, known only later
+        return ""
     if isinstance(interface, str | typing.ForwardRef | typing.TypeVar) or interface is Any:
         return ""
     interface = get_origin(interface) or interface
