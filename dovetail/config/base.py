@@ -19,7 +19,7 @@ from dovetail.config.typecheck import check
 T_co = TypeVar("T_co", covariant=True)
 
 _RESERVED = frozenset(
-    "build builds clone display_name explicit fields get_origin is_set path set set_value".split()
+    "build builds clone display_name explicit fields get_origin is_set set set_value tree_path".split()
 )
 
 
@@ -140,10 +140,10 @@ class Config(_Node, Generic[T_co], metaclass=ConfigMeta):
         """Returns where a field's value was set, or None for a default."""
         return self._explicit.get(name)
 
-    def path(self) -> str:
+    def tree_path(self) -> str:
         """Returns the path from the root of the tree to this config ('' for the root)."""
         parent = self._parent() if self._parent is not None else None
-        above = parent.path() if parent is not None else ""
+        above = parent.tree_path() if parent is not None else ""
         return f"{above}.{self._key}" if above else self._key
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -178,7 +178,7 @@ class Config(_Node, Generic[T_co], metaclass=ConfigMeta):
         return f"{type(self).__qualname__}({inner})"
 
     def _locate(self, name: str) -> str:
-        path = self.path()
+        path = self.tree_path()
         return f"{path}.{name}" if path else name
 
     def _unknown(self, name: str) -> ConfigError:

@@ -86,7 +86,7 @@ def _replaced(value: Any, old: Any, new: New, report: Report) -> Any:
     """Rebuilds a value; a replaced config is not searched again."""
     if isinstance(value, Config):
         if matches(value, old):
-            report.replaced.append(value.path())
+            report.replaced.append(value.tree_path())
             return _successor(value, new, report)
         copy = value.clone()
         for name in value.fields():
@@ -107,7 +107,7 @@ def _successor(old: Config[Any], new: New, report: Report) -> Config[Any]:
     if not isinstance(new, Config):
         result = new(old.clone())
         if not isinstance(result, Config):
-            raise ConfigError(f"{old.path()}: the replacement function returned {result!r}, not a config.")
+            raise ConfigError(f"{old.tree_path()}: the replacement function returned {result!r}, not a config.")
         return result
     result = new.clone()
     wrapped = [field.name for field in result.fields().values() if field.wraps]

@@ -13,7 +13,7 @@ C = TypeVar("C", bound=Config[Any])
 
 def visit(config: Config[Any]) -> Iterator[tuple[str, Config[Any]]]:
     """Yields every config of the tree with its path, parents first."""
-    yield config.path(), config
+    yield config.tree_path(), config
     for name in config.fields():
         for _, child in configs_inside(config.__dict__[name]):
             yield from visit(child)

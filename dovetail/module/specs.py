@@ -1,0 +1,158 @@
+"""Specs: what a parameter or variable is, before any array exists.
+
+One tree of specs drives initialisation, sharding, optimizer state, checkpoint restore, planning and
+weight import.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from dovetail.config import ConfigOf
+from dovetail.module.initializers import Constant, FanScaled, Initializer
+
+Axes = tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The shape, type and meaning of one array of a module's state.
+
+    Attributes:
+        shape: the whole shape, stacked axes first.
+        axes: the logical name of each axis, for sharding rules; None is never sharded.
+        init: makes one layer's value.
+        fan_in: the axes (of one layer's array) that a matrix product sums over.
+        fan_out: the axes that it produces. Empty fans mean: not a matrix (a lookup, a scale).
+        stacked: how many leading axes repeat the same array over layers or experts.
+        depths: for each stacked axis, after how many pieces of the path its index belongs.
+        keeps_dtype: whether computing in a lower precision leaves it alone.
+    """
+
+    shape: tuple[int, ...]
+    axes: Axes
+    init: Initializer
+    dtype: str = "float32"
+    fan_in: tuple[int, ...] = ()
+    fan_out: tuple[int, ...] = ()
+    stacked: int = 0
+    depths: tuple[int, ...] = field(default=())
+    keeps_dtype: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks that every axis has a name."""
+        if len(self.shape) != len(self.axes):
+            raise ValueError(f"{len(self.shape)} axes in shape {self.shape}, but names {self.axes}.")
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def layer_shape(self) -> tuple[int, ...]:
+        """The shape of one layer's array."""
+        return self.shape[self.stacked :]
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether one layer's array is a matrix that a product uses."""
+        return bool(self.fan_in and self.fan_out)
+
+    def stack(self, count: int, axis: str, depth: int) -> Spec:
+        """Returns the spec of `count` such arrays, stacked along a new first axis."""
+        return replace(
+            self,
+            shape=(count, *self.shape),
+            axes=(axis, *self.axes),
+            stacked=self.stacked + 1,
+            depths=(depth, *self.depths),
+        )
+
+    def layer_paths(self, path: str) -> list[str]:
+        """Returns the path of each layer's array, such as `stack/layer/3/norm/scale`, in order."""
+        pieces = path.split("/")
+        paths = []
+        for index in itertools.product(*(range(n) for n in self.shape[: self.stacked])):
+            numbered = list(pieces)
+            for depth, number in sorted(zip(self.depths, index, strict=True), reverse=True):
+                numbered.insert(depth, str(number))
+            paths.append("/".join(numbered))
+        return paths
+
+    def struct(self) -> jax.ShapeDtypeStruct:
+        """Returns the shape and type as JAX writes them."""
+        return jax.ShapeDtypeStruct(self.shape, jnp.dtype(self.dtype))
+
+    def initial(self, key: jax.Array, path: str) -> jax.Array:
+        """Makes the first value. It depends on path and layer index alone, not on mesh or order."""
+        fan_in = math.prod(self.layer_shape[axis] for axis in self.fan_in)
+        fan_out = math.prod(self.layer_shape[axis] for axis in self.fan_out)
+
+        def one_layer(layer_key: jax.Array) -> jax.Array:
+            return self.init(layer_key, self.layer_shape, fan_in, fan_out)
+
+        make = one_layer
+        for count in reversed(self.shape[: self.stacked]):
+            make = _over_layers(make, count)
+        return make(fold_in_path(key, path)).astype(self.dtype)
+
+
+@dataclass(frozen=True)
+class ParameterSpec(Spec):
+    """A trained array. `decays` says whether weight decay applies."""
+
+    decays: bool = True
+
+
+@dataclass(frozen=True)
+class VariableSpec(Spec):
+    """An array that is saved but not trained, such as a router's bias."""
+
+
+def parameter(
+    shape: tuple[int, ...],
+    axes: Axes,
+    init: ConfigOf[Initializer] | None = None,
+    **attributes: Any,
+) -> jax.Array:
+    """Declares a parameter: `self.weight = parameter(...)` in `__init__`.
+
+    Inside a method, `self.weight` is then the array; hence the return type.
+    """
+    initializer = (init or FanScaled.Config()).build()
+    return cast(jax.Array, ParameterSpec(shape, axes, initializer, **attributes))
+
+
+def variable(
+    shape: tuple[int, ...],
+    axes: Axes,
+    init: ConfigOf[Initializer] | None = None,
+    **attributes: Any,
+) -> jax.Array:
+    """Declares a variable; inside a method it is read as an array and updated by assignment."""
+    initializer = (init or Constant.Config()).build()
+    return cast(jax.Array, VariableSpec(shape, axes, initializer, **attributes))
+
+
+def fold_in_path(key: jax.Array, path: str) -> jax.Array:
+    """Derives a key from a path; the same path gives the same key on every machine."""
+    digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
+    first, second = digest[:4], digest[4:]
+    key = jax.random.fold_in(key, int.from_bytes(first, "little"))
+    return jax.random.fold_in(key, int.from_bytes(second, "little"))
+
+
+def _over_layers(make: Any, count: int) -> Any:
+    def stacked(key: jax.Array) -> jax.Array:
+        keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(jnp.arange(count))
+        return jax.vmap(make)(keys)
+
+    return stacked
