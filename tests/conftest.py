@@ -1,0 +1,59 @@
+"""What every test stands on: eight virtual CPU devices, checked annotations, and no user's folders.
+
+This runs before any test file is collected, so before anything of Dovetail is imported: XLA reads
+its flags once, the number of devices is fixed at first use, and the import hook sees only what is
+imported after it.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jaxtyping
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Rooms whose functions take arrays. Their annotations, shapes included, are checked at every call.
+# Rooms that face users are left out: there a wrong type must end in our message, not beartype's.
+CHECKED_ROOMS = ("kernels", "layers", "models", "generate", "learner")
+
+# Eight devices on two cores meet slowly at a collective; XLA would give up after 40 seconds.
+PATIENCE = (
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=120 "
+    "--xla_cpu_collective_call_terminate_timeout_seconds=600"
+)
+
+os.environ["JAX_PLATFORMS"] = "cpu"  # for the processes that tests start, too
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {PATIENCE}".strip()
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+# What one run compiles, the next one loads. `make clean` empties it.
+jax.config.update("jax_compilation_cache_dir", str(ROOT / ".cache" / "jax-tests"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+jaxtyping.install_import_hook([f"dovetail.{room}" for room in CHECKED_ROOMS], "beartype.beartype")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def user_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keeps the tests out of the user's own folders; the whole session shares one cache folder.
+
+    So a corpus is prepared once for all tests, and never found ready from an earlier day.
+    """
+    home = tmp_path_factory.mktemp("user")
+    names = {"XDG_CACHE_HOME": "cache", "XDG_CONFIG_HOME": "config", "XDG_DATA_HOME": "data"}
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, name in names.items():
+            (home / name).mkdir()
+            patch.setenv(variable, str(home / name))
+        yield home
+
+
+@pytest.fixture
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Gives one test an empty cache folder of its own."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
