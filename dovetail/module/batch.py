@@ -32,7 +32,7 @@ else:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class Batch(Generic[Leaf]):
-    """A batch of token sequences; every field is [batch, sequence] unless an extra says otherwise."""
+    """A batch of token sequences; every field is [batch, sequence], extras as they say."""
 
     tokens: Leaf
     """What the model reads (int32)."""
@@ -60,8 +60,8 @@ class ArraySpec:
         """Checks that every dimension has its logical axis."""
         if len(self.shape) != len(self.axes):
             raise ValueError(
-                f"ArraySpec: {len(self.shape)} dimensions {self.shape} but {len(self.axes)} logical "
-                f"axes {self.axes}. Name one axis for each dimension (None for an unnamed one)."
+                f"ArraySpec: {len(self.shape)} dimensions {self.shape} but {len(self.axes)} "
+                f"logical axes {self.axes}. Name one axis for each dimension (None for an unnamed one)."
             )
 
     def struct(self) -> jax.ShapeDtypeStruct:

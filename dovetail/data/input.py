@@ -1,0 +1,171 @@
+"""Inputs: batches of packed token sequences from a corpus and a tokenizer.
+
+Building an input does no disk work, and its spec and vocabulary size come from the config alone,
+so a model can be planned and compiled with no data. The data is prepared at `prepare()` or at
+first use.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.config import REQUIRED, ConfigError, ConfigOf, Part
+from dovetail.data.corpus import StandardLibrary
+from dovetail.data.interfaces import HELD_OUT, TRAIN, Corpus, PreparedData, Tokenizer
+from dovetail.data.order import SequentialOrder, ShuffledOrder, merged_ranges
+from dovetail.data.packing import TARGET_BYTES, num_rows, pack
+from dovetail.data.prepare import prepare_store
+from dovetail.data.store import TokenSplit
+from dovetail.data.tokenizer import BytePairTokenizer
+
+if TYPE_CHECKING:
+    from dovetail.module.batch import BatchSpec, HostBatch
+
+
+class TokenInput(Part):
+    """Training batches of a tokenized corpus, in a random order that depends only on the config."""
+
+    class Config(Part.Config["TokenInput"]):
+        """Every field that can change which tokens a step sees."""
+
+        corpus: ConfigOf[Corpus] = StandardLibrary.Config()
+        tokenizer: ConfigOf[Tokenizer] = BytePairTokenizer.Config()
+        sequence_length: int = REQUIRED
+        batch_size: int = REQUIRED
+        """Rows of the global batch, over all hosts."""
+        split: Literal["train", "held_out"] = "train"
+        seed: int = 0
+        skips: tuple[tuple[int, int], ...] = ()
+        """Half-open ranges of batches that are passed over."""
+
+    def __init__(self, config: Config) -> None:
+        """Checks the numbers; looks at no file yet."""
+        super().__init__(config)
+        for name, value in (
+            ("sequence_length", config.sequence_length),
+            ("batch_size", config.batch_size),
+        ):
+            if value < 1:
+                raise ConfigError(f"TokenInput.{name}: expected at least 1, got {value}.")
+        merged_ranges(config.skips)
+        self._batch_size = config.batch_size
+        self._split, self._seed, self._skips = config.split, config.seed, config.skips
+        self._rows = _PreparedRows(
+            config.corpus.build(), config.tokenizer.build(), config.sequence_length
+        )
+
+    def spec(self) -> BatchSpec:
+        """Returns shapes, dtypes and logical axes of the global batch, with no data."""
+        return self._rows.spec(self._batch_size)
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of token ids, known with no data."""
+        return self._rows.vocab_size
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, ready to use; prepares the data at first use."""
+        self.prepare()
+        return self._rows.tokenizer
+
+    def prepare(self, progress: bool = True) -> PreparedData:
+        """Builds the token store, or finds that it is there; returns an account of it."""
+        return self._rows.prepare(progress)
+
+    def batch(self, step: int, rows: slice | None = None) -> HostBatch:
+        """Returns the global batch of a step, or some of its rows."""
+        order = ShuffledOrder(
+            self._rows.count(self._split), self._batch_size, self._seed, self._skips
+        )
+        return self._rows.take(self._split, order.examples(step, rows))
+
+    def held_out(self, num_batches: int | None = None) -> TokenEvaluation:
+        """Returns the held-out split in batches of the same shape: all of it, or evenly spread."""
+        return TokenEvaluation(self._rows, HELD_OUT, self._batch_size, num_batches)
+
+
+class TokenEvaluation:
+    """A fixed number of batches of one split, in order; the last may end in rows of padding."""
+
+    def __init__(
+        self, rows: _PreparedRows, split: str, batch_size: int, num_batches: int | None
+    ) -> None:
+        """Takes rows from what an input prepares; looks at no file yet."""
+        if num_batches is not None and num_batches < 1:
+            raise ConfigError(f"num_batches: expected at least 1 or None (all), got {num_batches}.")
+        self._rows, self._split = rows, split
+        self._batch_size, self._limit = batch_size, num_batches
+
+    def spec(self) -> BatchSpec:
+        """Returns shapes, dtypes and logical axes of a batch, with no data."""
+        return self._rows.spec(self._batch_size)
+
+    @property
+    def num_batches(self) -> int:
+        """How many batches there are; prepares the data at first use."""
+        return self._order().num_batches
+
+    def batch(self, index: int, rows: slice | None = None) -> HostBatch:
+        """Returns one batch, or some of its rows."""
+        return self._rows.take(self._split, self._order().examples(index, rows))
+
+    def _order(self) -> SequentialOrder:
+        return SequentialOrder.of(self._rows.count(self._split), self._batch_size, self._limit)
+
+
+class _PreparedRows:
+    """The packed rows of a corpus, prepared at first use; shared with an input's evaluations."""
+
+    def __init__(self, corpus: Corpus, tokenizer: Tokenizer, sequence_length: int) -> None:
+        self.tokenizer = tokenizer
+        self._corpus = corpus
+        self._sequence_length = sequence_length
+        # A prefetching thread and the main one may both come first.
+        self._lock = threading.Lock()
+        self._prepared: PreparedData | None = None
+        self._splits: dict[str, TokenSplit] = {}
+        self._token_bytes = np.zeros(0, np.int32)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.vocab_size
+
+    def spec(self, batch_size: int) -> BatchSpec:
+        # Imported here because it brings JAX, which preparing data does not need.
+        from dovetail.module.batch import sequence_batch_spec
+
+        return sequence_batch_spec(batch_size, self._sequence_length, {TARGET_BYTES: "int32"})
+
+    def prepare(self, progress: bool = True) -> PreparedData:
+        with self._lock:
+            if self._prepared is None:
+                store, prepared = prepare_store(self._corpus, self.tokenizer, progress)
+                self._splits = {name: store.split(name) for name in (TRAIN, HELD_OUT)}
+                self._token_bytes = self.tokenizer.token_bytes
+                self._prepared = prepared
+            return self._prepared
+
+    def count(self, split: str) -> int:
+        """Returns the number of rows of a split, which must not be empty."""
+        self.prepare()
+        count = num_rows(len(self._splits[split].tokens), self._sequence_length)
+        if not count:
+            raise ConfigError(
+                f"corpus {self._corpus.name}: its {split} split is empty, because the corpus is a "
+                "single document. Add documents, or cut it into more (TextFiles.passage_bytes)."
+            )
+        return count
+
+    def take(self, split: str, rows: NDArray[np.int64]) -> HostBatch:
+        return pack(
+            self._splits[split],
+            rows,
+            self._sequence_length,
+            self.tokenizer.end_of_text,
+            self._token_bytes,
+        )

@@ -1,0 +1,155 @@
+"""The order of examples: a pure function of seed, step and recorded skips.
+
+There is no state to save and no list to shuffle. A keyed permutation answers "which example stands
+at place i of epoch e?" at once, for any i, so a run resumes at any step and every host finds its
+own rows of the same global batch without asking another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.config import ConfigError
+
+PADDING = -1
+"""Stands for "no example" where a batch is not full."""
+
+_ROUNDS = 8
+_GOLDEN = 0x9E3779B97F4A7C15
+_WORD = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class ShuffledOrder:
+    """Endless epochs over the examples, each in a new random order.
+
+    `skips` are half-open ranges of batches, numbered from 0 as they come without any skip, that are
+    passed over: after a loss spike at batch 1000, (995, 1005) leaves ten batches out for good.
+    """
+
+    num_examples: int
+    batch_size: int
+    seed: int = 0
+    skips: tuple[tuple[int, int], ...] = ()
+
+    def batch_number(self, step: int) -> int:
+        """Returns which batch a step trains on: the step itself, moved on by what is skipped."""
+        number = step
+        for start, stop in merged_ranges(self.skips):
+            if number < start:
+                break
+            number += stop - start
+        return number
+
+    def examples(self, step: int, rows: slice | None = None) -> NDArray[np.int64]:
+        """Returns the examples of a step's global batch, or of some of its rows."""
+        places = self.batch_number(step) * self.batch_size + np.arange(self.batch_size)[_all(rows)]
+        epochs, places = np.divmod(places, self.num_examples)
+        return permute(places, self.num_examples, _epoch_keys(self.seed, epochs))
+
+    def rows_for(self, step: int, process_index: int, process_count: int) -> NDArray[np.int64]:
+        """Returns the examples of one process's equal share of a step's global batch."""
+        return self.examples(step, rows_of_process(self.batch_size, process_index, process_count))
+
+
+@dataclass(frozen=True)
+class SequentialOrder:
+    """A fixed number of batches over the examples, in order: all, or as many evenly spread ones."""
+
+    num_examples: int
+    batch_size: int
+    num_batches: int
+
+    @classmethod
+    def of(cls, num_examples: int, batch_size: int, num_batches: int | None) -> SequentialOrder:
+        """Takes at most `num_batches` (None: no limit), and never more than hold all examples."""
+        all_batches = -(-num_examples // batch_size)
+        wanted = all_batches if num_batches is None else min(num_batches, all_batches)
+        return cls(num_examples, batch_size, wanted)
+
+    def examples(self, index: int, rows: slice | None = None) -> NDArray[np.int64]:
+        """Returns the examples of a batch; rows beyond the last example are PADDING."""
+        if not 0 <= index < self.num_batches:
+            raise IndexError(f"batch {index} of {self.num_batches}")
+        places = index * self.batch_size + np.arange(self.batch_size, dtype=np.int64)[_all(rows)]
+        room = self.num_batches * self.batch_size
+        if room < self.num_examples:
+            # The first documents in the alphabet are no fair sample of a split; these are.
+            return places * self.num_examples // room
+        return np.where(places < self.num_examples, places, PADDING)
+
+
+def rows_of_process(batch_size: int, process_index: int, process_count: int) -> slice:
+    """Returns the rows of the global batch that one of several processes loads."""
+    if not 0 <= process_index < process_count:
+        raise ValueError(f"process {process_index} of {process_count}")
+    if batch_size % process_count:
+        raise ConfigError(
+            f"batch_size: {batch_size} rows do not divide among {process_count} processes. "
+            f"Set it to a multiple of {process_count}."
+        )
+    share = batch_size // process_count
+    return slice(process_index * share, (process_index + 1) * share)
+
+
+def merged_ranges(ranges: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+    """Returns the ranges in order, with those that touch or overlap joined into one."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if not 0 <= start < stop:
+            raise ConfigError(
+                f"skips: expected ranges (first, end) with 0 <= first < end, got ({start}, {stop})."
+            )
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def permute(places: NDArray[np.int64], size: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Maps places in [0, size) one to one onto [0, size), each under its own key.
+
+    A Feistel network permutes the next larger power of four; a value that falls outside [0, size)
+    is permuted again until it comes back inside, which keeps the map one to one (cycle walking;
+    Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+    """
+    half_bits = max(3, -(-(size - 1).bit_length() // 2))
+    values = places.astype(np.uint64)
+    keys = np.broadcast_to(keys, values.shape)
+    values = _feistel(values, keys, half_bits)
+    outside = np.flatnonzero(values >= size)
+    while outside.size:
+        values[outside] = _feistel(values[outside], keys[outside], half_bits)
+        outside = outside[values[outside] >= size]
+    return values.astype(np.int64)
+
+
+def _feistel(
+    values: NDArray[np.uint64], keys: NDArray[np.uint64], half_bits: int
+) -> NDArray[np.uint64]:
+    shift, mask = np.uint64(half_bits), np.uint64(2**half_bits - 1)
+    left, right = values >> shift, values & mask
+    for number in range(_ROUNDS):
+        round_keys = _mix(keys + np.uint64(number * _GOLDEN & _WORD))
+        left, right = right, left ^ (_mix(right + round_keys) & mask)
+    return (left << shift) | right
+
+
+def _epoch_keys(seed: int, epochs: NDArray[np.int64]) -> NDArray[np.uint64]:
+    word = np.full(1, seed + _GOLDEN & _WORD, np.uint64)
+    return _mix(_mix(word) + epochs.astype(np.uint64))
+
+
+def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Scatters 64-bit words one to one (the finaliser of SplitMix64); arithmetic wraps around."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _all(rows: slice | None) -> slice:
+    return slice(None) if rows is None else rows

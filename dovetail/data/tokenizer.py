@@ -1,0 +1,201 @@
+"""Tokenizers: text to ids and back, exactly, for any UTF-8 text.
+
+Both kinds here work on bytes, so nothing is ever unknown, and every id stands for a known number
+of bytes: that is what bits per byte needs. The last id of the vocabulary is the end of text. It is
+no part of any text: the characters `<|endoftext|>` in a document are just characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.config import ConfigError, Part
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_NUM_BYTES = 256
+_FILE = "tokenizer.json"
+
+
+class ByteTokenizer(Part):
+    """One id for each byte, and one for the end of text. There is nothing to learn."""
+
+    @property
+    def name(self) -> str:
+        """A short name for people."""
+        return "bytes"
+
+    @property
+    def vocab_size(self) -> int:
+        """The bytes and the end of text."""
+        return _NUM_BYTES + 1
+
+    @property
+    def end_of_text(self) -> int:
+        """The id that closes every document."""
+        return _NUM_BYTES
+
+    @property
+    def token_bytes(self) -> NDArray[np.int32]:
+        """One byte for each id, none for the end of text."""
+        return np.array([1] * _NUM_BYTES + [0], np.int32)
+
+    def fingerprint(self) -> str:
+        """Returns a name for this way to tokenize."""
+        return "bytes/1"
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        """Returns the bytes of a text."""
+        return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int32)
+
+    def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """Returns the bytes of several texts."""
+        return [self.encode(text) for text in texts]
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """Returns the bytes of the ids; the end of text has none."""
+        array = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids), np.int64)
+        return array[array < _NUM_BYTES].astype(np.uint8).tobytes()
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text of the ids; bytes that are not UTF-8 become replacement characters."""
+        return self.decode_bytes(ids).decode("utf-8", errors="replace")
+
+    def fit(self, texts: Iterable[str]) -> None:
+        """Does nothing: there is nothing to learn."""
+
+    def save(self, folder: Path) -> None:
+        """Writes nothing: there is nothing to remember."""
+
+    def load(self, folder: Path) -> None:
+        """Reads nothing: there is nothing to remember."""
+
+
+class BytePairTokenizer(Part):
+    """Byte-level byte-pair encoding, learned from the training split.
+
+    A small corpus may offer fewer merges than asked for; the ids between them and the end of text
+    then go unused, so that the vocabulary size of a model never depends on data.
+    """
+
+    class Config(Part.Config["BytePairTokenizer"]):
+        """How many ids there are."""
+
+        vocab_size: int = 4096
+
+    def __init__(self, config: Config) -> None:
+        """Keeps the size; there is something to learn before it can encode."""
+        super().__init__(config)
+        if config.vocab_size <= _NUM_BYTES:
+            raise ConfigError(
+                f"BytePairTokenizer.vocab_size: expected at least {_NUM_BYTES + 1} (every byte and "
+                f"the end of text), got {config.vocab_size}."
+            )
+        self._vocab_size = config.vocab_size
+        self._model: tokenizers.Tokenizer | None = None
+        self._pieces: list[bytes] = []
+
+    @property
+    def name(self) -> str:
+        """A short name for people."""
+        return f"byte-pair-{self._vocab_size}"
+
+    @property
+    def vocab_size(self) -> int:
+        """The configured size, whatever was learned."""
+        return self._vocab_size
+
+    @property
+    def end_of_text(self) -> int:
+        """The id that closes every document: the last."""
+        return self._vocab_size - 1
+
+    @property
+    def token_bytes(self) -> NDArray[np.int32]:
+        """How many bytes each id stands for; 0 for the end of text and for unused ids."""
+        self._ready()
+        return np.array([len(piece) for piece in self._pieces], np.int32)
+
+    def fingerprint(self) -> str:
+        """Returns a hash of what decides how a given corpus is tokenized."""
+        return f"byte-pair/1/{self._vocab_size}"
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        """Returns the ids of a text."""
+        return np.array(self._ready().encode(text, add_special_tokens=False).ids, np.int32)
+
+    def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """Returns the ids of several texts, on all cores."""
+        encoded = self._ready().encode_batch(list(texts), add_special_tokens=False)
+        return [np.array(each.ids, np.int32) for each in encoded]
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """Returns the bytes of the ids; the end of text and unused ids have none."""
+        self._ready()
+        pieces = self._pieces
+        return b"".join([pieces[index] for index in ids])
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text of the ids; bytes that are not UTF-8 become replacement characters."""
+        return self.decode_bytes(ids).decode("utf-8", errors="replace")
+
+    def fit(self, texts: Iterable[str]) -> None:
+        """Learns the merges. The same texts in the same order give the same merges."""
+        from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+        model = Tokenizer(models.BPE())
+        model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=self._vocab_size - 1,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            min_frequency=2,  # a pair seen once is no pattern
+            show_progress=False,
+        )
+        model.train_from_iterator(texts, trainer)
+        self._adopt(model)
+
+    def save(self, folder: Path) -> None:
+        """Writes the merges as JSON, in the format of the `tokenizers` library."""
+        (folder / _FILE).write_text(self._ready().to_str(), encoding="utf-8")
+
+    def load(self, folder: Path) -> None:
+        """Reads back what `save` wrote."""
+        from tokenizers import Tokenizer
+
+        self._adopt(Tokenizer.from_str((folder / _FILE).read_text(encoding="utf-8")))
+
+    def _adopt(self, model: tokenizers.Tokenizer) -> None:
+        vocabulary = model.get_vocab()
+        byte_of = {letter: value for value, letter in enumerate(byte_letters())}
+        pieces = [b""] * self._vocab_size
+        for token, index in vocabulary.items():
+            pieces[index] = bytes(byte_of[letter] for letter in token)
+        self._pieces, self._model = pieces, model
+
+    def _ready(self) -> tokenizers.Tokenizer:
+        if self._model is None:
+            raise RuntimeError(
+                "BytePairTokenizer has not learned its merges yet: call fit(texts), load(folder) "
+                "or take the tokenizer of an input, which prepares it."
+            )
+        return self._model
+
+
+def byte_letters() -> list[str]:
+    """Returns the letter that stands for each byte in the files of byte-level tokenizers.
+
+    The convention is GPT-2's: a byte that prints as Latin-1 stands for itself, the others are
+    numbered from 256 on, so that a token is always a visible string.
+    """
+    visible = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    letters, unseen = [], _NUM_BYTES
+    for value in range(_NUM_BYTES):
+        letters.append(chr(value if value in visible else unseen))
+        unseen += value not in visible
+    return letters
