@@ -1,0 +1,39 @@
+"""Decoder: tokens to vectors, through a stack, to a last norm."""
+
+from __future__ import annotations
+
+import jax
+
+from dovetail.config import REQUIRED, ConfigOf
+from dovetail.layers.embedding import Embedding
+from dovetail.layers.interfaces import Layer, Places, TokenMap, Vocabulary
+from dovetail.layers.norms import RMSNorm
+from dovetail.layers.stack import Stack
+from dovetail.module import Module
+from dovetail.parallel import constrain
+
+
+class Decoder(Module):
+    """Embedding, stack and norm."""
+
+    class Config(Module.Config["Decoder"]):
+        """Vocabulary and width are set by the parent."""
+
+        vocab_size: int = REQUIRED
+        width: int = REQUIRED
+        embedding: ConfigOf[Vocabulary] = Embedding.Config()
+        stack: ConfigOf[Layer] = Stack.Config()
+        norm: ConfigOf[TokenMap] = RMSNorm.Config()
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.embedding = config.embedding.clone(
+            vocab_size=config.vocab_size, width=config.width
+        ).build()
+        self.stack = config.stack.clone(width=config.width).build()
+        self.norm = config.norm.clone(width=config.width).build()
+
+    def __call__(self, tokens_BS: jax.Array, places: Places) -> jax.Array:
+        """Maps tokens [B, S] to vectors [B, S, E]."""
+        x_BSE = constrain(self.embedding(tokens_BS), "batch", "sequence", "embed")
+        return self.norm(self.stack(x_BSE, places))

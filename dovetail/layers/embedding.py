@@ -1,0 +1,35 @@
+"""Embedding: one vector a token, to read tokens in and to score them at the end."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from dovetail.config import REQUIRED, ConfigOf
+from dovetail.module import Initializer, Module, Normal, parameter
+
+
+class Embedding(Module):
+    """A table of shape (vocabulary, width)."""
+
+    class Config(Module.Config["Embedding"]):
+        """Sizes are set by the parent."""
+
+        vocab_size: int = REQUIRED
+        width: int = REQUIRED
+        weight_init: ConfigOf[Initializer] = Normal.Config(standard_deviation=0.02)
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        # No fans: a lookup is not a matrix product, and matrix optimizers leave it alone.
+        self.weight = parameter(
+            (config.vocab_size, config.width), ("vocab", "embed"), config.weight_init
+        )
+
+    def __call__(self, tokens_BS: jax.Array) -> jax.Array:
+        """Looks tokens up: [B, S] to [B, S, E]."""
+        return jnp.take(self.weight, tokens_BS, axis=0)
+
+    def scores(self, x_BSE: jax.Array) -> jax.Array:
+        """Scores every token of the vocabulary, in float32: [..., E] to [..., V]."""
+        return jnp.matmul(x_BSE, self.weight.T, preferred_element_type=jnp.float32)

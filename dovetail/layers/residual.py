@@ -1,0 +1,64 @@
+"""Residual joints: where the norms stand around a branch. Swap one to move them in every model."""
+
+from __future__ import annotations
+
+import jax
+
+from dovetail.config import REQUIRED, ConfigOf
+from dovetail.layers.dropout import Dropout
+from dovetail.layers.interfaces import TokenMap
+from dovetail.layers.norms import RMSNorm
+from dovetail.module import Module
+
+
+class PreNorm(Module):
+    """Norm before the branch; the stream itself is never normalised."""
+
+    class Config(Module.Config["PreNorm"]):
+        """The width is set by the parent."""
+
+        width: int = REQUIRED
+        norm: ConfigOf[TokenMap] = RMSNorm.Config()
+        dropout: ConfigOf[TokenMap] = Dropout.Config()
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.norm = config.norm.clone(width=config.width).build()
+        self.dropout = config.dropout.build()
+
+    def before(self, x_BSE: jax.Array) -> jax.Array:
+        """Normalises what the branch reads."""
+        return self.norm(x_BSE)
+
+    def after(self, x_BSE: jax.Array, branch_BSE: jax.Array) -> jax.Array:
+        """Adds the branch."""
+        return x_BSE + self.dropout(branch_BSE)
+
+
+class PostNorm(PreNorm):
+    """Norm after the sum, as in the first transformers."""
+
+    def before(self, x_BSE: jax.Array) -> jax.Array:
+        """Leaves the stream as it is."""
+        return x_BSE
+
+    def after(self, x_BSE: jax.Array, branch_BSE: jax.Array) -> jax.Array:
+        """Normalises the sum."""
+        return self.norm(x_BSE + self.dropout(branch_BSE))
+
+
+class SandwichNorm(PreNorm):
+    """Norm before the branch, and another on what it returns."""
+
+    class Config(PreNorm.Config):
+        """Adds the second norm."""
+
+        output_norm: ConfigOf[TokenMap] = RMSNorm.Config()
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.output_norm = config.output_norm.clone(width=config.width).build()
+
+    def after(self, x_BSE: jax.Array, branch_BSE: jax.Array) -> jax.Array:
+        """Adds the normalised branch."""
+        return x_BSE + self.dropout(self.output_norm(branch_BSE))

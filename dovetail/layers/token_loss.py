@@ -1,0 +1,44 @@
+"""Next-token loss: the output layer and its cross-entropy as one part that never holds all logits."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+
+from dovetail.kernels.cross_entropy import cross_entropy
+from dovetail.layers.interfaces import Vocabulary
+from dovetail.module import Mean, Module
+from dovetail.module.batch import Batch
+
+
+class TokenLoss(Protocol):
+    """Adds the loss of a batch, given the vectors that the decoder made of it."""
+
+    def __call__(self, x_BSE: jax.Array, head: Vocabulary, batch: Batch) -> None:
+        """Adds losses and summaries."""
+        ...
+
+
+class NextTokenLoss(Module):
+    """Cross-entropy of the next token, and optionally z-loss (https://arxiv.org/abs/2204.02311)."""
+
+    class Config(Module.Config["NextTokenLoss"]):
+        """How much the squared log of the softmax's denominator counts; 0 leaves it out."""
+
+        z_loss: float = 0.0
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.z_loss = config.z_loss
+
+    def __call__(self, x_BSE: jax.Array, head: Vocabulary, batch: Batch) -> None:
+        """Adds the loss, and bits per byte where the input says how many bytes a target has."""
+        weights_BS = batch.loss_weights
+        result = cross_entropy(x_BSE, head.weight, batch.targets, weights_BS, z_loss=self.z_loss)
+        self.add_loss("next_token", result.loss_sum, weights_BS.sum())
+        bytes_BS = batch.extras.get("target_bytes")
+        if bytes_BS is not None:
+            bits = result.nll_sum / jnp.log(2.0)
+            self.add_summary("bits_per_byte", Mean(bits, (bytes_BS * weights_BS).sum()))

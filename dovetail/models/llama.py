@@ -1,0 +1,28 @@
+"""Llama-style models: pre-norm, rotary positions, gated feed-forward, no biases."""
+
+from __future__ import annotations
+
+from dovetail.layers import Attention, Decoder, Embedding, FeedForward, Stack, TransformerBlock
+from dovetail.models.causal_lm import CausalLM
+
+
+def llama(
+    *,
+    vocab_size: int,
+    width: int,
+    num_layers: int,
+    num_heads: int,
+    hidden: int,
+    num_kv_heads: int | None = None,
+    tied: bool = False,
+) -> CausalLM.Config:
+    """Returns a Llama-style language model of the given sizes."""
+    block = TransformerBlock.Config(
+        attention=Attention.Config(num_heads=num_heads, num_kv_heads=num_kv_heads),
+        feed_forward=FeedForward.Config(hidden=hidden),
+    )
+    stack = Stack.Config(num_layers=num_layers, layer=block)
+    config = CausalLM.Config(
+        vocab_size=vocab_size, width=width, decoder=Decoder.Config(stack=stack)
+    )
+    return config if tied else config.set(head=Embedding.Config())

@@ -1,0 +1,25 @@
+"""Parallelism: meshes, logical-axis rules, constraints and rematerialisation. Knows no model."""
+
+from dovetail.parallel.constraints import Placement, constrain, current_placement, placed
+from dovetail.parallel.distributed import Processes, start_distributed
+from dovetail.parallel.mesh import MESH_AXES, MeshLayout
+from dovetail.parallel.remat import KeepAll, KeepDots, KeepNothing, KeepTags, Remat, tag
+from dovetail.parallel.rules import AxisRules
+
+__all__ = [
+    "MESH_AXES",
+    "AxisRules",
+    "KeepAll",
+    "KeepDots",
+    "KeepNothing",
+    "KeepTags",
+    "MeshLayout",
+    "Placement",
+    "Processes",
+    "Remat",
+    "constrain",
+    "current_placement",
+    "placed",
+    "start_distributed",
+    "tag",
+]
