@@ -1,0 +1,67 @@
+"""The layering is held: an import against the order of the rooms is found, wherever it stands."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run_tool(folder: Path, name: str, *arguments: str) -> str:
+    """Runs a linter of this environment in a folder and returns what it prints."""
+    command = [str(Path(sys.executable).parent / name), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A package of three rooms in good order, under our settings."""
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    for name, source in {
+        "": "",
+        "config": "import json\n",
+        "module": "import jax\nimport dovetail.config\n",
+        "trainer": "import dovetail.module\n",
+    }.items():
+        folder = tmp_path / "dovetail" / name
+        folder.mkdir()
+        (folder / "__init__.py").write_text(source)
+    return tmp_path
+
+
+def test_good_order_is_kept(package: Path) -> None:
+    output = run_tool(package, "lint-imports", "--no-cache")
+    assert "3 kept, 0 broken" in output
+
+
+@pytest.mark.parametrize(
+    ("room", "source", "complaint"),
+    [
+        ("module", "import dovetail.trainer", "dovetail.module is not allowed to import"),
+        ("module", "def f():\n    import dovetail.trainer", "dovetail.module is not allowed to"),
+        ("config", "import numpy", "dovetail.config is not allowed to import numpy"),
+        (
+            "config",
+            "def f():\n    import jax.numpy",
+            "dovetail.config is not allowed to import jax",
+        ),
+        ("trainer", "import torch", "dovetail is not allowed to import torch"),
+        ("attic", "", "dovetail.attic"),
+    ],
+)
+def test_a_forbidden_import_is_found(package: Path, room: str, source: str, complaint: str) -> None:
+    folder = package / "dovetail" / room
+    folder.mkdir(exist_ok=True)
+    (folder / "planted.py").write_text(source)
+    (folder / "__init__.py").touch()
+    output = run_tool(package, "lint-imports", "--no-cache")
+    assert complaint in output
+    assert "1 broken" in output
+
+
+@pytest.mark.parametrize("source", ["import jax._src.core", "from jax._src import core"])
+def test_the_private_side_of_jax_is_closed(package: Path, source: str) -> None:
+    (package / "dovetail" / "module" / "planted.py").write_text(source)
+    assert "TID251" in run_tool(package, "ruff", "check", "--no-cache")
