@@ -1,19 +1,22 @@
 """Typed configs: the ground on which every part stands. Pure Python; imports no JAX."""
 
-from dovetail.config.base import Config, ConfigOf, same
+from dovetail.config.base import Config, ConfigOf, field_values
 from dovetail.config.difference import Difference, diff
 from dovetail.config.errors import ConfigError, did_you_mean
+from dovetail.config.explain import Explanation, explain
 from dovetail.config.fields import wraps
 from dovetail.config.functions import config_for
 from dovetail.config.modifiers import apply_modifier, modifier, modifiers
 from dovetail.config.overrides import apply_overrides
 from dovetail.config.part import Part
 from dovetail.config.provenance import Origin, through
-from dovetail.config.registry import register_function
+from dovetail.config.reading import from_text
+from dovetail.config.registry import import_package, imported_packages, register_function
 from dovetail.config.replace import Report, collect_reports, replace
 from dovetail.config.required import REQUIRED
-from dovetail.config.text import all_values, from_text, to_text
+from dovetail.config.text import all_values, to_text
 from dovetail.config.traverse import select, value_at, visit
+from dovetail.config.values import same
 
 __all__ = [
     "REQUIRED",
@@ -21,6 +24,7 @@ __all__ = [
     "ConfigError",
     "ConfigOf",
     "Difference",
+    "Explanation",
     "Origin",
     "Part",
     "Report",
@@ -31,7 +35,11 @@ __all__ = [
     "config_for",
     "did_you_mean",
     "diff",
+    "explain",
+    "field_values",
     "from_text",
+    "import_package",
+    "imported_packages",
     "modifier",
     "modifiers",
     "register_function",

@@ -6,24 +6,31 @@ config has at most one parent, and an error can always say the whole path.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterator
 from typing import Any, Generic, Self, TypeVar, dataclass_transform
 
 from dovetail.config.errors import ConfigError, did_you_mean
-from dovetail.config.fields import Field, collect_fields, field_hints, wraps
+from dovetail.config.fields import Field, collect_fields, field_defaults, field_hints
+from dovetail.config.node import HasNode, Node
 from dovetail.config.provenance import Origin, here
 from dovetail.config.required import REQUIRED
 from dovetail.config.typecheck import check
+from dovetail.config.values import (
+    CONTAINERS,
+    configs_inside,
+    copied,
+    items_of,
+    join,
+    refuse_foreign,
+    same,
+    settled,
+)
 
 T_co = TypeVar("T_co", covariant=True)
 
-_RESERVED = frozenset(
-    "build builds clone display_name explicit fields get_origin is_set set set_value tree_path".split()
-)
 
-
-@dataclass_transform(kw_only_default=True, field_specifiers=(wraps,))
+# `wraps` is no field specifier on purpose: to a type checker it is a default like any other, so
+# that a wrapper's config can be written without the field that replace() fills.
+@dataclass_transform(kw_only_default=True)
 class ConfigMeta(type):
     """Turns the annotations of a config class into fields."""
 
@@ -33,63 +40,59 @@ class ConfigMeta(type):
         mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any
     ) -> ConfigMeta:
         """Creates the class with its own and inherited fields."""
-        label = namespace.get("__qualname__", name)
-        fields = collect_fields(label, bases, namespace, _RESERVED if bases else frozenset())
+        parents = [base for base in bases if isinstance(base, ConfigMeta)]
+        fields = collect_fields(namespace.get("__qualname__", name), parents, namespace)
         namespace["__config_fields__"] = fields
         return super().__new__(mcs, name, bases, namespace, **kwargs)
 
 
-class _Node:
-    """What a config keeps beside its fields (on a plain base, so that these are no fields)."""
-
-    _explicit: dict[str, Origin]
-    _parent: Any
-    _key: str
-
-
-class Config(_Node, Generic[T_co], metaclass=ConfigMeta):
+class Config(HasNode, Generic[T_co], metaclass=ConfigMeta):
     """The description of a part of type T: fields, some of them the configs of its children."""
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         """Sets the given fields; the others start as copies of their defaults."""
-        _slot(self, "_explicit", {})
-        _slot(self, "_parent", None)
-        _slot(self, "_key", "")
-        for field in type(self).__config_fields__.values():
-            self.__dict__[field.name] = _adopt(self, field.name, field.default)
-        origin = here()
-        for name, value in values.items():
-            self.set_value(name, value, origin)
+        object.__setattr__(self, "_node", Node())
+        for name, default in field_defaults(type(self)).items():
+            self._node.values[name] = copied(self, name, default)
+        if values:
+            self._set_all(values, here())
 
     # What a config builds.
 
     @classmethod
     def builds(cls) -> type | None:
         """Returns the class of what `build()` returns, or None where that is unknown."""
-        raise ConfigError(f"{cls.__qualname__} is not the Config of any Part, so it builds nothing.")
+        raise ConfigError(
+            f"{cls.__qualname__} is not the Config of any Part, so it builds nothing. "
+            "Nest it in the class that it describes."
+        )
 
     @classmethod
     def display_name(cls) -> str:
         """Returns the short name that messages use."""
-        built = cls.builds()
-        return built.__name__ if built is not None else cls.__name__
+        return cls.__qualname__.removesuffix(".Config").rpartition(".")[2]
 
     def build(self) -> T_co:
         """Builds the part from a copy of this config, once every field of its own is set."""
-        self._require_all()
-        return self._build(self.clone())
+        config = self.clone()
+        config._require_all()
+        return config._build()
 
-    def _build(self, config: Self) -> T_co:
+    def _build(self) -> T_co:
         built: Any = type(self).builds()
-        return built(config)
+        return built(self)
 
     def _require_all(self) -> None:
-        missing = [name for name in self.fields() if self.__dict__[name] is REQUIRED]
+        missing = [
+            path
+            for name, value in self._node.values.items()
+            for path in _required_inside(value, self._locate(name))
+        ]
         if missing:
-            where = ", ".join(self._locate(name) for name in missing)
             raise ConfigError(
-                f"{type(self).display_name()}: required and not set: {where}. "
-                "Set it in the experiment, or with key.path=value on the command line."
+                f"{type(self).display_name()} cannot be built. Required and not set: "
+                f"{', '.join(missing)}. Set each in the experiment, or with key.path=value on the "
+                "command line."
             )
 
     # Reading and writing fields.
@@ -99,87 +102,143 @@ class Config(_Node, Generic[T_co], metaclass=ConfigMeta):
         """Returns the declared fields by name."""
         return cls.__config_fields__
 
-    def set(self, **values: Any) -> Self:
+    def set(self, /, **values: Any) -> Self:
         """Sets several fields and returns the config itself."""
-        origin = here()
-        for name, value in values.items():
-            self.set_value(name, value, origin)
+        self._set_all(values, here())
         return self
 
-    def clone(self, **values: Any) -> Self:
+    def clone(self, /, **values: Any) -> Self:
         """Returns a deep copy, with some fields set anew."""
-        copy = type(self).__new__(type(self))
-        _slot(copy, "_explicit", dict(self._explicit))
-        _slot(copy, "_parent", None)
-        _slot(copy, "_key", "")
-        for name in self.fields():
-            copy.__dict__[name] = _adopt(copy, name, self.__dict__[name])
-        return copy.set(**values) if values else copy
+        self._settle()
+        copy = self._copy(None, "")
+        copy._node.place = self._node.location()
+        if values:
+            copy._set_all(values, here())
+        return copy
 
     def set_value(self, name: str, value: Any, origin: Origin) -> None:
         """Sets one field by value, checked, remembering where the value came from."""
         if name not in self.fields():
             raise self._unknown(name)
-        checked = check(value, field_hints(type(self))[name], self._locate(name))
-        self.__dict__[name] = _adopt(self, name, checked)
-        self._explicit[name] = origin
+        checked = self._check(name, value)
+        for _, config in configs_inside(checked):
+            config._settle()
+        self._node.values[name] = copied(self, name, checked)
+        self._node.explicit[name] = origin
 
     def is_set(self, name: str) -> bool:
-        """Says whether a field was set explicitly: itself, or something inside the configs it holds."""
-        if name in self._explicit:
+        """Says whether a field was set explicitly: itself, or something inside what it holds."""
+        if name in self._node.explicit:
             return True
-        value = self.__dict__[name]
-        holds_configs = any(True for _ in configs_inside(value))
-        return holds_configs and not same(value, self.fields()[name].default)
+        value, default = self._node.values[name], field_defaults(type(self))[name]
+        return not same(value, default) or _explicit_inside(value) != _explicit_inside(default)
 
     def explicit(self) -> dict[str, Any]:
         """Returns the fields that were set explicitly, with their values."""
-        return {name: self.__dict__[name] for name in self.fields() if self.is_set(name)}
+        return {name: self._node.values[name] for name in self.fields() if self.is_set(name)}
 
     def get_origin(self, name: str) -> Origin | None:
         """Returns where a field's value was set, or None for a default."""
-        return self._explicit.get(name)
+        return self._node.explicit.get(name)
 
     def tree_path(self) -> str:
         """Returns the path from the root of the tree to this config ('' for the root)."""
-        parent = self._parent() if self._parent is not None else None
-        above = parent.tree_path() if parent is not None else ""
-        return f"{above}.{self._key}" if above else self._key
+        return self._node.path()
+
+    # Python's own protocols.
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Sets a field; an unknown name is an error that names the nearest one."""
+        if name in self.fields() and hasattr(type(self), name):
+            raise ConfigError(
+                f"{self._locate(name)}: {name!r} is also a method of every config. "
+                f"Set this field with .set({name}=...)."
+            )
         self.set_value(name, value, here())
 
     def __delattr__(self, name: str) -> None:
-        """Refuses: a field has always a value."""
-        raise ConfigError(f"{self._locate(name)}: a config field cannot be deleted; set it instead.")
+        """Refuses: a field always has a value."""
+        raise ConfigError(
+            f"{self._locate(name)}: a config field cannot be deleted; set it instead."
+        )
 
     def __getattr__(self, name: str) -> Any:
-        """Reports an unknown field (known ones never come here)."""
-        if name.startswith("__"):
+        """Returns a field's value; an unknown name is an error that names the nearest one."""
+        if name == "_node":  # only before __init__
             raise AttributeError(name)
+        if name in self._node.values:
+            return self._node.values[name]
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__qualname__} has no attribute {name!r}")
         raise _UnknownAttribute(str(self._unknown(name)))
+
+    def __dir__(self) -> list[str]:
+        """Lists the fields too, for completion."""
+        return sorted({*super().__dir__(), *self.fields()})
 
     def __eq__(self, other: object) -> bool:
         """Compares class and values; where the values came from does not count."""
-        if type(self) is not type(other):
+        if not isinstance(other, Config) or type(self) is not type(other):
             return NotImplemented
-        return all(self.__dict__[name] == other.__dict__[name] for name in self.fields())
+        return same(self._node.values, other._node.values)
 
     __hash__ = None  # type: ignore[assignment]  # mutable, compared by value
 
+    def __copy__(self) -> Self:
+        """Copies by value: there are no shallow copies of a config."""
+        return self.clone()
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Copies by value."""
+        return self.clone()
+
+    def __reduce__(self) -> Any:
+        """Pickles the class by its name, the values, and where they were set."""
+        self._settle()
+        return _restored, (type(self), self._node.values, self._node.explicit)
+
     def __repr__(self) -> str:
         """Shows what differs from the defaults."""
+        defaults = field_defaults(type(self))
         inner = ", ".join(
-            f"{name}={self.__dict__[name]!r}"
-            for name, field in self.fields().items()
-            if not same(self.__dict__[name], field.default)
+            f"{name}={value!r}"
+            for name, value in self._node.values.items()
+            if not same(value, defaults[name])
         )
         return f"{type(self).__qualname__}({inner})"
 
+    # Inside.
+
+    def _set_all(self, values: dict[str, Any], origin: Origin) -> None:
+        for name, value in values.items():
+            self.set_value(name, value, origin)
+
+    def _check(self, name: str, value: Any) -> Any:
+        where = self._locate(name)
+        checked = check(value, field_hints(type(self))[name], where)
+        refuse_foreign(checked, where)
+        return checked
+
+    def _copy(self, parent: Any, key: str) -> Self:
+        copy = object.__new__(type(self))
+        node = Node(explicit=dict(self._node.explicit), parent=parent, key=key)
+        object.__setattr__(copy, "_node", node)
+        node.values = {name: copied(copy, name, value) for name, value in self._node.values.items()}
+        return copy
+
+    def _settle(self) -> None:
+        """Checks lists and dicts, which can be changed in place, and takes in what is new there."""
+        seen: set[int] = set()
+        for name, value in self._node.values.items():
+            if type(value) in CONTAINERS:
+                is_default = same(value, field_defaults(type(self))[name])
+                checked = value if is_default else self._check(name, value)
+                self._node.values[name] = settled(self, name, value, checked, seen)
+            for _, config in configs_inside(self._node.values[name]):
+                config._settle()
+
     def _locate(self, name: str) -> str:
-        path = self.tree_path()
-        return f"{path}.{name}" if path else name
+        return join(self._node.location(), name)
 
     def _unknown(self, name: str) -> ConfigError:
         return ConfigError(
@@ -196,42 +255,31 @@ class _UnknownAttribute(ConfigError, AttributeError):
     """An unknown field was read; also an AttributeError, so that hasattr() answers."""
 
 
-def same(left: Any, right: Any) -> bool:
-    """Compares two field values: REQUIRED by identity, numbers also by type, the rest by value."""
-    if left is right:
-        return True
-    if left is REQUIRED or right is REQUIRED or type(left) is not type(right):
-        return False
-    return bool(left == right)
+def field_values(config: Config[Any]) -> dict[str, Any]:
+    """Returns the values of all fields by name, also of those that are named like a method."""
+    return dict(config._node.values)
 
 
-def configs_inside(value: Any, key: str = "") -> Iterator[tuple[str, Config[Any]]]:
-    """Yields the configs that a field's value holds, with their keys, through lists and dicts."""
-    if isinstance(value, Config):
-        yield key, value
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            yield from configs_inside(item, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from configs_inside(item, f"{key}.{index}" if key else str(index))
+def _explicit_inside(value: Any) -> list[Any]:
+    """Lists what was set explicitly on the configs inside a value, and where."""
+    return [
+        (key, config._node.explicit, [_explicit_inside(v) for v in config._node.values.values()])
+        for key, config in configs_inside(value)
+    ]
 
 
-def _adopt(parent: Config[Any], key: str, value: Any) -> Any:
-    """Copies a value into a tree, so that no two places ever share a config or a container."""
-    if isinstance(value, Config):
-        copy = value.clone()
-        _slot(copy, "_parent", weakref.ref(parent))
-        _slot(copy, "_key", key)
-        return copy
-    if isinstance(value, dict):
-        return {name: _adopt(parent, f"{key}.{name}", item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_adopt(parent, f"{key}.{index}", item) for index, item in enumerate(value)]
-    if type(value) is tuple:
-        return tuple(_adopt(parent, f"{key}.{index}", item) for index, item in enumerate(value))
-    return value
+def _required_inside(value: Any, path: str) -> list[str]:
+    if value is REQUIRED:
+        return [path]
+    return [at for key, item in items_of(value) for at in _required_inside(item, f"{path}.{key}")]
 
 
-def _slot(config: Config[Any], name: str, value: Any) -> None:
-    object.__setattr__(config, name, value)
+def _restored(
+    config_class: type[Config[Any]], values: dict[str, Any], explicit: dict[str, Origin]
+) -> Config[Any]:
+    """Makes a config again from its pickled state."""
+    config = config_class()
+    for name, value in values.items():
+        config._node.values[name] = copied(config, name, value)
+    config._node.explicit.update(explicit)
+    return config

@@ -7,6 +7,7 @@ from typing import Any
 
 from dovetail.config.base import Config
 from dovetail.config.text import all_values
+from dovetail.config.values import path_in_order
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,8 @@ class Difference:
 
     def __str__(self) -> str:
         """Shows both sides."""
-        absent = "(absent)"
-        return f"{self.path or '(root)'}: {self.left or absent} -> {self.right or absent}"
+        left, right = self.left or "(absent)", self.right or "(absent)"
+        return f"{self.path or '(root)'}: {left} -> {right}"
 
 
 def diff(left: Config[Any], right: Config[Any]) -> list[Difference]:
@@ -29,6 +30,6 @@ def diff(left: Config[Any], right: Config[Any]) -> list[Difference]:
     paths = [*before, *(path for path in after if path not in before)]
     return [
         Difference(path, before.get(path), after.get(path))
-        for path in sorted(paths)
+        for path in sorted(paths, key=path_in_order)
         if before.get(path) != after.get(path)
     ]

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from dovetail.config.errors import ConfigError
 from dovetail.config.required import REQUIRED
+from dovetail.config.typecheck import check
+from dovetail.config.values import copied
+
+# What a class body may hold beside fields.
+_BEHAVIOUR = (types.FunctionType, classmethod, staticmethod, property, type)
 
 
 @dataclass(frozen=True)
@@ -18,6 +25,10 @@ class Field:
     wraps: bool = False
 
 
+class UnresolvedType(ConfigError):
+    """The type of a field names something that is not defined (or not defined yet)."""
+
+
 def wraps(default: Any = REQUIRED) -> Any:
     """Marks the field that receives the whole old config when this one replaces another.
 
@@ -27,22 +38,27 @@ def wraps(default: Any = REQUIRED) -> Any:
 
 
 def collect_fields(
-    name: str, bases: tuple[type, ...], namespace: dict[str, Any], reserved: frozenset[str]
+    label: str, bases: Iterable[type], namespace: dict[str, Any]
 ) -> dict[str, Field]:
     """Returns inherited and own fields, and takes the own defaults out of the class namespace."""
+    bases = tuple(bases)
     fields: dict[str, Field] = {}
     for base in reversed(bases):
         fields.update(getattr(base, "__config_fields__", {}))
-    own = {key: hint for key, hint in namespace.get("__annotations__", {}).items() if key[:1] != "_"}
+    own = [
+        key for key, hint in namespace.get("__annotations__", {}).items() if _is_field(key, hint)
+    ]
     for key in own:
-        if key in reserved:
-            raise ConfigError(f"{name}: the field name {key!r} is a method of every config; rename it.")
-        default = namespace.pop(key, REQUIRED)
-        field = default if isinstance(default, Field) else Field(key, default)
-        fields[key] = replace(field, name=key)
-    # A value without an annotation re-sets the default of an inherited field.
-    for key in [key for key in namespace if key in fields and key not in own]:
-        fields[key] = replace(fields[key], default=namespace.pop(key))
+        _refuse_method_name(label, key, bases)
+        fields[key] = _field(key, namespace.pop(key, REQUIRED))
+    for key in [key for key in namespace if key[:1] != "_" and key not in own]:
+        if key in fields:  # a value without an annotation re-sets an inherited default
+            fields[key] = _field(key, namespace.pop(key), fields[key].wraps)
+        elif bases and not _is_behaviour(key, namespace):
+            raise ConfigError(
+                f"{label}.{key}: a field needs a type. Write `{key}: "
+                f"{type(namespace[key]).__name__} = ...`, or name it _{key} where it is no field."
+            )
     return fields
 
 
@@ -53,9 +69,51 @@ def field_hints(config_class: type) -> dict[str, Any]:
         try:
             cached = get_type_hints(config_class)
         except NameError as error:
-            raise ConfigError(
-                f"{config_class.__module__}.{config_class.__qualname__}: cannot resolve a field's type: "
-                f"{error}. Import that name at module level, not only for type checking."
+            raise UnresolvedType(
+                f"{config_class.__module__}.{config_class.__qualname__}: cannot resolve a field's "
+                f"type: {error}. Import that name at module level, not only for type checking."
             ) from error
         type.__setattr__(config_class, "__config_hints__", cached)
     return cached
+
+
+def field_defaults(config_class: Any) -> dict[str, Any]:
+    """Returns the defaults of all fields, checked once against their types."""
+    cached = config_class.__dict__.get("__config_defaults__")
+    if cached is not None:
+        return cached
+    fields: dict[str, Field] = config_class.__config_fields__
+    try:
+        hints = field_hints(config_class)
+    except UnresolvedType:
+        # A class may be used while its module is still being loaded; the check waits.
+        return {name: field.default for name, field in fields.items()}
+    label = f"{config_class.__qualname__} (default of a field): "
+    checked = {name: check(f.default, hints[name], label + name) for name, f in fields.items()}
+    type.__setattr__(config_class, "__config_defaults__", checked)
+    return checked
+
+
+def _is_field(key: str, hint: Any) -> bool:
+    text = hint if isinstance(hint, str) else str(hint)
+    return key[:1] != "_" and not text.removeprefix("typing.").startswith("ClassVar")
+
+
+def _is_behaviour(key: str, namespace: dict[str, Any]) -> bool:
+    return key in namespace.get("__annotations__", {}) or isinstance(namespace[key], _BEHAVIOUR)
+
+
+def _refuse_method_name(label: str, key: str, bases: tuple[type, ...]) -> None:
+    owner = next((base for base in bases if hasattr(base, key)), None)
+    if owner is not None:
+        raise ConfigError(
+            f"{label}: the field {key!r} has the name of a method of {owner.__qualname__}; "
+            "rename it."
+        )
+
+
+def _field(key: str, default: Any, wraps: bool = False) -> Field:
+    """Declares a field; its default is a copy that belongs to the class alone."""
+    if isinstance(default, Field):
+        default, wraps = default.default, default.wraps
+    return Field(key, copied(None, "", default), wraps)

@@ -7,10 +7,12 @@ import types
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from dovetail.config.base import Config, ConfigMeta
+from dovetail.config.base import Config, ConfigMeta, _restored
 from dovetail.config.errors import ConfigError
 from dovetail.config.fields import Field
 from dovetail.config.registry import find_function, function_name
+from dovetail.config.typecheck import check
+from dovetail.config.values import is_config, is_config_class, items_of, rebuilt
 
 T = TypeVar("T")
 
@@ -19,10 +21,14 @@ _classes: dict[str, type[FunctionConfig]] = {}
 
 
 class FunctionConfig(Config[Any]):
-    """The config of a call: `build()` calls the function with the fields as arguments."""
+    """The config of a call: `build()` calls the function with the fields as arguments.
+
+    `*args` and `**kwargs` of the function are fields too, by their own names: a tuple and a dict.
+    """
 
     _function: ClassVar[Callable[..., Any]]
     _public_name: ClassVar[str]
+    _parameters: ClassVar[tuple[inspect.Parameter, ...]] = ()
     _result: ClassVar[type | None] = None
 
     @classmethod
@@ -40,68 +46,117 @@ class FunctionConfig(Config[Any]):
         """Returns the public name of the function."""
         return cls._public_name
 
-    def _build(self, config: Any) -> Any:
+    def _build(self) -> Any:
         # Child configs are built first: a third-party function knows nothing of configs.
-        arguments = {name: _built(config.__dict__[name]) for name in config.fields()}
-        return type(self)._function(**arguments)
+        values = {name: _built(value) for name, value in self._node.values.items()}
+        positional: list[Any] = []
+        by_name: dict[str, Any] = {}
+        for parameter in self._parameters:
+            value = values[parameter.name]
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                positional.extend(value)
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                by_name.update(value)
+            elif parameter.kind is parameter.KEYWORD_ONLY:
+                by_name[parameter.name] = value
+            else:
+                positional.append(value)
+        return type(self)._function(*positional, **by_name)
+
+    def __reduce__(self) -> Any:
+        """Pickles by the public name, because the class is made at run time."""
+        self._settle()
+        return _call_restored, (self.public_name(), self._node.values, self._node.explicit)
 
 
 def config_for(function: Callable[..., T], /, **values: Any) -> Config[T]:
     """Returns the config of a call to `function`, with some of its arguments set."""
-    return config_class_for(function_name(function))(**values)
+    if is_config(function) or is_config_class(getattr(function, "Config", None)):
+        raise ConfigError(
+            f"config_for is for functions and classes that know nothing of configs; "
+            f"{getattr(function, '__name__', function)} has its own: use it instead."
+        )
+    made = config_class_for(function_name(function))
+    for parameter in made._parameters:
+        if parameter.kind is parameter.VAR_KEYWORD and parameter.name not in values:
+            known = {name: value for name, value in values.items() if name in made.fields()}
+            extra = {name: value for name, value in values.items() if name not in known}
+            values = {**known, parameter.name: extra} if extra else known
+    return made(**values)
 
 
 def config_class_for(name: str, where: str = "config") -> type[FunctionConfig]:
     """Returns the config class of a listed function, made once."""
-    if name not in _classes:
-        _classes[name] = _make_class(find_function(name, where), name)
-    return _classes[name]
-
-
-def _make_class(function: Any, name: str) -> type[FunctionConfig]:
-    hints = _hints(function)
-    fields: dict[str, Field] = {}
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise ConfigError(f"{name}: the argument {parameter.name!r} cannot be given by name.")
-        has_default = parameter.default is not parameter.empty
-        field = Field(parameter.name, parameter.default) if has_default else Field(parameter.name)
-        fields[parameter.name] = field
-    made: Any = ConfigMeta(name.rpartition(":")[2], (FunctionConfig,), {"__module__": __name__})
-    # Methods of Config win over parameters of the same name only as attributes; `__dict__` keeps both.
-    made.__config_fields__ = fields
-    made.__config_hints__ = {key: _simple(hints.get(key, Any)) for key in fields}
-    made._function = staticmethod(function)
-    made._public_name = name
-    result = function if isinstance(function, type) else hints.get("return")
-    made._result = result if isinstance(result, type) else None
+    function = find_function(name, where)
+    made = _classes.get(name)
+    if made is None or made._function is not function:
+        made = _classes[name] = _make_class(function, name)
     return made
 
 
+def _make_class(function: Any, name: str) -> type[FunctionConfig]:
+    try:
+        parameters = tuple(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{name} does not say what arguments it takes ({error}), so it can have no config. "
+            "Wrap it in a function of your own."
+        ) from error
+    hints = _hints(function)
+    made: Any = ConfigMeta(name.rpartition(":")[2], (FunctionConfig,), {"__module__": __name__})
+    # A parameter may be named like a method of Config (`path`): the method stays what it is as an
+    # attribute, and the field is reached by set(), text, overrides and value_at().
+    made.__config_fields__ = {p.name: Field(p.name, _default(p)) for p in parameters}
+    made.__config_hints__ = {p.name: _hint(p, hints.get(p.name, Any)) for p in parameters}
+    made._function = staticmethod(function)
+    made._public_name = name
+    made._parameters = parameters
+    result = function if isinstance(function, type) else hints.get("return")
+    made._result = result if isinstance(result, type) and result is not type(None) else None
+    return made
+
+
+def _default(parameter: inspect.Parameter) -> Any:
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        return ()
+    if parameter.kind is parameter.VAR_KEYWORD:
+        return {}
+    missing = parameter.default is parameter.empty
+    return Field("").default if missing else parameter.default
+
+
+def _hint(parameter: inspect.Parameter, hint: Any) -> Any:
+    """Keeps a hint made of plain types that the default obeys; the rest is left to the function."""
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        return tuple[Any, ...]
+    if parameter.kind is parameter.VAR_KEYWORD:
+        return dict[str, Any]
+    in_union = get_origin(hint) in (Union, types.UnionType)
+    if not all(option in _SIMPLE for option in (get_args(hint) if in_union else (hint,))):
+        return Any
+    try:
+        check(_default(parameter), hint, "")
+    except ConfigError:
+        return Any  # such as `rate: float = None`
+    return hint
+
+
 def _hints(function: Any) -> dict[str, Any]:
-    target: Any = vars(function).get("__init__", function) if isinstance(function, type) else function
+    target: Any = (
+        vars(function).get("__init__", function) if isinstance(function, type) else function
+    )
     try:
         return get_type_hints(target)
     except (NameError, TypeError, AttributeError):
         return {}  # third-party hints may not resolve; the call itself still checks
 
 
-def _simple(hint: Any) -> Any:
-    """Keeps a hint that is made of plain types; anything more exotic is left to the function."""
-    if hint in _SIMPLE:
-        return hint
-    if get_origin(hint) in (Union, types.UnionType) and all(a in _SIMPLE for a in get_args(hint)):
-        return hint
-    return Any
-
-
 def _built(value: Any) -> Any:
     if isinstance(value, Config):
         return value.build()
-    if isinstance(value, list | tuple):
-        return type(value)(_built(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _built(item) for key, item in value.items()}
-    return value
+    items = items_of(value) if type(value) in (list, tuple, dict) else []
+    return rebuilt(value, [_built(item) for _, item in items]) if items else value
+
+
+def _call_restored(name: str, values: dict[str, Any], explicit: dict[str, Any]) -> Config[Any]:
+    return _restored(config_class_for(name, "unpickling"), values, explicit)

@@ -24,9 +24,12 @@ class Part:
         """Gives every part a Config of its own, so that a subclass never builds its base."""
         super().__init_subclass__(**kwargs)
         if "Config" not in cls.__dict__:
+            inherited = tuple(
+                dict.fromkeys(base.Config for base in cls.__bases__ if issubclass(base, Part))
+            )
             name = f"{cls.__qualname__}.Config"
             namespace = {"__module__": cls.__module__, "__qualname__": name}
-            cls.Config = ConfigMeta("Config", (cls.Config,), namespace)  # type: ignore[misc, assignment]
+            cls.Config = ConfigMeta("Config", inherited, namespace)  # type: ignore[misc, assignment]
         _bind(cls)
         register_part(cls)
 
@@ -40,6 +43,11 @@ def _bind(cls: type[Part]) -> None:
                 f"{cls.__qualname__}.Config must extend {base.__qualname__}.Config, "
                 f"because {cls.__qualname__} extends {base.__qualname__}."
             )
+    if "builds" in cls.Config.__dict__:
+        raise ConfigError(
+            f"{cls.__qualname__}.Config is already the Config of another part. Declare "
+            f"`class Config({cls.Config.__qualname__})`, or leave it out to get a new one."
+        )
     type.__setattr__(cls.Config, "builds", classmethod(lambda config_class: cls))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
-_HERE = str(Path(__file__).parent)
+_HERE = str(Path(__file__).parent) + os.sep
 _through: ContextVar[tuple[str, ...]] = ContextVar("through", default=())
 
 
@@ -22,13 +23,17 @@ class Origin:
     through: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        via = f" ({', '.join(self.through)})" if self.through else ""
-        return (f"{_shorten(self.file)}:{self.line}" if self.file else "").strip() + via
+        """Shows `file:line`, or the words the user typed, or both."""
+        via = ", ".join(self.through)
+        if not self.file:
+            return via
+        place = f"{_shorten(self.file)}:{self.line}"
+        return f"{place} ({via})" if via else place
 
 
 @contextmanager
 def through(label: str) -> Iterator[None]:
-    """Marks values set inside this block as having come through `label` (a modifier, an override)."""
+    """Marks values set inside this block as having come through `label`, such as a modifier."""
     token = _through.set((*_through.get(), label))
     try:
         yield
@@ -50,7 +55,7 @@ def typed_by_user(text: str) -> Origin:
 
 
 def _is_internal(filename: str) -> bool:
-    return filename.startswith(_HERE) or filename.endswith("contextlib.py")
+    return filename.startswith(_HERE)
 
 
 def _shorten(file: str) -> str:

@@ -1,19 +1,25 @@
 """The names that config text may use: parts that are defined, and functions that are listed.
 
-Reading text looks names up here and nowhere else. It never imports, so a text can name only what the
-program had already chosen to know.
+Reading text looks names up here and nowhere else. It never imports, so a text can name only what
+the program, or the person who typed `--import`, had already chosen to know.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import sys
+from typing import Any, TypeVar, overload
 
-from dovetail.config.errors import ConfigError, did_you_mean
+from dovetail.config.errors import ConfigError, did_you_mean, nearest
+
+F = TypeVar("F")
 
 _parts: dict[str, type] = {}
 _functions: dict[str, Any] = {}
 _function_names: dict[int, str] = {}
+_packages: set[str] = (
+    set()
+)  # those whose own functions may be named, because the user imported them
 
 
 def register_part(part: type) -> None:
@@ -22,29 +28,65 @@ def register_part(part: type) -> None:
         _parts[f"{part.__module__}:{part.__qualname__}"] = part
 
 
-def register_function(name: str) -> Any:
-    """Lists a public function or class by the name people import it by, such as `optax:adamw`."""
+@overload
+def register_function(name: str) -> Any: ...
+@overload
+def register_function(name: F) -> F: ...
+def register_function(name: Any) -> Any:
+    """Lists a function or class, so that config text may name it.
+
+    Args:
+        name: the public name people import it by, such as `optax:adamw`; or, as a decorator, the
+            function itself, which is listed by the name it has in its own module.
+    """
+    if not isinstance(name, str):
+        _remember(_own_name(name), name)  # a decorator runs before the module holds the function
+        return name
     module_name, _, attribute = name.partition(":")
-    if not attribute:
-        raise ConfigError(f"{name!r}: expected a public name 'module:function', such as 'jax.nn:silu'.")
+    if not module_name or not attribute or _is_private(module_name) or _is_private(attribute):
+        raise ConfigError(
+            f"{name!r}: expected a public name 'module:function', such as 'jax.nn:silu'."
+        )
     try:
         found: Any = importlib.import_module(module_name)
         for piece in attribute.split("."):
             found = getattr(found, piece)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{name!r} cannot be registered: {error}.") from error
+    if not callable(found):
+        raise ConfigError(
+            f"{name!r} cannot be registered: it is {found!r}, which cannot be called."
+        )
     _remember(name, found)
     return found
+
+
+def import_package(name: str) -> None:
+    """Imports a user's package (`--import`); its parts and its own functions may then be named."""
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"--import {name}: {error}. Is it installed, or in the folder you start from?"
+        ) from error
+    _packages.add(name)
+
+
+def imported_packages() -> list[str]:
+    """Returns the packages that were named with `--import`, sorted."""
+    return sorted(_packages)
 
 
 def part_name(part: type) -> str:
     """Returns the name by which text refers to a part."""
     name = f"{part.__module__}:{part.__qualname__}"
-    if _parts.get(name) is not part:
+    if "<locals>" in name:
         raise ConfigError(
             f"{name} cannot be written as text, because it is defined inside a function. "
             "Define it at the top level of a module."
         )
+    if _parts.get(name) is not part:
+        raise ConfigError(f"{name} cannot be written as text: that name now means another class.")
     return name
 
 
@@ -53,65 +95,107 @@ def function_name(function: Any) -> str:
     known = _function_names.get(id(function))
     if known is not None and _functions[known] is function:
         return known
-    module, qualname = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
-    if not module or not qualname or "<" in qualname:
+    name = _own_name(function)
+    if _resolve_loaded(*name.split(":")) is not function:
         raise ConfigError(
-            f"{function!r} has no name that text could refer to (a lambda, a closure or a partial). "
-            "Define it with `def` at the top level of a module and use that."
+            f"{name} is another object than the one in this config; give it its own name."
         )
-    if any(piece.startswith("_") for piece in module.split(".")) and module != "__main__":
-        raise ConfigError(
-            f"{qualname} lives in the private module {module}. List it by its public name first: "
-            f'register_function("{module.split(".")[0]}:{qualname}").'
-        )
-    name = f"{module}:{qualname}"
-    if _resolve_loaded(module, qualname) is not function:
-        raise ConfigError(f"{name} is another object than the one in this config; give it its own name.")
     _remember(name, function)
     return name
 
 
 def find_part(name: str, where: str) -> type:
     """Returns a registered part by its full name, or by its class name where that is unique."""
-    if name in _parts:
-        return _parts[name]
-    short = [full for full in _parts if full.rpartition(":")[2] == name]
-    if len(short) == 1:
-        return _parts[short[0]]
-    if short:
-        raise ConfigError(f"{where}: {name!r} is ambiguous: {', '.join(sorted(short))}.")
-    raise unknown_name(name, where)
-
-
-def find_function(name: str, where: str) -> Any:
-    """Returns a listed function by its public name."""
-    if name not in _functions:
+    found = _parts.get(name) or _unique(name, _parts, where)
+    if found is None:
         raise unknown_name(name, where)
-    return _functions[name]
+    return found
+
+
+def find_function(name: str, where: str, by_short_name: bool = False) -> Any:
+    """Returns a listed function by its public name, or by its last piece where that is unique."""
+    found = _functions.get(name)
+    if found is None:
+        found = _from_packages(name)
+    if found is None and by_short_name:
+        found = _unique(name, _functions, where)
+    if found is None:
+        raise unknown_name(name, where)
+    return found
 
 
 def is_known_function(name: str) -> bool:
     """Says whether a name is a listed function."""
-    return name in _functions
+    return name in _functions or _from_packages(name) is not None
 
 
 def unknown_name(name: str, where: str) -> ConfigError:
     """Returns the error for a name that no one registered."""
+    known = [*_parts, *_functions]
+    short = {full.rpartition(":")[2]: full for full in known}
+    close = [short[match] for match in nearest(name.rpartition(":")[2], short)]
     return ConfigError(
-        f"{where}: {name!r} is neither a registered part nor a listed function, and reading a config "
-        f"never imports code. {did_you_mean(name, [*_parts, *_functions])} "
-        "If it is in your own package, name the package with --import."
+        f"{where}: {name!r} is neither a registered part nor a listed function, and reading a "
+        f"config never imports code. {did_you_mean(name, close) if close else ''}".rstrip()
+        + " If it is in your own package, name the package with --import; "
+        "a third party's function is listed with register_function."
     )
+
+
+def _own_name(function: Any) -> str:
+    """Returns the name that a function says it has, where that is one that text can use."""
+    module, qualname = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    if not module or not qualname or "<" in qualname:
+        raise ConfigError(
+            f"{function!r} has no name that text could refer to (it is a lambda, a closure, a "
+            "partial or an object). Define it with `def` at the top level of a module; to fix "
+            "arguments, use config_for(function, argument=value)."
+        )
+    if module != "__main__" and (_is_private(module) or _is_private(qualname)):
+        raise ConfigError(
+            f"{module}:{qualname} is a private name. List it by the public name people import it "
+            f'by: register_function("{module.split(".")[0]}:{qualname.lstrip("_")}").'
+        )
+    return f"{module}:{qualname}"
+
+
+def _unique(short_name: str, known: dict[str, Any], where: str) -> Any:
+    found = [full for full in known if full.rpartition(":")[2].rpartition(".")[2] == short_name]
+    if len({id(known[full]) for full in found}) > 1:
+        raise ConfigError(
+            f"{where}: {short_name!r} is ambiguous. Write one of {', '.join(sorted(found))}."
+        )
+    return known[found[0]] if found else None
+
+
+def _from_packages(name: str) -> Any:
+    """Finds a function that an imported package itself defines; what it imports stays unknown."""
+    module, _, qualname = name.partition(":")
+    if not any(module == package or module.startswith(f"{package}.") for package in _packages):
+        return None
+    if _is_private(module) or _is_private(qualname):
+        return None
+    found = _resolve_loaded(module, qualname)
+    is_own = getattr(found, "__module__", None) == module
+    if not is_own or not callable(found) or getattr(found, "__qualname__", "") != qualname:
+        return None
+    _remember(name, found)
+    return found
+
+
+def _is_private(name: str) -> bool:
+    return any(piece.startswith("_") for piece in name.split("."))
 
 
 def _remember(name: str, function: Any) -> None:
     _functions[name] = function
     # A first public name stays: the same function may be listed under a second one.
-    _function_names.setdefault(id(function), name)
+    if _functions.get(_function_names.get(id(function), "")) is not function:
+        _function_names[id(function)] = name
 
 
 def _resolve_loaded(module: str, qualname: str) -> Any:
-    found: Any = importlib.import_module(module)
+    found: Any = sys.modules.get(module)
     for piece in qualname.split("."):
         found = getattr(found, piece, None)
     return found

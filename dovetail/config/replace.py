@@ -1,7 +1,7 @@
 """replace(): swap every part of a kind in a tree for another, in one line.
 
-This is how a feature reaches every model: the tree is searched by what its configs build, so the one
-who writes the feature needs to know no model, and no model needs to know the feature.
+This is how a feature reaches every model: the tree is searched by what its configs build, so the
+one who writes the feature needs to know no model, and no model needs to know the feature.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from dovetail.config.base import Config
 from dovetail.config.errors import ConfigError
 from dovetail.config.fields import field_hints
 from dovetail.config.provenance import here
-from dovetail.config.traverse import matches, nothing_found
-from dovetail.config.typecheck import check
+from dovetail.config.traverse import check_kind, matches, nothing_found
+from dovetail.config.typecheck import check, describe_value
+from dovetail.config.values import CONTAINERS, is_config_class, items_of, join, rebuilt
 
 C = TypeVar("C", bound=Config[Any])
 New = Config[Any] | Callable[[Any], Config[Any]]
@@ -59,27 +60,48 @@ def replace(config: C, old: Any, new: New, *, strict: bool = False) -> C:
     Args:
         config: the tree; it is not changed.
         old: a part, any class, a config class, or a function that a config calls.
-        new: a config, or a function from the old config to the new one. From a config, the fields that
-            it does not set itself are carried over from the old one: those that were set explicitly
-            there and that both declare with compatible types. Its `wraps()` field receives the old.
+        new: a config, or a function from the old config to the new one. Into a config, the fields
+            that it does not set itself are carried over from the old one: those that were set
+            explicitly there and that both declare with compatible types. Its `wraps()` field
+            receives the whole old config.
         strict: whether a set field of the old config that finds no home is an error.
 
     Raises:
         ConfigError: where nothing was replaced, or a field found no home under `strict`.
     """
-    report = Report(getattr(old, "__name__", str(old)))
-    replaced: Any = _replaced(config, old, new, report)
+    check_kind(old, "replace")
+    _check_new(new)
+    report = Report(getattr(old, "__qualname__", str(old)))
+    tree = config.clone()  # a copy whose paths begin here, and which `new` may do with as it likes
+    replaced: Any = _replaced(tree, old, new, report)
     if not report.replaced:
-        raise ConfigError(nothing_found(config, old))
+        raise ConfigError(nothing_found(tree, old))
     if strict and report.homeless:
         raise ConfigError(
-            f"replace({report.kind}): these fields were set and the new config has no place for them: "
-            f"{', '.join(report.homeless)}. Unset them, or replace with strict=False."
+            f"replace({report.kind}): the new config has no place for these set fields: "
+            f"{', '.join(report.homeless)}. Leave them unset, or replace with strict=False."
         )
     reports = _reports.get()
     if reports is not None:
         reports.append(report)
     return replaced
+
+
+def _check_new(new: Any) -> None:
+    name = getattr(new, "__qualname__", "")
+    if is_config_class(getattr(new, "Config", None)):
+        raise ConfigError(
+            f"replace: expected a config, got the class {name}; use {name}.Config(...)."
+        )
+    if is_config_class(new):
+        raise ConfigError(
+            f"replace: expected a config, got the class {name}; call it: {name}(...)."
+        )
+    if not isinstance(new, Config) and not callable(new):
+        raise ConfigError(
+            f"replace: expected a config, or a function from the old config to the new one, "
+            f"got {describe_value(new)}."
+        )
 
 
 def _replaced(value: Any, old: Any, new: New, report: Report) -> Any:
@@ -88,18 +110,15 @@ def _replaced(value: Any, old: Any, new: New, report: Report) -> Any:
         if matches(value, old):
             report.replaced.append(value.tree_path())
             return _successor(value, new, report)
-        copy = value.clone()
-        for name in value.fields():
-            inner = value.__dict__[name]
+        for name, inner in list(value._node.values.items()):
             count = len(report.replaced)
             changed = _replaced(inner, old, new, report)
-            if len(report.replaced) > count:
-                copy.set_value(name, changed, value.get_origin(name) or here())
-        return copy
-    if isinstance(value, dict):
-        return {key: _replaced(item, old, new, report) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_replaced(item, old, new, report) for item in value)
+            if changed is not inner and len(report.replaced) > count:
+                origin = None if isinstance(inner, Config) else value.get_origin(name)
+                value.set_value(name, changed, origin or here())
+        return value
+    if type(value) in CONTAINERS:
+        return rebuilt(value, [_replaced(item, old, new, report) for _, item in items_of(value)])
     return value
 
 
@@ -107,19 +126,29 @@ def _successor(old: Config[Any], new: New, report: Report) -> Config[Any]:
     if not isinstance(new, Config):
         result = new(old.clone())
         if not isinstance(result, Config):
-            raise ConfigError(f"{old.tree_path()}: the replacement function returned {result!r}, not a config.")
-        return result
+            raise ConfigError(
+                f"{old.tree_path() or 'replace'}: the replacement function returned "
+                f"{describe_value(result)}, not a config."
+            )
+        return result.clone()
     result = new.clone()
-    wrapped = [field.name for field in result.fields().values() if field.wraps]
-    for name in wrapped:
-        if name not in new.explicit():
-            result.set_value(name, old, here())
+    result._node.place = old.tree_path()
+    receiver = _receiver(new)
+    if receiver:
+        result.set_value(receiver, old, here())
     for name, value in old.explicit().items():
-        if _fits(result, name, value) and not new.is_set(name) and name not in wrapped:
+        if name in (receiver, *new.explicit()):
+            continue  # what the new config says itself stands
+        if _fits(result, name, value):
             result.set_value(name, value, old.get_origin(name) or here())
-        elif name not in new.explicit() and not wrapped:
-            report.homeless.append(old._locate(name))
+        elif not receiver:
+            report.homeless.append(join(old.tree_path(), name))
     return result
+
+
+def _receiver(new: Config[Any]) -> str:
+    """Returns the field that receives the old config: the first that is marked and not set."""
+    return next((f.name for f in new.fields().values() if f.wraps and not new.is_set(f.name)), "")
 
 
 def _fits(config: Config[Any], name: str, value: Any) -> bool:

@@ -8,12 +8,24 @@ from dovetail.config.errors import ConfigError
 
 
 class _Required:
-    """A value that fails loudly on any use, so that a forgotten field never becomes a strange number."""
+    """A value that fails loudly on any use, so that a forgotten field never becomes a number."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
         return "REQUIRED"
+
+    def __eq__(self, other: object) -> bool:
+        return True if other is self else _fail()
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        # Python itself asks for dunder names (to copy, to pickle, to inspect): those are no use.
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        _fail()
 
     def __copy__(self) -> _Required:
         return self
@@ -25,7 +37,7 @@ class _Required:
         return "REQUIRED"
 
 
-def _fail(self: _Required, *args: object, **kwargs: object) -> NoReturn:
+def _fail(*args: object, **kwargs: object) -> NoReturn:
     raise ConfigError(
         "A REQUIRED config value was used before it was set. "
         "Set the field in the experiment, or with key.path=value on the command line."
@@ -33,9 +45,10 @@ def _fail(self: _Required, *args: object, **kwargs: object) -> NoReturn:
 
 
 _USES = (
-    "bool int float index call getattr getitem iter len contains enter abs neg pos invert round "
-    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow "
-    "lt le gt ge and rand or ror xor rxor lshift rshift matmul rmatmul"
+    "bool int float complex index call getitem setitem delitem iter next reversed len contains "
+    "enter abs neg pos invert round trunc floor ceil format bytes fspath array jax_array add radd "
+    "sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod divmod rdivmod pow rpow "
+    "lt le gt ge and rand or ror xor rxor lshift rlshift rshift rrshift matmul rmatmul"
 )
 for _use in _USES.split():
     setattr(_Required, f"__{_use}__", _fail)

@@ -1,89 +1,58 @@
-"""A config as sorted text, and back.
+"""A config as sorted text; `reading` brings it back.
 
     dovetail.trainer.trainer:Trainer()
     learner.optimizer = dovetail.learner.optimizers:Lion()
     model.decoder.stack.num_layers = 4
 
-One line a value, defaults left out. `name()` is the config of a part or of a listed function, `name`
-alone is a function as a value, and everything else is a Python literal. Reading looks names up in the
-registry; it never imports and never runs code.
+One line a value, defaults left out. `name()` is the config of a part or of a listed function,
+`name` alone is a function as a value, `list(2)`, `tuple(2)` and `dict(a, b)` announce items on
+lines of their own, and everything else is a Python literal.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-from dovetail.config.base import Config, same
+from dovetail.config.base import Config
 from dovetail.config.errors import ConfigError
-from dovetail.config.functions import FunctionConfig, config_class_for
-from dovetail.config.literals import is_plain, read_literal, write_literal
-from dovetail.config.overrides import assign
-from dovetail.config.provenance import Origin
-from dovetail.config.registry import (
-    find_function,
-    find_part,
-    function_name,
-    is_known_function,
-    part_name,
-)
+from dovetail.config.fields import field_defaults
+from dovetail.config.functions import FunctionConfig
+from dovetail.config.literals import write_literal
+from dovetail.config.registry import function_name, part_name
+from dovetail.config.values import CONTAINERS, is_plain, items_of, join, path_in_order, same
 
-_CONFIG = re.compile(r"([\w.]+:[\w.]+)\(\)")
-_FUNCTION = re.compile(r"[\w.]+:[\w.]+")
-_CONTAINER = re.compile(r"(list|tuple|dict)\((.*)\)")
-_KEY = re.compile(r"[\w\-]+")
+Lines = dict[str, str]
 
 
 def to_text(config: Config[Any]) -> str:
     """Writes a config as sorted text that reads back into an equal config."""
-    lines = _config_lines(config, "", type(config)())
-    body = [f"{path} = {value}" for path, value in sorted(lines.items(), key=_in_order)]
+    config = config.clone()
+    lines = _different(config, type(config)(), "")
+    body = [f"{path} = {lines[path]}" for path in sorted(lines, key=path_in_order)]
     return "\n".join([f"{config_name(config)}()", *body]) + "\n"
 
 
-def from_text(text: str) -> Config[Any]:
-    """Reads what to_text() wrote."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    head = _CONFIG.fullmatch(lines[0].strip()) if lines else None
-    if head is None:
-        first = repr(lines[0][:80]) if lines else "nothing"
-        raise ConfigError(f"Config text begins with 'module:Part()', got {first}.")
-    root = make_config(head[1], "line 1")
-    for number, line in enumerate(lines[1:], start=2):
-        path, equals, value = line.partition(" = ")
-        if not equals:
-            raise ConfigError(f"line {number}: expected 'path = value', got {line[:80]!r}.")
-        assign(root, path.strip(), _read(value.strip(), path), Origin("config text", number))
-    return root
-
-
-def all_values(config: Config[Any]) -> dict[str, str]:
+def all_values(config: Config[Any]) -> Lines:
     """Returns every value of the tree by path, defaults included, written as text."""
-    lines = {"": f"{config_name(config)}()"}
-    lines.update(_config_lines(config, "", None))
-    return dict(sorted(lines.items(), key=_in_order))
+    lines = _everything(config.clone(), "")
+    return {path: lines[path] for path in sorted(lines, key=path_in_order)}
 
 
 def config_name(config: Config[Any]) -> str:
     """Returns the name by which text refers to what a config builds."""
     if isinstance(config, FunctionConfig):
         return type(config).public_name()
-    built = type(config).builds()
-    if built is None:
-        raise ConfigError(f"{config!r} cannot be written as text: it is not known what it builds.")
+    built: Any = type(config).builds()
+    if built is None or built.Config is not type(config):
+        raise ConfigError(
+            f"{type(config).__qualname__} cannot be written as text, because it is not the Config "
+            "of any part. Nest it in a part of its own."
+        )
     return part_name(built)
 
 
-def make_config(name: str, where: str) -> Config[Any]:
-    """Makes a config of a registered part or a listed function, with its defaults."""
-    if is_known_function(name):
-        return config_class_for(name, where)()
-    part: Any = find_part(name, where)
-    return part.Config()
-
-
 def write_value(value: Any) -> str:
-    """Writes one value that is no container of configs."""
+    """Writes one value that needs no further lines."""
     if isinstance(value, Config):
         return f"{config_name(value)}()"
     if is_plain(value):
@@ -96,81 +65,68 @@ def write_value(value: Any) -> str:
     )
 
 
-def _config_lines(config: Config[Any], prefix: str, base: Config[Any] | None) -> dict[str, str]:
-    """Writes the fields of a config that differ from `base` (all of them where that is None)."""
-    lines: dict[str, str] = {}
-    for name in config.fields():
-        before = base.__dict__[name] if base is not None else None
-        lines.update(_lines(config.__dict__[name], f"{prefix}{name}", before, base is None))
+def _different(config: Config[Any], base: Config[Any], path: str) -> Lines:
+    """Writes the fields of a config in which it differs from another of the same class."""
+    lines: Lines = {}
+    for name, value in config._node.values.items():
+        before, where = base._node.values[name], join(path, name)
+        if same(value, before):
+            continue
+        try:
+            if isinstance(value, Config) and type(value) is type(before):
+                lines.update(_different(value, before, where))
+            else:
+                lines.update(_whole(value, where))
+        except ConfigError as error:
+            raise _located(error, where, config.get_origin(name)) from error
     return lines
 
 
-def _lines(value: Any, path: str, before: Any, everything: bool) -> dict[str, str]:
-    if not everything and same(value, before):
-        return {}
-    try:
-        if isinstance(value, Config):
-            return _nested_config(value, path, before, everything)
-        if isinstance(value, list | tuple | dict) and not is_plain(value):
-            return _container(value, path, everything)
-        return {path: write_value(value)}
-    except ConfigError as error:
-        raise error if str(error).startswith(path) else ConfigError(f"{path}: {error}") from error
-
-
-def _nested_config(value: Config[Any], path: str, before: Any, everything: bool) -> dict[str, str]:
-    if not everything and type(value) is type(before):
-        return _config_lines(value, f"{path}.", before)
-    base = None if everything else type(value)()
-    return {path: write_value(value), **_config_lines(value, f"{path}.", base)}
-
-
-def _container(value: Any, path: str, everything: bool) -> dict[str, str]:
-    """Writes a container of configs or functions: its shape on one line, then each item."""
-    if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str) or not _KEY.fullmatch(key):
-                raise ConfigError(f"{path}: the key {key!r} must be letters, digits, '_' or '-'.")
-        shape, items = f"dict({', '.join(sorted(value))})", list(value.items())
-    else:
-        shape = f"{type(value).__name__}({len(value)})"
-        items = [(str(index), item) for index, item in enumerate(value)]
-    lines = {path: shape}
-    for key, item in items:
-        lines.update(_lines(item, f"{path}.{key}", _NOTHING, everything))
+def _whole(value: Any, path: str) -> Lines:
+    """Writes a value of which nothing is taken for granted but the defaults of its own class."""
+    lines = {path: _head(value)}
+    if isinstance(value, Config):
+        lines.update(_different(value, type(value)(), path))
+    elif not is_plain(value):
+        for key, item in items_of(value):
+            lines.update(_whole(item, join(path, str(key))))
     return lines
 
 
-def _read(text: str, where: str) -> Any:
-    """Reads the right side of a line."""
-    if match := _CONFIG.fullmatch(text):
-        return make_config(match[1], where)
-    if _FUNCTION.fullmatch(text):
-        return find_function(text, where)
-    if match := _CONTAINER.fullmatch(text):
-        return _empty_container(match[1], match[2], where)
-    return read_literal(text, where)
+def _everything(value: Any, path: str) -> Lines:
+    """Writes a value with all defaults."""
+    lines = {path: _head(value)}
+    if isinstance(value, Config):
+        defaults = field_defaults(type(value))
+        for name, inner in value._node.values.items():
+            where = join(path, name)
+            try:
+                lines.update(_everything(inner, where))
+            except ConfigError as error:
+                # Text leaves defaults out, so a default needs no name of its own.
+                if inner is not defaults[name]:
+                    raise _located(error, where, value.get_origin(name)) from error
+                lines[where] = f"<{type(inner).__name__}>"
+    elif not is_plain(value):
+        for key, item in items_of(value):
+            lines.update(_everything(item, join(path, str(key))))
+    return lines
 
 
-def _empty_container(kind: str, inner: str, where: str) -> Any:
-    """Makes a container whose items the following lines fill."""
-    if kind == "dict":
-        return {key.strip(): PENDING for key in inner.split(",") if key.strip()}
-    if not inner.isdigit() or int(inner) > 10_000:
-        raise ConfigError(f"{where}: expected '{kind}(count)', got '{kind}({inner})'.")
-    items = [PENDING] * int(inner)
-    return tuple(items) if kind == "tuple" else items
+def _head(value: Any) -> str:
+    """Writes a value's own line: all of a plain value, the shape of a container of others."""
+    if isinstance(value, CONTAINERS) and not is_plain(value):
+        inner = ", ".join(value) if isinstance(value, dict) else len(value)
+        return f"{type(value).__name__}({inner})"
+    return write_value(value)
 
 
-def _in_order(line: tuple[str, str]) -> list[tuple[int, int, str]]:
-    """Sorts by path, numbers as numbers, so that a parent always stands before its children."""
-    pieces = line[0].split(".")
-    return [(0, int(p), "") if p.isdigit() else (1, 0, p) for p in pieces if p]
+def _located(error: ConfigError, path: str, origin: Any) -> ConfigError:
+    """Says which field an error is about, and where it was set; the innermost field counts."""
+    if isinstance(error, _Located):
+        return error
+    return _Located(f"{path}: {error}" + (f" It was set at {origin}." if origin else ""))
 
 
-class _Nothing:
-    """Equal to no value."""
-
-
-_NOTHING = _Nothing()
-PENDING: Any = read_literal("REQUIRED", "")
+class _Located(ConfigError):
+    """An error that already says its path."""

@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 import collections.abc
-import inspect
+import enum
+import numbers
 import types
 import typing
 from typing import Any, Literal, Union, get_args, get_origin
 
 from dovetail.config.errors import ConfigError
+from dovetail.config.interface import cannot_be_called_like, is_protocol, unmet
 from dovetail.config.required import REQUIRED
+from dovetail.config.values import is_config, is_config_class
 
-_SEQUENCES = {list: list, tuple: tuple, collections.abc.Sequence: tuple}
+_SEQUENCES: dict[Any, Any] = {list: list, tuple: tuple, collections.abc.Sequence: tuple}
 _MAPPINGS = (dict, collections.abc.Mapping)
 
 
 def check(value: Any, hint: Any, where: str) -> Any:
-    """Returns `value`, converted where that loses nothing, or raises a ConfigError naming `where`."""
+    """Returns `value`, converted where that loses nothing, or raises an error that says `where`."""
     if value is REQUIRED or hint is Any or isinstance(hint, typing.TypeVar):
-        return value
-    origin = get_origin(hint)
-    if origin in (Union, types.UnionType):
+        return plain_number(value)
+    kind = get_origin(hint) or hint
+    if is_union(hint):
         return _check_union(value, hint, where)
-    if origin is Literal:
-        if value not in get_args(hint):
-            raise mismatch(value, hint, where)
-        return value
-    if (origin or hint) in _SEQUENCES:
+    if kind is Literal:
+        return _check_literal(value, hint, where)
+    if kind in _SEQUENCES:
         return _check_sequence(value, hint, where)
-    if (origin or hint) in _MAPPINGS:
+    if kind in _MAPPINGS:
         return _check_mapping(value, hint, where)
-    if (origin or hint) is collections.abc.Callable:
-        if not callable(value) or is_config_class(type(value)):
+    if kind is collections.abc.Callable:
+        if not callable(value) or is_config(value):
             raise mismatch(value, hint, where)
         return value
-    if is_config_class(origin or hint):
+    if is_config_class(kind):
         return _check_config(value, hint, where)
-    return _check_plain(value, hint, where)
+    return _check_plain(value, kind, where)
 
 
 def mismatch(value: Any, hint: Any, where: str, because: str = "") -> ConfigError:
@@ -45,90 +46,95 @@ def mismatch(value: Any, hint: Any, where: str, because: str = "") -> ConfigErro
     return ConfigError(f"{where}: expected {describe(hint)}, got {describe_value(value)}.{reason}")
 
 
+def is_union(hint: Any) -> bool:
+    """Says whether a type is a union, written either way."""
+    return get_origin(hint) in (Union, types.UnionType)
+
+
 def describe(hint: Any) -> str:
     """Names a type the way a person would write it."""
-    if hint is type(None):
+    if hint is None or hint is type(None):
         return "None"
-    origin = get_origin(hint)
-    if origin in (Union, types.UnionType):
-        return " or ".join(describe(argument) for argument in get_args(hint))
+    origin, arguments = get_origin(hint), get_args(hint)
+    if is_union(hint):
+        return " or ".join(describe(argument) for argument in arguments)
     if origin is Literal:
-        return "one of " + ", ".join(repr(argument) for argument in get_args(hint))
-    if origin is not None and is_config_class(origin):
-        interface = get_args(hint)[0]
-        return f"a config that builds a {getattr(interface, '__name__', interface)}"
-    if origin is not None and get_args(hint):
-        inner = ", ".join("..." if a is ... else describe(a) for a in get_args(hint) if a != [])
-        return f"{getattr(origin, '__name__', origin)}[{inner}]"
+        return "one of " + ", ".join(repr(argument) for argument in arguments)
+    if (origin or hint) is collections.abc.Callable:
+        return "a function"
+    if is_config_class(origin):
+        return f"a config that builds a {getattr(arguments[0], '__name__', arguments[0])}"
     if is_config_class(hint):
         return f"a {hint.__qualname__}"
-    return getattr(hint, "__name__", str(hint))
+    name = getattr(origin or hint, "__name__", str(hint))
+    if not arguments:
+        return name
+    return f"{name}[{', '.join('...' if a is ... else describe(a) for a in arguments)}]"
 
 
 def describe_value(value: Any) -> str:
     """Names a value with its type."""
-    if is_config_class(type(value)):
+    if is_config(value):
         return f"a {type(value).display_name()} config"
-    return f"{value!r} ({type(value).__name__})"
+    if value is None:
+        return "None"
+    text = repr(value)
+    return f"{text if len(text) <= 100 else text[:97] + '...'} ({type(value).__name__})"
 
 
-def is_config_class(candidate: Any) -> bool:
-    """Says whether a class is a Config (known by its fields, so this file needs no import of it)."""
-    return isinstance(candidate, type) and hasattr(candidate, "__config_fields__")
-
-
-def unmet(built: type, interface: Any) -> str:
-    """Returns why `built` does not satisfy `interface`, or the empty string where it does."""
-    if getattr(built, "stands_for_any", False):  # a reference to another part, known only later
-        return ""
-    if isinstance(interface, str | typing.ForwardRef | typing.TypeVar) or interface is Any:
-        return ""
-    interface = get_origin(interface) or interface
-    if not isinstance(interface, type):
-        return ""
-    if not getattr(interface, "_is_protocol", False):
-        return "" if issubclass(built, interface) else f"{built.__name__} is not a {interface.__name__}"
-    for name, member in _protocol_methods(interface).items():
-        found = next((vars(base)[name] for base in built.__mro__ if name in vars(base)), None)
-        if found is None:
-            return f"{built.__name__} has no method {name!r}"
-        problem = _cannot_be_called_like(found, member)
-        if problem:
-            return f"{built.__name__}.{name} {problem}"
-    return ""
+def plain_number(value: Any) -> Any:
+    """Turns the numbers of other libraries into Python's own, where that loses nothing."""
+    if type(value) in (bool, int, float) or isinstance(value, enum.Enum):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational):
+        return float(value)
+    return value
 
 
 def _check_union(value: Any, hint: Any, where: str) -> Any:
     options = get_args(hint)
-    for option in options:  # an exact match first, so that 1 stays an int in `float | int`
-        if isinstance(option, type) and type(value) is option:
-            return value
-    # One error among several options is worth showing when it is the only option of that kind.
-    deeper: ConfigError | None = None
+    if type(value) in options:  # an exact match first, so that 1 stays an int in `float | int`
+        return value
+    errors: list[ConfigError] = []
     for option in options:
         try:
             return check(value, option, where)
         except ConfigError as error:
-            if is_config_class(get_origin(option) or option) and is_config_class(type(value)):
-                deeper = error
-    raise deeper or mismatch(value, hint, where)
+            if _is_meant(option, value):
+                errors.append(error)
+    # Where only one option was meant, its own error says more than "none of these".
+    raise errors[0] if len(errors) == 1 else mismatch(value, hint, where)
+
+
+def _is_meant(option: Any, value: Any) -> bool:
+    kind = get_origin(option) or option
+    if is_config(value):
+        return is_config_class(kind)
+    if isinstance(value, list | tuple):
+        return kind in _SEQUENCES
+    return isinstance(value, dict) and kind in _MAPPINGS
+
+
+def _check_literal(value: Any, hint: Any, where: str) -> Any:
+    if any(type(value) is type(option) and value == option for option in get_args(hint)):
+        return value
+    raise mismatch(value, hint, where)
 
 
 def _check_sequence(value: Any, hint: Any, where: str) -> Any:
     if not isinstance(value, list | tuple):
         raise mismatch(value, hint, where)
     origin, arguments = get_origin(hint) or hint, get_args(hint)
-    container = _SEQUENCES[origin]
-    if not arguments:
-        return container(value)
-    if origin is tuple and not (len(arguments) == 2 and arguments[1] is ...):
+    if origin is tuple and arguments and arguments[-1] is not ...:
         if len(value) != len(arguments):
             raise mismatch(value, hint, where, f"It needs {len(arguments)} values.")
         hints = list(arguments)
     else:
-        hints = [arguments[0]] * len(value)
+        hints = [arguments[0] if arguments else Any] * len(value)
     items = zip(value, hints, strict=True)
-    return container(check(item, each, f"{where}.{i}") for i, (item, each) in enumerate(items))
+    return _SEQUENCES[origin](check(v, h, f"{where}.{i}") for i, (v, h) in enumerate(items))
 
 
 def _check_mapping(value: Any, hint: Any, where: str) -> Any:
@@ -136,21 +142,21 @@ def _check_mapping(value: Any, hint: Any, where: str) -> Any:
         raise mismatch(value, hint, where)
     key_hint, value_hint = get_args(hint) or (Any, Any)
     return {
-        check(key, key_hint, f"{where} (key)"): check(item, value_hint, f"{where}.{key}")
+        check(key, key_hint, f"{where} (a key)"): check(item, value_hint, f"{where}.{key}")
         for key, item in value.items()
     }
 
 
 def _check_config(value: Any, hint: Any, where: str) -> Any:
-    if not is_config_class(type(value)):
+    if not is_config(value):
+        own = getattr(value, "Config", None)
+        wants = f"Did you mean {value.__qualname__}.Config()?" if is_config_class(own) else ""
+        raise mismatch(value, hint, where, wants if isinstance(value, type) else "")
+    kind, arguments = get_origin(hint) or hint, get_args(hint)
+    if not isinstance(value, kind):
         raise mismatch(value, hint, where)
-    origin = get_origin(hint)
-    if origin is None or not get_args(hint):
-        if not isinstance(value, origin or hint):
-            raise mismatch(value, hint, where)
-        return value
     built = type(value).builds()
-    reason = unmet(built, get_args(hint)[0]) if built is not None else ""
+    reason = unmet(built, arguments[0]) if arguments and built is not None else ""
     if reason:
         raise mismatch(value, hint, where, f"{reason}.")
     return value
@@ -159,53 +165,45 @@ def _check_config(value: Any, hint: Any, where: str) -> Any:
 def _check_plain(value: Any, hint: Any, where: str) -> Any:
     if hint is None or hint is type(None):
         if value is not None:
-            raise mismatch(value, type(None), where)
+            raise mismatch(value, hint, where)
         return value
+    if is_protocol(hint):
+        return _check_behaviour(value, hint, where)
     if not isinstance(hint, type):
         return value
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    # bool is a subclass of int in Python, but `num_layers=True` is always a mistake.
-    if isinstance(value, bool) and hint in (int, float):
-        raise mismatch(value, hint, where)
-    if getattr(hint, "_is_protocol", False):
-        return value
+    if hint in (int, float):
+        return _check_number(value, hint, where)
     if not isinstance(value, hint):
         raise mismatch(value, hint, where)
+    if hint is str and type(value) is not str:
+        raise mismatch(value, hint, where, f"Give it as the plain text {str.__str__(value)!r}.")
     return value
 
 
-def _protocol_methods(interface: type) -> dict[str, Any]:
-    methods: dict[str, Any] = {}
-    for base in reversed(interface.__mro__):
-        if getattr(base, "_is_protocol", False) and base is not typing.Protocol:
-            methods.update(
-                {
-                    name: member
-                    for name, member in vars(base).items()
-                    if inspect.isfunction(member)
-                    and (not name.startswith("_") or name == "__call__")
-                }
-            )
-    return methods
+def _check_number(value: Any, hint: type, where: str) -> Any:
+    number = plain_number(value)
+    if type(number) is hint:
+        return number
+    # bool is a subclass of int in Python, but `num_layers=True` is always a mistake.
+    if hint is float and type(number) is int:
+        try:
+            if float(number) == number:
+                return float(number)
+        except OverflowError:
+            pass
+        raise mismatch(value, hint, where, "No float has exactly this value.")
+    raise mismatch(value, hint, where)
 
 
-def _cannot_be_called_like(found: Any, wanted: Any) -> str:
-    """Tries the interface's call on the method found; names the first argument that does not fit."""
-    if not callable(found):
-        return ""  # a property may stand for a method without arguments; leave it to type checkers
-    # `__wrapped__` is followed, so that a decorated method shows its own parameters.
-    signature = inspect.signature(found)
-    wanted_parameters = list(inspect.signature(wanted).parameters.values())
-    positional: list[str] = []
-    by_name: dict[str, None] = {}
-    for parameter in wanted_parameters:
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            positional.append(parameter.name)
-        elif parameter.kind is parameter.KEYWORD_ONLY:
-            by_name[parameter.name] = None
-    try:
-        signature.bind(*positional, **by_name)
-    except TypeError as error:
-        return f"cannot be called as the interface says ({error})"
-    return ""
+def _check_behaviour(value: Any, hint: type, where: str) -> Any:
+    """Checks a value typed by what it can do: a function by its call, an object by its class."""
+    call = vars(hint).get("__call__")
+    is_function = callable(value) and not is_config(value)
+    if call is not None and is_function:
+        problem = cannot_be_called_like(value, call, drop_self=True)
+        reason = f"It {problem}." if problem else ""
+    else:
+        reason = f"{unmet(type(value), hint)}."
+    if reason.strip("."):
+        raise mismatch(value, hint, where, reason)
+    return value

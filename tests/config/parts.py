@@ -1,0 +1,130 @@
+"""Small parts that the tests of configs share: a chain of layers, wrappers, and functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+from dovetail.config import REQUIRED, ConfigOf, Part, register_function, wraps
+
+
+class TokenMap(Protocol):
+    def map(self, tokens: list[int]) -> list[int]: ...
+
+
+class Activation(Protocol):
+    def __call__(self, value: float) -> float: ...
+
+
+@register_function
+def double(value: float) -> float:
+    return 2 * value
+
+
+@register_function
+def triple(value: float) -> float:
+    return 3 * value
+
+
+class Linear(Part):
+    class Config(Part.Config["Linear"]):
+        features: int = REQUIRED
+        bias: bool = True
+
+    def map(self, tokens: list[int]) -> list[int]:
+        return tokens
+
+
+class FeedForward(Part):
+    class Config(Part.Config["FeedForward"]):
+        width: int = 4
+        rate: float = 0.5
+        activation: Callable[..., Any] = double
+        up: ConfigOf[TokenMap] = Linear.Config(bias=False)
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.up = config.up.clone(features=config.width).build()
+
+    def map(self, tokens: list[int]) -> list[int]:
+        return self.up.map(tokens)
+
+
+class GatedFeedForward(FeedForward):
+    """Declares no Config, so it gets one of its own."""
+
+
+class Mixture(Part):
+    class Config(Part.Config["Mixture"]):
+        experts: int = 2
+        expert: ConfigOf[TokenMap] = wraps()
+
+    def map(self, tokens: list[int]) -> list[int]:
+        return tokens
+
+
+class Adapter(Part):
+    class Config(Part.Config["Adapter"]):
+        rank: int = 8
+        rate: int = 1
+        width: int = 1
+        base: ConfigOf[TokenMap] = wraps(Linear.Config())
+
+    def map(self, tokens: list[int]) -> list[int]:
+        return tokens
+
+
+class Simple(Part):
+    """A token map with a field like one of FeedForward's, and one with another type."""
+
+    class Config(Part.Config["Simple"]):
+        width: int = 1
+        activation: str = "none"
+
+    def map(self, tokens: list[int]) -> list[int]:
+        return tokens
+
+
+class Mute(Part):
+    """No token map: it has no method `map`."""
+
+    class Config(Part.Config["Mute"]):
+        level: int = 0
+
+
+class Awkward(Part):
+    """No token map either: `map` cannot be called with one argument."""
+
+    def map(self, tokens: list[int], mask: list[bool]) -> list[int]:
+        return tokens
+
+
+class Model(Part):
+    class Config(Part.Config["Model"]):
+        name: str = "model"
+        note: str | None = None
+        mode: Literal["fast", "exact", 3] = "fast"
+        steps: int = 10
+        scale: float | None = None
+        shape: tuple[int, int] = (1, 2)
+        axes: tuple[str, ...] = ()
+        weights: dict[str, float] = {}
+        table: dict[int, str] = {}
+        anything: Any = None
+        head: ConfigOf[TokenMap] | None = None
+        layer: ConfigOf[TokenMap] = FeedForward.Config()
+        layers: list[ConfigOf[TokenMap]] = []
+        pair: tuple[ConfigOf[TokenMap], ...] = ()
+        named: dict[str, ConfigOf[TokenMap]] = {}
+        functions: list[Callable[..., Any]] = []
+        nested: dict[str, list[ConfigOf[TokenMap]]] = {}
+
+
+def tree() -> Model.Config:
+    """Returns a config with feed-forwards in every kind of place."""
+    return Model.Config(
+        layers=[FeedForward.Config(width=8), Linear.Config(features=2)],
+        pair=(FeedForward.Config(), Mixture.Config(expert=FeedForward.Config(width=3))),
+        named={"b": FeedForward.Config(rate=1.0), "a": Simple.Config()},
+        nested={"x": [Linear.Config(), GatedFeedForward.Config(width=5)]},
+    )
