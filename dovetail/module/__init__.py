@@ -5,7 +5,14 @@ from dovetail.module.initializers import Constant, FanScaled, Initializer, Norma
 from dovetail.module.module import Module, repeated
 from dovetail.module.outputs import Loss, Maximum, Mean, SideOutputs, Summary
 from dovetail.module.shared import Shared
-from dovetail.module.specs import ParameterSpec, Spec, VariableSpec, fold_in_path, parameter, variable
+from dovetail.module.specs import (
+    ParameterSpec,
+    Spec,
+    VariableSpec,
+    fold_in_path,
+    parameter,
+    variable,
+)
 from dovetail.module.transforms import checkpoint, cond, scan, shard_map, value_and_grad, vmap
 from dovetail.module.tree import parameter_specs, variable_specs
 

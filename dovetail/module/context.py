@@ -1,8 +1,9 @@
 """The invocation context: where a module finds its state while its methods run.
 
-`functional()` opens a scope; methods that call methods push and pop frames on top of it. Each frame knows two
-paths: the owner's (where parameters and variables live) and the call's (for cache, random keys and side
-outputs). A transformation runs its body in a scope of its own, whose side outputs it carries across.
+`functional()` opens a scope; methods that call methods push and pop frames on top of it. Each frame
+knows two paths: the owner's (where parameters and variables live) and the call's (for cache, random
+keys and side outputs). A transformation runs its body in a scope of its own, whose side outputs it
+carries across.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ Arrays = dict[str, Any]
 
 @dataclass
 class Scope:
-    """The state that one trace of a model reads and writes."""
+    """The state that one trace of a model reads and writes.
+
+    Attributes:
+        entered: the repeated modules of which the scope holds one layer's arrays (by id).
+        trace: what JAX was tracing when the scope was opened; a write in any other trace is lost.
+        draws: how many random keys were drawn, by call path.
+        drawn_inside: the same for the bodies of transformations that have just run.
+    """
 
     tree: Tree
     parameters: Mapping[str, Any]
@@ -37,8 +45,10 @@ class Scope:
     key: jax.Array | None
     training: bool
     outputs: SideOutputs = field(default_factory=SideOutputs)
+    entered: frozenset[int] = frozenset()
     trace: Any = field(default_factory=get_opaque_trace_state)
     draws: dict[str, int] = field(default_factory=dict)
+    drawn_inside: dict[str, int] = field(default_factory=dict)
 
     def inner(self, **changes: Any) -> Scope:
         """Returns the scope of a transformation's body: the same state, its own side outputs."""
@@ -48,6 +58,7 @@ class Scope:
             "outputs": SideOutputs(),
             "trace": get_opaque_trace_state(),
             "draws": dict(self.draws),
+            "drawn_inside": {},
         }
         return replace(self, **(fresh | changes))
 
@@ -55,9 +66,10 @@ class Scope:
         """Refuses a write from inside a transformation that would not carry it out again."""
         if get_opaque_trace_state() != self.trace:
             raise RuntimeError(
-                f"{what} inside a plain jax transformation (jax.lax.scan, jax.vmap, jax.checkpoint, "
-                "jax.lax.cond, jax.grad, jax.jit, ...) would be lost. Use the one of the same name from "
-                "dovetail.module (scan, vmap, checkpoint, cond, value_and_grad, shard_map)."
+                f"{what} inside a plain jax transformation (jax.lax.scan, jax.vmap, "
+                "jax.checkpoint, jax.lax.cond, jax.grad, jax.jit, ...) would be lost. Use the one "
+                "of the same name from dovetail.module (scan, vmap, checkpoint, cond, "
+                "value_and_grad, shard_map)."
             )
 
 
@@ -69,19 +81,35 @@ class Frame:
     module: Module
     call_path: str
 
-    def path_of_call(self, module: Module) -> str:
-        """Returns the call path of a method of `module`, called from this frame."""
-        tree = self.scope.tree
-        here, there = tree.node(self.module).path, tree.node(module).path
-        if there == here or self.module.refers_to(module):
-            return self.call_path
-        if not here or there.startswith(f"{here}/"):
-            return join(self.call_path, there[len(here) :].lstrip("/"))
-        return join(self.call_path, there)
+    def enter(self, module: Module) -> Frame:
+        """Returns the frame of a method of `module` that is called from this one."""
+        if module is self.module:
+            return self
+        return Frame(self.scope, module, self._path_of_call(module))
 
     def local(self, name: str) -> str:
         """Returns the call path of something that this frame's module names."""
         return join(self.call_path, name)
+
+    def check_entered(self) -> None:
+        """Refuses to run a repeated module on the arrays of all its layers at once."""
+        for repeat in self.scope.tree.node(self.module).repeats:
+            if id(repeat.module) not in self.scope.entered:
+                where = self.scope.tree.node(repeat.module).place
+                raise RuntimeError(
+                    f"{where!r} is repeated {repeat.count} times, and its methods are written for "
+                    "one. Call it in the body of scan(layer, body, ...) or vmap(layer, body, ...) "
+                    "from dovetail.module, which give it one layer's arrays."
+                )
+
+    def _path_of_call(self, module: Module) -> str:
+        tree = self.scope.tree
+        here, there = tree.node(self.module).place, tree.node(module).place
+        if self.module.refers_to(module):
+            return self.call_path
+        if not here or there.startswith(f"{here}/"):
+            return join(self.call_path, there[len(here) :].lstrip("/"))
+        return join(self.call_path, there)
 
 
 _current: ContextVar[Frame | None] = ContextVar("dovetail_frame", default=None)
@@ -104,28 +132,40 @@ def require_frame(what: str) -> Frame:
 
 @contextmanager
 def running(frame: Frame) -> Iterator[Frame]:
-    """Makes a frame the innermost one."""
+    """Makes a frame the innermost one; an error that passes is told where it happened."""
     token = _current.set(frame)
     try:
         yield frame
+    except Exception as error:
+        _note_path(error, frame)
+        raise
     finally:
         _current.reset(token)
 
 
-def random_key(name: str) -> jax.Array:
+def draw_key(frame: Frame, name: str) -> jax.Array:
     """Returns a key that depends on the call path, the name and how often it was asked for."""
-    frame = require_frame("A random key")
-    path = frame.local(name)
-    if frame.scope.key is None:
+    path, scope = frame.local(name), frame.scope
+    if scope.key is None:
         raise ValueError(
-            f"{path}: a random key was asked for, but functional() was given none. Pass key=..., or "
-            "training=False where nothing should be random."
+            f"{path}: a random key was asked for, but functional() was given none. Pass key=..., "
+            "or training=False where nothing should be random."
         )
-    count = frame.scope.draws.get(path, 0)
-    frame.scope.draws[path] = count + 1
-    return fold_in_path(frame.scope.key, path if count == 0 else f"{path}#{count}")
+    count = scope.draws.get(path, 0)
+    scope.draws[path] = count + 1
+    return fold_in_path(scope.key, path if count == 0 else f"{path}#{count}")
 
 
 def join(*pieces: str) -> str:
     """Joins the pieces of a path, leaving out empty ones."""
     return "/".join(piece for piece in pieces if piece)
+
+
+_NOTE = "in the module "
+
+
+def _note_path(error: Exception, frame: Frame) -> None:
+    """Adds the path of the innermost module to an error that passes by."""
+    if not any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ())):
+        where = frame.call_path or "(the root)"
+        error.add_note(f"{_NOTE}{where} ({type(frame.module).__name__})")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import jax
 
 from dovetail.module.context import Arrays, Frame, Scope, running
-from dovetail.module.module import Module, note_path
+from dovetail.module.module import Module
 from dovetail.module.outputs import SideOutputs
 from dovetail.module.specs import Spec
 from dovetail.module.tree import Tree, parameter_specs, variable_specs
@@ -43,24 +43,22 @@ def functional(
     Args:
         module: the model, or any part of one; paths are relative to it.
         params: the parameters by path.
-        inputs: the arguments: a tuple is positional, a dict is by name, anything else is the only one.
+        inputs: the arguments: a tuple is positional, a dict is by name, anything else is the only
+            one.
         variables: the variables by path; their new values are in `outputs.variables`.
         cache: what earlier calls kept; the new one is in `outputs.cache`.
         key: the source of all randomness; every module derives its own from its call path.
         training: whether dropout and kin are active.
-        losses: what becomes of losses that modules add: "error" raises, since a loss that nobody takes
-            is a silent mistake; "return" leaves them in `outputs.losses`; "discard" drops them.
+        losses: what becomes of losses that modules add: "error" raises, since a loss that nobody
+            takes is a silent mistake; "return" leaves them in `outputs.losses`; "discard" drops
+            them.
         method: the method to call.
     """
     tree = Tree(module)
     scope = Scope(tree, params, dict(variables or {}), dict(cache or {}), key, training)
     args, kwargs = _arguments(inputs)
-    with running(Frame(scope, module, "")) as frame:
-        try:
-            result = getattr(module, method)(*args, **kwargs)
-        except Exception as error:
-            note_path(error, frame)
-            raise
+    with running(Frame(scope, module, "")):
+        result = getattr(module, method)(*args, **kwargs)
     side = scope.outputs
     if side.losses and losses == "error":
         raise ValueError(

@@ -1,23 +1,23 @@
 """Module: reads like ordinary object code, and is functional underneath.
 
-Children and specs are assigned in `__init__` and used in methods as attributes. The arrays live outside, in
-flat dicts keyed by path, and `functional()` lends them to the methods while they run.
+Children and specs are assigned in `__init__` and used in methods as attributes. The arrays live
+outside, in flat dicts keyed by path, and `functional()` lends them to the methods while they run.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import jax
+import jax.numpy as jnp
 
-from dovetail.config import Part, did_you_mean
+from dovetail.config import ConfigError, Part, did_you_mean
 from dovetail.config.base import T_co
-from dovetail.module import context
-from dovetail.module.context import Frame, current_frame, require_frame, running
+from dovetail.module.context import Frame, current_frame, draw_key, join, require_frame, running
 from dovetail.module.outputs import Loss, Mean, merge_into
 from dovetail.module.specs import ParameterSpec, Spec, VariableSpec
 
@@ -34,29 +34,21 @@ class Edge:
     axis: str = ""
 
 
-@dataclass(frozen=True)
-class _Repeated:
-    module: Module
-    count: int
-    axis: str
-
-
 class Module(Part):
     """A part of a model: children, parameters, variables, and methods that compute."""
 
     class Config(Part.Config[T_co], Generic[T_co]):
         """What every module can be told."""
 
-        # The type that parameters are cast to when they are read, here and below; None: the parent's.
+        # What parameters are cast to when they are read, here and below; None: the parent's.
         dtype: str | None = None
 
-    _edges: dict[str, Edge]
     _specs: dict[str, Spec]
+    _repeat: tuple[int | None, str] = (None, "")
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Prepares the tables before any `__init__` assigns to them."""
+        """Prepares the table of specs before any `__init__` assigns to it."""
         self = super().__new__(cls)
-        object.__setattr__(self, "_edges", {})
         object.__setattr__(self, "_specs", {})
         return self
 
@@ -76,33 +68,36 @@ class Module(Part):
 
     def random_key(self, name: str = "key") -> jax.Array:
         """Returns a random key of this call path; asking again gives another."""
-        return context.random_key(name)
+        return draw_key(self._frame("A random key"), name)
 
     def add_loss(self, name: str, total: Any, weight: Any) -> None:
-        """Adds a loss as (sum, weight). The learner normalises it over the whole step."""
-        frame = self._writing("add_loss")
-        merge_into(frame.scope.outputs.losses, {frame.local(name): Loss(total, weight)})
+        """Adds a loss as two scalars (sum, weight). The learner normalises it over the step."""
+        frame = self._writing("add_loss", name)
+        loss = Loss(_scalar(total, frame.local(name)), _scalar(weight, frame.local(name)))
+        merge_into(frame.scope.outputs.losses, {frame.local(name): loss})
 
     def add_summary(self, name: str, value: Any, weight: Any = 1.0) -> None:
         """Adds a figure to be logged: a weighted mean, or a summary that says how it merges."""
-        frame = self._writing("add_summary")
+        frame = self._writing("add_summary", name)
         is_typed = hasattr(value, "merge") and hasattr(value, "reduce")
-        summary = value if is_typed else Mean(jax.numpy.asarray(value) * weight, jax.numpy.asarray(weight))
+        summary = value if is_typed else Mean(_precise(value) * weight, _precise(weight))
         merge_into(frame.scope.outputs.summaries, {frame.local(name): summary})
 
     def add_output(self, name: str, value: Any) -> None:
         """Adds a named value; through a scan it is stacked over the layers."""
-        frame = self._writing("add_output")
+        frame = self._writing("add_output", name)
         frame.scope.outputs.add_output(frame.local(name), value)
 
     def read_cache(self, name: str) -> Any | None:
         """Returns what an earlier call kept under this call path, or None."""
-        frame = require_frame("The cache")
+        frame = self._frame("The cache")
+        frame.check_entered()
         return frame.scope.cache.get(frame.local(name))
 
     def write_cache(self, name: str, value: Any) -> None:
         """Keeps a value for later calls of the same sequence."""
-        frame = self._writing("write_cache")
+        frame = self._writing("write_cache", name)
+        frame.check_entered()
         frame.scope.cache[frame.local(name)] = value
 
     # What the machinery asks.
@@ -114,8 +109,13 @@ class Module(Part):
         return dtype
 
     def edges(self) -> dict[str, Edge]:
-        """Returns the children by name."""
-        return self._edges
+        """Returns the children by name, those in lists and dicts by `name/0` and `name/key`."""
+        wrapped = {name for name, field in type(self).Config.fields().items() if field.wraps}
+        return {
+            path: Edge(child, path in wrapped, *child._repeat)
+            for name, value in vars(self).items()
+            for path, child in _modules_inside(value, name)
+        }
 
     def own_specs(self) -> dict[str, Spec]:
         """Returns the specs that this module itself declares."""
@@ -127,13 +127,19 @@ class Module(Part):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Takes in children and specs; inside a method, assigns a variable."""
+        frame = current_frame()
         if isinstance(value, Spec):
-            self._specs[name] = value
+            self._declare(name, value)
         elif name in self._specs:
             self._assign_variable(name, value)
+        elif frame is not None and frame.scope.tree.holds(self):
+            raise RuntimeError(
+                f"{type(self).__name__}.{name} was assigned while the model runs. What a method "
+                "wants to keep is a variable() declared in __init__, or goes through write_cache, "
+                "add_output or its result; anything else would leak out of the trace."
+            )
         else:
-            self._take_children(name, value)
-            object.__setattr__(self, name, value.module if isinstance(value, _Repeated) else value)
+            object.__setattr__(self, name, _without_specs(value, f"{type(self).__name__}.{name}"))
 
     def __getattr__(self, name: str) -> Any:
         """Reads a parameter or variable from the running scope."""
@@ -145,40 +151,49 @@ class Module(Part):
         known = [*self.__dict__.get("_specs", {}), *(key for key in vars(self) if key[0] != "_")]
         raise AttributeError(f"{type(self).__name__} has no {name!r}. {did_you_mean(name, known)}")
 
-    def _take_children(self, name: str, value: Any) -> None:
-        wraps = name in {field.name for field in self.config_fields() if field.wraps}
-        if isinstance(value, _Repeated):
-            self._edges[name] = Edge(value.module, wraps, value.count, value.axis)
-        elif isinstance(value, Module):
-            self._edges[name] = Edge(value, wraps)
-        elif isinstance(value, dict):
-            self._edges |= {f"{name}/{k}": Edge(v) for k, v in value.items() if isinstance(v, Module)}
-        elif isinstance(value, list | tuple):
-            found = [(i, item) for i, item in enumerate(value) if isinstance(item, Module)]
-            self._edges |= {f"{name}/{i}": Edge(item) for i, item in found}
-
-    def config_fields(self) -> list[Any]:
-        """Returns the fields of the config class."""
-        return list(type(self).Config.fields().values())
+    def _declare(self, name: str, spec: Spec) -> None:
+        if hasattr(type(self), name):
+            raise ConfigError(
+                f"{type(self).__name__}.{name} is already a method or property, and would hide a "
+                "parameter of that name. Give the parameter another one."
+            )
+        self.__dict__.pop(name, None)
+        self._specs[name] = spec
 
     def _assign_variable(self, name: str, value: Any) -> None:
         if not isinstance(self._specs[name], VariableSpec):
             raise RuntimeError(f"{name!r} is a parameter: the learner changes it, a method cannot.")
-        frame = self._writing(f"Assigning the variable {name!r}")
-        path = context.join(frame.scope.tree.node(self).path, name)
-        frame.scope.variables[path] = value
+        frame = self._writing("Assigning the variable", name)
+        path, variables = join(frame.scope.tree.node(self).path, name), frame.scope.variables
+        old, new = _given(variables, path, "variable"), jnp.asarray(value)
+        if old.shape != new.shape:
+            raise ValueError(
+                f"The variable {path!r} has the shape {old.shape}, and was assigned a value of "
+                f"{new.shape}. A variable keeps its shape."
+            )
+        variables[path] = new.astype(old.dtype)
 
-    def _writing(self, what: str) -> Frame:
-        frame = require_frame(what)
-        frame.scope.check_trace(what)
+    def _frame(self, what: str) -> Frame:
+        return require_frame(what).enter(self)
+
+    def _writing(self, what: str, name: str) -> Frame:
+        frame = self._frame(what)
+        frame.scope.check_trace(f"{what} {frame.local(name)!r}")
         return frame
 
 
 def repeated(module: M, count: int, axis: str = "layers") -> M:
-    """Declares a child that is repeated: its parameters get a leading axis. Use with scan or vmap."""
+    """Declares a repeated child: its parameters get a leading axis. Use with scan or vmap."""
     if count < 1:
-        raise ValueError(f"A child is repeated at least once, got {count}.")
-    return _Repeated(module, count, axis)  # type: ignore[return-value]  # unwrapped by __setattr__
+        raise ConfigError(f"A child is repeated at least once, got {count}.")
+    if module._repeat != (None, ""):
+        raise ConfigError(
+            f"This {type(module).__name__} is repeated already. To repeat a group, repeat the "
+            "module that holds it."
+        )
+    # Not by assignment, which is for children and specs.
+    object.__setattr__(module, "_repeat", (count, axis))
+    return module
 
 
 def _in_own_frame(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -189,32 +204,80 @@ def _in_own_frame(method: Callable[..., Any]) -> Callable[..., Any]:
         frame = current_frame()
         if frame is None or frame.module is self:
             return method(self, *args, **kwargs)
-        with running(Frame(frame.scope, self, frame.path_of_call(self))) as inner:
-            try:
-                return method(self, *args, **kwargs)
-            except Exception as error:
-                note_path(error, inner)
-                raise
+        own = frame.enter(self)
+        with running(own):
+            result = method(self, *args, **kwargs)
+        return _stepwise(result, own) if inspect.isgenerator(result) else result
 
     return call
 
 
-def note_path(error: Exception, frame: Frame) -> None:
-    """Adds the path of the innermost module to an error that passes by."""
-    if not getattr(error, "_dovetail_noted", False):
-        where = frame.call_path or "(the root)"
-        error.add_note(f"in the module {where} ({type(frame.module).__name__})")
-        error._dovetail_noted = True  # type: ignore[attr-defined]
+def _stepwise(generator: Iterator[Any], frame: Frame) -> Iterator[Any]:
+    """Runs each step of a generator in its module's frame, what lies between in the caller's."""
+    ended = object()
+    while True:
+        with running(frame):
+            item = next(generator, ended)
+        if item is ended:
+            return
+        yield item
+
+
+def _modules_inside(value: Any, path: str) -> Iterator[tuple[str, Module]]:
+    if isinstance(value, Module):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _modules_inside(item, f"{path}/{key}")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _modules_inside(item, f"{path}/{index}")
+
+
+def _without_specs(value: Any, where: str) -> Any:
+    items = value.values() if isinstance(value, dict) else value
+    if isinstance(value, dict | list | tuple) and any(isinstance(item, Spec) for item in items):
+        raise ConfigError(
+            f"{where}: a parameter or variable stands in a list or dict, where it would be lost. "
+            "Assign each to an attribute of its own, or put it into a child module."
+        )
+    return value
 
 
 def _read(module: Module, name: str, spec: Spec) -> Any:
-    scope = require_frame(f"Reading {type(module).__name__}.{name}").scope
-    node = scope.tree.node(module)
-    path = context.join(node.path, name)
-    source = scope.parameters if isinstance(spec, ParameterSpec) else scope.variables
+    frame = require_frame(f"Reading {type(module).__name__}.{name}")
+    frame.check_entered()
+    scope, node = frame.scope, frame.scope.tree.node(module)
+    path = join(node.path, name)
+    if not isinstance(spec, ParameterSpec):
+        return _given(scope.variables, path, "variable")
+    value = _given(scope.parameters, path, "parameter")
+    is_cast = node.dtype is not None and not spec.keeps_dtype
+    return value.astype(node.dtype) if is_cast and _is_float(value) else value
+
+
+def _given(source: Any, path: str, kind: str) -> Any:
     if path not in source:
-        kind = "parameter" if isinstance(spec, ParameterSpec) else "variable"
-        raise KeyError(f"The {kind} {path!r} was not given. {did_you_mean(path, source)}")
-    value = source[path]
-    lower = isinstance(spec, ParameterSpec) and node.dtype is not None and not spec.keeps_dtype
-    return value.astype(node.dtype) if lower else value
+        raise ConfigError(
+            f"The {kind} {path!r} was not given to functional(). {did_you_mean(path, source)}"
+        )
+    return source[path]
+
+
+def _is_float(value: Any) -> bool:
+    return bool(jnp.issubdtype(value.dtype, jnp.floating))
+
+
+def _scalar(value: Any, where: str) -> jax.Array:
+    array = _precise(value)
+    if array.ndim:
+        raise ValueError(
+            f"{where}: a loss is a pair of scalars (sum, weight), got the shape {array.shape}."
+        )
+    return array
+
+
+def _precise(value: Any) -> jax.Array:
+    """Returns an array of at least float32, since many of them will be added up."""
+    array = jnp.asarray(value)
+    return array.astype(jnp.promote_types(array.dtype, jnp.float32))

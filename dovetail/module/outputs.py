@@ -1,7 +1,7 @@
 """Typed side outputs: losses, summaries and named values that leave a model beside its result.
 
-Each type states how it merges over micro-batches, layers and devices, so that a transformation can carry
-it without knowing what it means.
+Each type states how it merges over micro-batches, layers and devices, so that a transformation can
+carry it without knowing what it means.
 """
 
 from __future__ import annotations

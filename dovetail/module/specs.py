@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -47,9 +47,19 @@ class Spec:
     keeps_dtype: bool = False
 
     def __post_init__(self) -> None:
-        """Checks that every axis has a name."""
+        """Checks that every axis has a name, and that the fans are axes of one layer's array."""
         if len(self.shape) != len(self.axes):
-            raise ValueError(f"{len(self.shape)} axes in shape {self.shape}, but names {self.axes}.")
+            raise ValueError(
+                f"The shape {self.shape} has {len(self.shape)} axes, the names are {self.axes}. "
+                "Name each axis (None for one that is never sharded)."
+            )
+        rank = len(self.layer_shape)
+        outside = [axis for axis in (*self.fan_in, *self.fan_out) if not -rank <= axis < rank]
+        if outside:
+            raise ValueError(
+                f"The fans name the axes {outside}, but one layer's array {self.layer_shape} has "
+                f"only {rank}. Fans count from its first axis, stacked axes left out."
+            )
 
     @property
     def size(self) -> int:
@@ -66,7 +76,7 @@ class Spec:
         """Whether one layer's array is a matrix that a product uses."""
         return bool(self.fan_in and self.fan_out)
 
-    def stack(self, count: int, axis: str, depth: int) -> Spec:
+    def stack(self, count: int, axis: str, depth: int) -> Self:
         """Returns the spec of `count` such arrays, stacked along a new first axis."""
         return replace(
             self,
@@ -82,7 +92,8 @@ class Spec:
         paths = []
         for index in itertools.product(*(range(n) for n in self.shape[: self.stacked])):
             numbered = list(pieces)
-            for depth, number in sorted(zip(self.depths, index, strict=True), reverse=True):
+            # Innermost first: what is inserted then stands behind every later insertion.
+            for depth, number in reversed([*zip(self.depths, index, strict=True)]):
                 numbered.insert(depth, str(number))
             paths.append("/".join(numbered))
         return paths
@@ -123,7 +134,7 @@ def parameter(
     init: ConfigOf[Initializer] | None = None,
     **attributes: Any,
 ) -> jax.Array:
-    """Declares a parameter: `self.weight = parameter(...)` in `__init__`.
+    """Declares a trained array; in `__init__`, assign it to an attribute such as `self.weight`.
 
     Inside a method, `self.weight` is then the array; hence the return type.
     """

@@ -1,34 +1,24 @@
 """JAX's transformations, carrying state and side outputs across.
 
-A plain `jax.lax.scan` would leave tracers behind if a module inside it added a loss. These run the body in a
-scope of its own and hand out what it collected, each with a stated reduction: losses and summaries merge
-over layers (sums and weights add), outputs are stacked.
+A plain `jax.lax.scan` would leave tracers behind if a module inside it added a loss. These run the
+body in a scope of its own and hand out what it collected, each with a stated reduction: losses and
+summaries merge over layers, copies and devices (sums and weights add); outputs are stacked.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
-from dovetail.module.context import Arrays, Frame, Scope, join, require_frame, running
+from dovetail.module.context import Arrays, require_frame
+from dovetail.module.crossing import Carried, absorb, run, state_below
+from dovetail.module.layered import Layered
 from dovetail.module.module import Module
-from dovetail.module.outputs import SideOutputs
-from dovetail.module.specs import ParameterSpec, VariableSpec
-
-
-@jax.tree_util.register_dataclass
-@dataclass
-class _Carried:
-    """What a body leaves behind: side outputs, and the state that it wrote."""
-
-    side: SideOutputs
-    variables: Arrays
-    cache: Arrays
 
 
 def scan(
@@ -40,10 +30,10 @@ def scan(
     unroll: int = 1,
     around: Callable[[Any], Any] | None = None,
 ) -> tuple[Any, Any]:
-    """Runs `body` once for each layer of a repeated child, whose arrays are sliced along the first axis.
+    """Runs `body` once for each layer of a repeated child, with that layer's slice of its arrays.
 
-    Variables and an existing cache cross in the carry and are updated in place; a cache that the body creates
-    is stacked. Losses and summaries merge over the layers; outputs are stacked.
+    Variables and an existing cache cross in the carry and are updated in place; a cache that the
+    body creates is stacked. Losses and summaries merge over the layers; outputs are stacked.
 
     Args:
         layer: the repeated child that the body calls.
@@ -54,88 +44,103 @@ def scan(
         around: wraps the pure body, for example `functools.partial(jax.checkpoint, policy=...)`.
     """
     frame = require_frame("scan")
-    scope, count = frame.scope, _count(frame, layer)
-    params, variables = _state_below(frame, layer)
-    cache = _cache_below(frame, layer)
-    # The index is only for those who need it, so that a plain stack lowers to a plain scan.
-    index = jnp.arange(count) if scope.key is not None or variables or cache else None
+    layers = Layered.of(frame, layer)
 
     def step(carry: Any, item: Any) -> Any:
         value, variables_L, cache_L = carry
-        layer_index, layer_params, x = item
-        inner = scope.inner(
-            parameters={**scope.parameters, **layer_params},
-            variables={**scope.variables, **_slice(variables_L, layer_index)},
-            cache={**_without(scope.cache, cache), **_slice(cache_L, layer_index)},
-            key=None if scope.key is None else jax.random.fold_in(scope.key, layer_index),
+        index, params, x = item
+        inner = layers.scope(
+            index, params, layers.pick(variables_L, index), layers.pick(cache_L, index)
         )
-        (value, y), carried = _run(frame, inner, body, value, x)
-        variables_L = _update(variables_L, carried.variables, layer_index, "variable")
-        created = _without(carried.cache, cache_L)
-        cache_L = _update(cache_L, _without(carried.cache, created), layer_index, "cache entry")
-        return (value, variables_L, cache_L), (y, carried.side, created)
+        (value, y), left = run(frame, inner, body, value, x)
+        created = layers.check(left)
+        variables_L = layers.put(variables_L, left.variables, index)
+        cache_L = layers.put(cache_L, left.cache, index)
+        return (value, variables_L, cache_L), (y, left.side, created)
 
-    carry = (init, variables, cache)
+    # The index is only for those who need it, so that a plain stack lowers to a plain scan.
+    needs_index = frame.scope.key is not None or layers.variables or layers.cache
+    index = jnp.arange(layers.count) if needs_index else None
+    carry = (init, layers.variables, layers.cache)
     step = around(step) if around is not None else step
-    carry, (ys, side, created) = jax.lax.scan(step, carry, (index, params, xs), count, unroll=unroll)
-    result, variables, cache = carry
-    _absorb(frame, _Carried(side.reduce(), variables, cache | created))
+    (result, variables, cache), (ys, side, created) = jax.lax.scan(
+        step, carry, (index, layers.params, xs), layers.count, unroll=unroll
+    )
+    absorb(frame, Carried(side.reduce(), variables, cache | created))
     return result, ys
 
 
 def vmap(layer: Module, body: Callable[..., Any], *args: Any, in_axes: Any = 0) -> Any:
-    """Runs `body` for all copies of a repeated child at once; losses and summaries merge over them."""
+    """Runs `body` for all copies of a repeated child at once.
+
+    Losses and summaries merge over the copies; outputs and a created cache are stacked.
+    """
     frame = require_frame("vmap")
-    scope, count = frame.scope, _count(frame, layer)
-    params, variables = _state_below(frame, layer)
+    layers = Layered.of(frame, layer)
     axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
 
-    def one(index: Any, own_params: Arrays, own_variables: Arrays, *rest: Any) -> Any:
-        inner = scope.inner(
-            parameters={**scope.parameters, **own_params},
-            variables={**scope.variables, **own_variables},
-            key=None if scope.key is None else jax.random.fold_in(scope.key, index),
-        )
-        return _run(frame, inner, body, *rest)
+    def one(index: Any, params: Arrays, variables: Arrays, cache: Arrays, *rest: Any) -> Any:
+        result, left = run(frame, layers.scope(index, params, variables, cache), body, *rest)
+        created = layers.check(left)
+        return result, Carried(left.side, left.variables, left.cache | created)
 
-    mapped = jax.vmap(one, in_axes=(0, 0, 0, *axes))
-    result, carried = mapped(jnp.arange(count), params, variables, *args)
-    _absorb(frame, _Carried(carried.side.reduce(), carried.variables, carried.cache))
+    index = jnp.arange(layers.count) if frame.scope.key is not None else None
+    mapped = jax.vmap(one, in_axes=(0, 0, 0, 0, *axes), axis_size=layers.count)
+    result, left = mapped(index, layers.params, layers.variables, layers.cache, *args)
+    absorb(frame, Carried(left.side.reduce(), left.variables, left.cache))
     return result
 
 
-def checkpoint(body: Callable[..., Any], *, policy: Any = None) -> Callable[..., Any]:
+def checkpoint(
+    body: Callable[..., Any], *, policy: Any = None, prevent_cse: bool = True
+) -> Callable[..., Any]:
     """Recomputes `body` in the backward pass, except what the policy keeps."""
-    return _carrying(body, functools.partial(jax.checkpoint, policy=policy))
+    return _carrying(
+        body, functools.partial(jax.checkpoint, policy=policy, prevent_cse=prevent_cse)
+    )
 
 
-def cond(predicate: Any, if_true: Callable[..., Any], if_false: Callable[..., Any], *args: Any) -> Any:
+def cond(
+    predicate: Any, if_true: Callable[..., Any], if_false: Callable[..., Any], *args: Any
+) -> Any:
     """Runs one of two branches. Both must add the same side outputs and write the same state."""
     frame = require_frame("cond")
+    names: dict[bool, set[str]] = {}
 
-    def branch(body: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *inner_args: _run(frame, frame.scope.inner(), body, *inner_args)
+    def branch(body: Callable[..., Any], which: bool) -> Callable[..., Any]:
+        def call(*inner_args: Any) -> Any:
+            result, left = run(frame, frame.scope.inner(), body, *inner_args)
+            names[which] = left.names()
+            return result, left
 
-    shapes = [jax.eval_shape(branch(body), *args)[1] for body in (if_true, if_false)]
-    names = [_names(shape) for shape in shapes]
-    if names[0] != names[1]:
+        return call
+
+    try:
+        result, left = jax.lax.cond(
+            predicate, branch(if_true, True), branch(if_false, False), *args
+        )
+    except TypeError as error:
+        if len(names) < 2 or names[True] == names[False]:
+            raise
         raise ValueError(
             "The two branches of cond leave different things behind: "
-            f"{sorted(names[0] - names[1])} only where true, {sorted(names[1] - names[0])} only where "
-            "false. Add the same losses, summaries and state in both."
-        )
-    result, carried = jax.lax.cond(predicate, branch(if_true), branch(if_false), *args)
-    _absorb(frame, carried)
+            f"{sorted(names[True] - names[False])} only where true, "
+            f"{sorted(names[False] - names[True])} only where false. Add the same losses, "
+            "summaries and state in both."
+        ) from error
+    absorb(frame, left)
     return result
 
 
-def value_and_grad(body: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
+def value_and_grad(
+    body: Callable[..., Any], argnums: int | tuple[int, ...] = 0
+) -> Callable[..., Any]:
     """Returns a function that gives (value, gradient) with respect to its arguments."""
 
     def transform(carrying: Any) -> Any:
         def call(*args: Any) -> Any:
-            (value, carried), gradient = jax.value_and_grad(carrying, argnums, has_aux=True)(*args)
-            return (value, gradient), carried
+            (value, left), gradient = jax.value_and_grad(carrying, argnums, has_aux=True)(*args)
+            return (value, gradient), left
 
         return call
 
@@ -154,35 +159,37 @@ def shard_map(
     """Runs `body` on each device's shard. Losses and summaries merge over the manual mesh axes.
 
     The parameters and variables of the calling module go in explicitly: replicated, or as
-    `parameter_specs` says for a path.
+    `parameter_specs` says for a path. The random key is the same on every device. Outputs and
+    writes of state have no stated reduction, and are refused: return them from the body instead.
     """
-    frame = require_frame("shard_map")
     axes = tuple(axis_names if axis_names is not None else mesh.axis_names)
-    params, variables = _state_below(frame, frame.module)
-    spec_of = parameter_specs or (lambda path: jax.sharding.PartitionSpec())
-    replicated = jax.sharding.PartitionSpec()
-
-    def local(own_params: Arrays, own_variables: Arrays, key: Any, *args: Any) -> Any:
-        inner = frame.scope.inner(
-            parameters={**frame.scope.parameters, **own_params},
-            variables={**frame.scope.variables, **own_variables},
-            key=key,
-        )
-        result, carried = _run(frame, inner, body, *args)
-        return result, _Carried(carried.side.across(axes), carried.variables, carried.cache)
-
-    mapped = jax.shard_map(
-        local,
-        mesh=mesh,
-        in_specs=({path: spec_of(path) for path in params}, replicated, replicated, *in_specs),
-        out_specs=(out_specs, replicated),
-        axis_names=set(axes),
-        check_vma=False,
-    )
+    spec_of = parameter_specs or (lambda path: PartitionSpec())
 
     def call(*args: Any) -> Any:
-        result, carried = mapped(params, variables, frame.scope.key, *args)
-        _absorb(frame, carried)
+        frame = require_frame("shard_map")
+        params, variables = state_below(frame, frame.module)
+
+        def local(params: Arrays, variables: Arrays, key: Any, *inner_args: Any) -> Any:
+            inner = frame.scope.inner(
+                parameters={**frame.scope.parameters, **params},
+                variables={**frame.scope.variables, **variables},
+                key=key,
+            )
+            result, left = run(frame, inner, body, *inner_args)
+            return result, left.across(axes)
+
+        own = ({path: spec_of(path) for path in params}, PartitionSpec(), PartitionSpec())
+        given = in_specs if type(in_specs) is tuple else (in_specs,) * len(args)
+        mapped = jax.shard_map(
+            local,
+            mesh=mesh,
+            in_specs=(*own, *given),
+            out_specs=(out_specs, PartitionSpec()),
+            axis_names=set(axes),
+            check_vma=False,
+        )
+        result, left = mapped(params, variables, frame.scope.key, *args)
+        absorb(frame, left)
         return result
 
     return call
@@ -195,84 +202,10 @@ def _carrying(body: Callable[..., Any], transform: Callable[[Any], Any]) -> Call
         frame = require_frame("A transformation")
 
         def carrying(*inner_args: Any) -> Any:
-            return _run(frame, frame.scope.inner(), body, *inner_args)
+            return run(frame, frame.scope.inner(), body, *inner_args)
 
-        result, carried = transform(carrying)(*args)
-        _absorb(frame, carried)
+        result, left = transform(carrying)(*args)
+        absorb(frame, left)
         return result
 
     return call
-
-
-def _run(frame: Frame, inner: Scope, body: Callable[..., Any], *args: Any) -> tuple[Any, _Carried]:
-    """Runs a body in a scope of its own, and returns what it leaves behind beside its result."""
-    variables, cache = dict(inner.variables), dict(inner.cache)
-    with running(Frame(inner, frame.module, frame.call_path)):
-        result = body(*args)
-    return result, _Carried(
-        inner.outputs, _written(inner.variables, variables), _written(inner.cache, cache)
-    )
-
-
-def _absorb(frame: Frame, carried: _Carried) -> None:
-    """Hands what a body left behind to the scope around it."""
-    left = carried.side
-    if left.losses or left.summaries or left.outputs or carried.variables or carried.cache:
-        frame.scope.check_trace("A transformation with side outputs")
-    frame.scope.outputs.merge(left)
-    frame.scope.variables.update(carried.variables)
-    frame.scope.cache.update(carried.cache)
-
-
-def _state_below(frame: Frame, module: Module) -> tuple[Arrays, Arrays]:
-    """Returns the parameters and variables of a module and everything below it."""
-    scope = frame.scope
-    params = {p: scope.parameters[p] for p in scope.tree.specs(ParameterSpec, module)}
-    variables = {p: scope.variables[p] for p in scope.tree.specs(VariableSpec, module)}
-    return params, variables
-
-
-def _cache_below(frame: Frame, module: Module) -> Arrays:
-    prefix = join(frame.path_of_call(module), "")
-    return {p: v for p, v in frame.scope.cache.items() if p.startswith(f"{prefix}/")}
-
-
-def _count(frame: Frame, layer: Module) -> int:
-    for edge in frame.module.edges().values():
-        if edge.module is layer and edge.count is not None:
-            return edge.count
-    raise ValueError(
-        f"This {type(layer).__name__} is not a repeated child of {type(frame.module).__name__}. "
-        "Declare it with `self.layer = repeated(module, count)`."
-    )
-
-
-def _slice(arrays: Arrays, index: Any) -> Arrays:
-    if not arrays:
-        return {}
-    pick = functools.partial(jax.lax.dynamic_index_in_dim, index=index, axis=0, keepdims=False)
-    return {path: jax.tree.map(pick, value) for path, value in arrays.items()}
-
-
-def _update(arrays: Arrays, new: Arrays, index: Any, kind: str) -> Arrays:
-    unknown = set(new) - set(arrays)
-    if unknown:
-        raise ValueError(f"A {kind} outside the scanned layer was written: {sorted(unknown)}.")
-
-    def put(old: jax.Array, value: Any) -> jax.Array:
-        return jax.lax.dynamic_update_index_in_dim(old, value.astype(old.dtype), index, 0)
-
-    return arrays | {path: jax.tree.map(put, arrays[path], value) for path, value in new.items()}
-
-
-def _without(arrays: Arrays, other: Arrays) -> Arrays:
-    return {path: value for path, value in arrays.items() if path not in other}
-
-
-def _written(now: Arrays, before: Arrays) -> Arrays:
-    return {path: value for path, value in now.items() if before.get(path) is not value}
-
-
-def _names(carried: _Carried) -> set[str]:
-    side = carried.side
-    return {*side.losses, *side.summaries, *side.outputs, *carried.variables, *carried.cache}
