@@ -4,8 +4,9 @@ from dovetail.config.base import Config, ConfigOf, field_values
 from dovetail.config.difference import Difference, diff
 from dovetail.config.errors import ConfigError, did_you_mean
 from dovetail.config.explain import Explanation, explain
-from dovetail.config.fields import wraps
+from dovetail.config.fields import incidental, wraps
 from dovetail.config.functions import config_for
+from dovetail.config.identity import identity
 from dovetail.config.modifiers import apply_modifier, modifier, modifiers
 from dovetail.config.overrides import apply_overrides
 from dovetail.config.part import Part
@@ -38,6 +39,8 @@ __all__ = [
     "explain",
     "field_values",
     "from_text",
+    "identity",
+    "incidental",
     "import_package",
     "imported_packages",
     "modifier",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_type_hints
 
 from dovetail.config.errors import ConfigError
@@ -23,6 +23,7 @@ class Field:
     name: str
     default: Any = REQUIRED
     wraps: bool = False
+    incidental: bool = False
 
 
 class UnresolvedType(ConfigError):
@@ -35,6 +36,14 @@ def wraps(default: Any = REQUIRED) -> Any:
     The part built from such a field is transparent: its parameters keep the wrapper's own path.
     """
     return Field(name="", default=default, wraps=True)
+
+
+def incidental(default: Any = REQUIRED) -> Any:
+    """Marks a field that does not change what is computed, such as a mesh or how often to log.
+
+    A run may be continued with another value of it: see `identity()`.
+    """
+    return Field(name="", default=default, incidental=True)
 
 
 def collect_fields(
@@ -53,7 +62,7 @@ def collect_fields(
         fields[key] = _field(key, namespace.pop(key, REQUIRED))
     for key in [key for key in namespace if key[:1] != "_" and key not in own]:
         if key in fields:  # a value without an annotation re-sets an inherited default
-            fields[key] = _field(key, namespace.pop(key), fields[key].wraps)
+            fields[key] = _field(key, namespace.pop(key), fields[key])
         elif bases and not _is_behaviour(key, namespace):
             raise ConfigError(
                 f"{label}.{key}: a field needs a type. Write `{key}: "
@@ -112,8 +121,8 @@ def _refuse_method_name(label: str, key: str, bases: tuple[type, ...]) -> None:
         )
 
 
-def _field(key: str, default: Any, wraps: bool = False) -> Field:
+def _field(key: str, default: Any, inherited: Field | None = None) -> Field:
     """Declares a field; its default is a copy that belongs to the class alone."""
-    if isinstance(default, Field):
-        default, wraps = default.default, default.wraps
-    return Field(key, copied(None, "", default), wraps)
+    declared = default if isinstance(default, Field) else (inherited or Field(key))
+    value = default.default if isinstance(default, Field) else default
+    return replace(declared, name=key, default=copied(None, "", value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 
-from dovetail.config import REQUIRED, ConfigOf
+from dovetail.config import REQUIRED, ConfigOf, incidental
 from dovetail.layers.interfaces import Layer, Places
 from dovetail.layers.transformer import TransformerBlock
 from dovetail.module import Module, repeated, scan
@@ -23,8 +23,8 @@ class Stack(Module):
         width: int = REQUIRED
         num_layers: int = REQUIRED
         layer: ConfigOf[Layer] = TransformerBlock.Config()
-        remat: ConfigOf[Remat] = KeepAll.Config()
-        unroll: int = 1
+        remat: ConfigOf[Remat] = incidental(KeepAll.Config())
+        unroll: int = incidental(1)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
