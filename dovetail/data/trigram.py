@@ -8,6 +8,7 @@ ends clearly below it in bits per byte.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,8 +121,8 @@ def _fit(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
 def _symbols(split: TokenSplit, tokenizer: Tokenizer) -> NDArray[np.uint16]:
     """Returns the bytes of all documents, each after two end symbols, with one at the very end."""
     pieces = []
-    ends = np.append(split.starts[1:], len(split.tokens))
-    for start, end in zip(split.starts, ends, strict=True):
+    bounds = [*split.starts.tolist(), len(split.tokens)]
+    for start, end in itertools.pairwise(bounds):
         if start >= _MOST_TOKENS:
             break
         data = tokenizer.decode_bytes(split.tokens[start:end].tolist())

@@ -61,7 +61,7 @@ class ArraySpec:
         if len(self.shape) != len(self.axes):
             raise ValueError(
                 f"ArraySpec: {len(self.shape)} dimensions {self.shape} but {len(self.axes)} "
-                f"logical axes {self.axes}. Name one axis for each dimension (None for an unnamed one)."
+                f"logical axes {self.axes}. Name one for each dimension (None for an unnamed one)."
             )
 
     def struct(self) -> jax.ShapeDtypeStruct:
