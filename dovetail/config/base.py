@@ -86,7 +86,7 @@ class Config(HasNode, Generic[T_co], metaclass=ConfigMeta):
         missing = [
             path
             for name, value in self._node.values.items()
-            for path in _required_inside(value, self._locate(name))
+            for path in _required_inside(value, self.locate(name))
         ]
         if missing:
             raise ConfigError(
@@ -145,13 +145,17 @@ class Config(HasNode, Generic[T_co], metaclass=ConfigMeta):
         """Returns the path from the root of the tree to this config ('' for the root)."""
         return self._node.path()
 
+    def locate(self, name: str = "") -> str:
+        """Returns the path of a field, for a message; a copy that stands alone keeps the path it came from."""
+        return join(self._node.location(), name)
+
     # Python's own protocols.
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Sets a field; an unknown name is an error that names the nearest one."""
         if name in self.fields() and hasattr(type(self), name):
             raise ConfigError(
-                f"{self._locate(name)}: {name!r} is also a method of every config. "
+                f"{self.locate(name)}: {name!r} is also a method of every config. "
                 f"Set this field with .set({name}=...)."
             )
         self.set_value(name, value, here())
@@ -159,7 +163,7 @@ class Config(HasNode, Generic[T_co], metaclass=ConfigMeta):
     def __delattr__(self, name: str) -> None:
         """Refuses: a field always has a value."""
         raise ConfigError(
-            f"{self._locate(name)}: a config field cannot be deleted; set it instead."
+            f"{self.locate(name)}: a config field cannot be deleted; set it instead."
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -214,7 +218,7 @@ class Config(HasNode, Generic[T_co], metaclass=ConfigMeta):
             self.set_value(name, value, origin)
 
     def _check(self, name: str, value: Any) -> Any:
-        where = self._locate(name)
+        where = self.locate(name)
         checked = check(value, field_hints(type(self))[name], where)
         refuse_foreign(checked, where)
         return checked
@@ -237,12 +241,9 @@ class Config(HasNode, Generic[T_co], metaclass=ConfigMeta):
             for _, config in configs_inside(self._node.values[name]):
                 config._settle()
 
-    def _locate(self, name: str) -> str:
-        return join(self._node.location(), name)
-
     def _unknown(self, name: str) -> ConfigError:
         return ConfigError(
-            f"{self._locate(name)}: {type(self).display_name()} has no field {name!r}. "
+            f"{self.locate(name)}: {type(self).display_name()} has no field {name!r}. "
             + did_you_mean(name, self.fields())
         )
 
