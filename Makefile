@@ -23,6 +23,7 @@ $(shell [ -x $(bin)/python ] || rm -f $(VENV)/.dovetail-installed*)
 stamp := $(VENV)/.dovetail-installed$(if $(LOCKED),-locked)
 python_version = $(shell $(bin)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 lock_file = locks/requirements-$(python_version).txt
+checks = "ruff check" "ruff format --check" mypy "basedpyright --pythonpath $(bin)/python" "lint-imports --no-logo"
 install = $(bin)/python tools/install.py $(if $(LOCKED),--constraint $(lock_file))
 
 help: ## Show this list
@@ -39,11 +40,9 @@ slow: $(stamp)-dev ## Run the tests marked slow
 	$(bin)/python -m pytest -m slow $(ARGS)
 
 lint: $(stamp)-dev ## Check style, types and the layering of the rooms
-	$(bin)/ruff check
-	$(bin)/ruff format --check
-	$(bin)/mypy
-	$(bin)/basedpyright --pythonpath $(bin)/python
-	$(bin)/lint-imports --no-logo
+	@failed=; for check in $(checks); do \
+	    echo "$$check"; $(bin)/$$check || failed="$$failed, $$check"; \
+	done; [ -z "$$failed" ] || { echo "These checks failed: $${failed#, }" >&2; exit 1; }
 
 format: $(stamp)-dev ## Format the code and apply the safe fixes
 	$(bin)/ruff check --fix-only --quiet
