@@ -162,9 +162,7 @@ class Config(HasNode, Generic[T_co], metaclass=ConfigMeta):
 
     def __delattr__(self, name: str) -> None:
         """Refuses: a field always has a value."""
-        raise ConfigError(
-            f"{self.locate(name)}: a config field cannot be deleted; set it instead."
-        )
+        raise ConfigError(f"{self.locate(name)}: a config field cannot be deleted; set it instead.")
 
     def __getattr__(self, name: str) -> Any:
         """Returns a field's value; an unknown name is an error that names the nearest one."""
@@ -232,7 +230,7 @@ class Config(HasNode, Generic[T_co], metaclass=ConfigMeta):
 
     def _settle(self) -> None:
         """Checks lists and dicts, which can be changed in place, and takes in what is new there."""
-        seen: set[int] = set()
+        seen = {id(value) for value in self._node.values.values() if isinstance(value, Config)}
         for name, value in self._node.values.items():
             if type(value) in CONTAINERS:
                 is_default = same(value, field_defaults(type(self))[name])

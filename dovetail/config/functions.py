@@ -126,7 +126,7 @@ def _default(parameter: inspect.Parameter) -> Any:
 
 
 def _hint(parameter: inspect.Parameter, hint: Any) -> Any:
-    """Keeps a hint made of plain types that the default obeys; the rest is left to the function."""
+    """Keeps a hint of plain types that the default obeys; the rest is left to the function."""
     if parameter.kind is parameter.VAR_POSITIONAL:
         return tuple[Any, ...]
     if parameter.kind is parameter.VAR_KEYWORD:
@@ -138,7 +138,7 @@ def _hint(parameter: inspect.Parameter, hint: Any) -> Any:
         check(_default(parameter), hint, "")
     except ConfigError:
         return Any  # such as `rate: float = None`
-    return hint
+    return hint if hint is str else hint | Config  # a config is built before the call
 
 
 def _hints(function: Any) -> dict[str, Any]:

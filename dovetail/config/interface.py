@@ -14,7 +14,7 @@ def unmet(built: type, interface: Any) -> str:
     interface = get_origin(interface) or interface
     if getattr(built, "stands_for_any", False):  # a reference to another part, known only later
         return ""
-    if not isinstance(interface, type) or interface is object:
+    if not isinstance(interface, type) or interface in (Any, object):
         return ""  # Any, a type variable or an unresolved name promises nothing
     return _unmet(built, interface)
 

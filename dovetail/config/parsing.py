@@ -34,12 +34,15 @@ def parse_value(text: str, hint: Any, where: str) -> Any:
     """Reads what a person typed, guided by the type that is wanted."""
     text = text.strip()
     options = get_args(hint) if is_union(hint) else (hint,)
+    problem = ConfigError(f"{where}: expected {describe(hint)}, got {text!r}.")
     for option in sorted(options, key=_rank):
         try:
             return _parse_as(text, option, where)
         except _DoesNotFit:
             continue
-    raise ConfigError(f"{where}: expected {describe(hint)}, got {text!r}.")
+        except ConfigError as error:
+            problem = error  # says more than that nothing fits
+    raise problem
 
 
 def _rank(option: Any) -> int:
@@ -130,6 +133,8 @@ def _sequence(text: str, option: Any, where: str) -> Any:
 def _anything(text: str, where: str) -> Any:
     if is_known_function(text):
         return find_function(text, where)
+    if _NAME.fullmatch(text.removesuffix("()")) and text.endswith("()"):
+        return _config(text, where)
     try:
         return read_literal(text, where)
     except ConfigError:

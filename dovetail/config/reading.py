@@ -17,7 +17,7 @@ from dovetail.config.literals import read_literal, shortened
 from dovetail.config.provenance import Origin
 from dovetail.config.registry import find_function, find_part, is_known_function
 from dovetail.config.typecheck import describe_value
-from dovetail.config.values import in_order, join
+from dovetail.config.values import join
 
 _CONFIG = re.compile(r"([\w.]+:[\w.]+)\(\)")
 _FUNCTION = re.compile(r"[\w.]+:[\w.]+")
@@ -134,22 +134,26 @@ def _changed(entry: _Entry, path: str, current: Any) -> Any:
 
 def _container(kind: str, inner: str, entry: _Entry, path: str) -> Any:
     """Reads a container whose items stand on lines of their own: exactly those it announces."""
-    names = [name.strip() for name in inner.split(",")] if kind == "dict" else []
-    count = len(names) if kind == "dict" else int(inner)
-    expected = (
-        set(names)
-        if kind == "dict"
-        else {str(index) for index in range(min(count, len(entry.below) + 1))}
-    )
-    missing, unknown = expected - set(entry.below), set(entry.below) - expected
-    if len(expected) != count or "" in expected:
-        raise ConfigError(f"line {entry.line}: {path}: cannot read {shortened(entry.text or '')}.")
-    if missing or unknown:
-        fault = "has no line" if missing else f"is not in {shortened(entry.text or '')}"
-        item = min(missing or unknown, key=in_order)
-        raise ConfigError(f"line {entry.line}: {path}.{item} {fault}.")
-    ordered = sorted(expected, key=in_order)
-    items = [_read(entry.below[name], join(path, name), None) for name in ordered]
+    names = _announced(kind, inner, entry, path)
+    missing = [name for name in names if name not in entry.below]
+    if missing:
+        raise ConfigError(f"line {entry.line}: {path}.{missing[0]} has no line.")
+    for name, below in entry.below.items():
+        if name not in names:
+            head = shortened(entry.text or "")
+            raise ConfigError(f"line {below.line}: {path}.{name} is not in {head}.")
+    items = {name: _read(entry.below[name], join(path, name), None) for name in names}
     if kind == "dict":
-        return dict(zip(ordered, items, strict=True))
-    return items if kind == "list" else tuple(items)
+        return items
+    return list(items.values()) if kind == "list" else tuple(items.values())
+
+
+def _announced(kind: str, inner: str, entry: _Entry, path: str) -> list[str]:
+    """Returns the names of the items that a line announces."""
+    if kind != "dict":
+        # One more than there are lines is enough to miss one, however long a list it claims to be.
+        return [str(index) for index in range(min(int(inner), len(entry.below) + 1))]
+    names = [name.strip() for name in inner.split(",")]
+    if "" in names or len(set(names)) < len(names):
+        raise ConfigError(f"line {entry.line}: {path}: cannot read {shortened(entry.text or '')}.")
+    return names

@@ -16,7 +16,7 @@ from dovetail.config.base import Config
 from dovetail.config.errors import ConfigError
 from dovetail.config.fields import field_hints
 from dovetail.config.provenance import here
-from dovetail.config.traverse import check_kind, matches, nothing_found
+from dovetail.config.traverse import check_kind, kind_name, matches, nothing_found
 from dovetail.config.typecheck import check, describe_value
 from dovetail.config.values import CONTAINERS, is_config_class, items_of, join, rebuilt
 
@@ -71,7 +71,7 @@ def replace(config: C, old: Any, new: New, *, strict: bool = False) -> C:
     """
     check_kind(old, "replace")
     _check_new(new)
-    report = Report(getattr(old, "__qualname__", str(old)))
+    report = Report(kind_name(old))
     tree = config.clone()  # a copy whose paths begin here, and which `new` may do with as it likes
     replaced: Any = _replaced(tree, old, new, report)
     if not report.replaced:

@@ -75,9 +75,16 @@ def select(config: C, kind: Any) -> Selection[C]:
     return Selection(config, kind)
 
 
+def kind_name(kind: Any) -> str:
+    """Names a kind the way people speak of it."""
+    if isinstance(kind, type) and issubclass(kind, Config):
+        return kind.__qualname__.rpartition("<locals>.")[2]
+    return getattr(kind, "__name__", str(kind))
+
+
 def nothing_found(config: Config[Any], kind: Any) -> str:
     """Returns the message for a kind that does not occur in a tree."""
-    name = getattr(kind, "__qualname__", str(kind))
+    name = kind_name(kind)
     present = {type(found).display_name() for _, found in visit(config)}
     return f"No config in this tree builds a {name}. {did_you_mean(name, present)}"
 

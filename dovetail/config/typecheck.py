@@ -65,7 +65,7 @@ def describe(hint: Any) -> str:
     if is_config_class(origin):
         return f"a config that builds a {getattr(arguments[0], '__name__', arguments[0])}"
     if is_config_class(hint):
-        return f"a {hint.__qualname__}"
+        return "a config" if hint.__qualname__ == "Config" else f"a {hint.__qualname__}"
     name = getattr(origin or hint, "__name__", str(hint))
     if not arguments:
         return name
