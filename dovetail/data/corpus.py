@@ -72,7 +72,8 @@ class TextFiles(Part):
     """The user's own UTF-8 text files.
 
     A file longer than `passage_bytes` is cut at line ends into passages, each a document of its
-    own, so that even a single long file has something to train on and something to hold out.
+    own, so that even a single long file has something to train on and something to hold out. Links
+    to folders are not followed.
     """
 
     class Config(Part.Config["TextFiles"]):
@@ -130,9 +131,11 @@ class TextFiles(Part):
         )
 
     def _matching(self, root: Path, pattern: str) -> list[SourceFile]:
-        found = find_files(root, _expression(pattern))
+        depth = None if "**" in pattern else pattern.count("/")
+        found = find_files(root, _expression(pattern), depth=depth)
         if not found:
-            others = sorted({file.path.suffix for file in find_files(root, lambda _: True)} - {""})
+            files = find_files(root, lambda _: True, depth=depth)
+            others = sorted({file.path.suffix for file in files} - {""})
             hint = f" It holds files that end in {', '.join(others[:8])}." if others else ""
             raise ConfigError(
                 f"TextFiles: no file in {root} matches {pattern!r}.{hint} "

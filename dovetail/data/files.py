@@ -25,17 +25,26 @@ class SourceFile:
 
 
 def find_files(
-    root: Path, wanted: Callable[[str], bool], excluded_folders: Collection[str] = ()
+    root: Path,
+    wanted: Callable[[str], bool],
+    excluded_folders: Collection[str] = (),
+    depth: int | None = None,
 ) -> list[SourceFile]:
-    """Returns the files under `root` whose name (relative, with '/') is wanted, sorted by name."""
+    """Returns the files under `root` whose name (relative, with '/') is wanted, sorted by name.
+
+    It looks into folders `depth` levels down (None: all of them), but not through links.
+    """
 
     def refuse(error: OSError) -> None:
         raise ConfigError(f"cannot list {error.filename}: {error.strerror}. Check its permissions.")
 
     found = []
     for folder, folders, files in os.walk(root, onerror=refuse, followlinks=False):
-        # Pruned in place, so that the walk never enters them (site-packages can be huge).
-        folders[:] = [name for name in folders if name not in excluded_folders]
+        # Pruned in place, so that the walk never enters them: site-packages, or all of a home
+        # folder, can be huge.
+        at_the_bottom = depth is not None and len(Path(folder).relative_to(root).parts) >= depth
+        keep = [name for name in folders if name not in excluded_folders and not at_the_bottom]
+        folders[:] = keep
         for file in files:
             path = Path(folder, file)
             name = path.relative_to(root).as_posix()

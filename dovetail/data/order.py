@@ -17,9 +17,11 @@ from dovetail.config import ConfigError
 PADDING = -1
 """Stands for "no example" where a batch is not full."""
 
-_ROUNDS = 8
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = 2**64 - 1
+# Eight rounds of a keyed hash; in the smallest domains fewer would favour some orders.
+_ROUND_CONSTANTS = np.array([[number * _GOLDEN & _WORD] for number in range(8)], np.uint64)
+_FEWEST_BITS = 6
 
 
 @dataclass(frozen=True)
@@ -113,30 +115,33 @@ def merged_ranges(ranges: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
 def permute(places: NDArray[np.int64], size: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Maps places in [0, size) one to one onto [0, size), each under its own key.
 
-    A Feistel network permutes the next larger power of four; a value that falls outside [0, size)
+    A Feistel network permutes the next larger power of two; a value that falls outside [0, size)
     is permuted again until it comes back inside, which keeps the map one to one (cycle walking;
     Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
     """
-    half_bits = max(3, -(-(size - 1).bit_length() // 2))
+    bits = max(_FEWEST_BITS, (size - 1).bit_length())
     values = places.astype(np.uint64)
-    keys = np.broadcast_to(keys, values.shape)
-    values = _feistel(values, keys, half_bits)
+    round_keys = _mix(np.broadcast_to(keys, values.shape) + _ROUND_CONSTANTS)
+    values = _feistel(values, round_keys, bits)
     outside = np.flatnonzero(values >= size)
     while outside.size:
-        values[outside] = _feistel(values[outside], keys[outside], half_bits)
+        values[outside] = _feistel(values[outside], round_keys[:, outside], bits)
         outside = outside[values[outside] >= size]
     return values.astype(np.int64)
 
 
 def _feistel(
-    values: NDArray[np.uint64], keys: NDArray[np.uint64], half_bits: int
+    values: NDArray[np.uint64], round_keys: NDArray[np.uint64], bits: int
 ) -> NDArray[np.uint64]:
-    shift, mask = np.uint64(half_bits), np.uint64(2**half_bits - 1)
-    left, right = values >> shift, values & mask
-    for number in range(_ROUNDS):
-        round_keys = _mix(keys + np.uint64(number * _GOLDEN & _WORD))
-        left, right = right, left ^ (_mix(right + round_keys) & mask)
-    return (left << shift) | right
+    """Permutes [0, 2**bits): each half in turn is changed by a hash of the other."""
+    low_bits = bits // 2
+    shift = np.uint64(low_bits)
+    low_mask, high_mask = np.uint64(2**low_bits - 1), np.uint64(2 ** (bits - low_bits) - 1)
+    high, low = values >> shift, values & low_mask
+    for first, second in zip(round_keys[0::2], round_keys[1::2], strict=True):
+        high = high ^ (_mix(low + first) & high_mask)
+        low = low ^ (_mix(high + second) & low_mask)
+    return (high << shift) | low
 
 
 def _epoch_keys(seed: int, epochs: NDArray[np.int64]) -> NDArray[np.uint64]:

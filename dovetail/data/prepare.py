@@ -44,7 +44,7 @@ from dovetail.data.store import (
 )
 
 # Tokenizers are handed so much text at a time: enough for all cores, little enough for any memory.
-_BYTES_AT_A_TIME = 4 * 2**20
+_BYTES_AT_A_TIME = 2**20
 
 
 def prepare(source: Input | Config[Input], progress: bool = True) -> PreparedData:

@@ -2,9 +2,14 @@
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from dovetail.data import ByteTokenizer, TextFiles, TokenInput
+
+# On a busy machine, or where the first example imports JAX, a deadline would fail by chance.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 TEXTS = {
     "one.txt": "the first document\n" * 9,

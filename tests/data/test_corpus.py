@@ -62,6 +62,21 @@ def test_text_files_by_pattern_and_single(texts):
     assert documents(files=str(texts / "two.txt")) == {"two.txt": TEXTS["two.txt"]}
 
 
+def test_a_flat_pattern_does_not_wander_into_folders(texts, monkeypatch):
+    entered = []
+    walk = os.walk
+
+    def watched(*arguments, **options):
+        for entry in walk(*arguments, **options):
+            entered.append(Path(entry[0]).name)
+            yield entry
+
+    monkeypatch.setattr(os, "walk", watched)
+    assert set(documents(files=f"{texts}/t*.txt")) == {"two.txt"}
+    assert set(entered) == {"texts"}
+    assert set(documents(files=f"{texts}/*/t*.txt")) == {"deeper/three.txt"}
+
+
 def test_home_and_relative_paths(texts, monkeypatch):
     monkeypatch.setenv("HOME", str(texts))
     assert set(documents(files="~/deeper")) == {"three.txt", "four.txt"}

@@ -19,7 +19,9 @@ def test_lines_that_pass(line):
     assert python_lines(line).fraction == 1.0
 
 
-@pytest.mark.parametrize("line", ["it doesn't end", "x = 'open", "price: 5 $", "a ? b : c"])
+@pytest.mark.parametrize(
+    "line", ["it doesn't end", "x = 'open", "price: 5 $", "a ? b : c", "say “x”"]
+)
 def test_lines_that_fail(line):
     report = python_lines(line)
     assert (report.lines, report.passed, report.passed_in_context) == (1, 0, 0)
