@@ -1,4 +1,9 @@
-"""The layer library: one idea a file. Layers know their children by interface, and no model by name."""
+"""The layer library: one idea a file. Layers know their children by interface, and no model at all.
+
+They tag what a remat policy may want to keep: `attention_query`, `attention_key`,
+`attention_value`, `attention_output` (before the last projection), `feed_forward_gate`,
+`feed_forward_up` and `feed_forward_output`.
+"""
 
 from dovetail.layers.attention import Attention
 from dovetail.layers.decoder import Decoder
@@ -17,7 +22,7 @@ from dovetail.layers.interfaces import (
 from dovetail.layers.linear import Linear
 from dovetail.layers.memory import ContiguousMemory, KeyValueMemory, NoMemory, Remembered
 from dovetail.layers.norms import LayerNorm, RMSNorm
-from dovetail.layers.residual import PostNorm, PreNorm, SandwichNorm
+from dovetail.layers.residual import NormedResidual, PostNorm, PreNorm, SandwichNorm
 from dovetail.layers.rotary import NoPositions, RotaryEmbedding
 from dovetail.layers.stack import Pattern, Stack
 from dovetail.layers.token_loss import NextTokenLoss, TokenLoss
@@ -37,6 +42,7 @@ __all__ = [
     "NextTokenLoss",
     "NoMemory",
     "NoPositions",
+    "NormedResidual",
     "Pattern",
     "Places",
     "PositionEncoding",

@@ -1,4 +1,4 @@
-"""Attention: tokens look at each other. Heads, positions, mask, memory and projections are all children."""
+"""Attention: tokens look at each other. Projections, positions, mask and memory are children."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import jax
 
 from dovetail.config import REQUIRED, ConfigError, ConfigOf, config_for
 from dovetail.kernels.attention import Causal, Mask, attention
+from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import Places, PositionEncoding, TokenMap
 from dovetail.layers.linear import Linear
 from dovetail.layers.memory import KeyValueMemory, NoMemory
@@ -20,8 +21,8 @@ class Attention(Module):
     class Config(Module.Config["Attention"]):
         """The width is set by the parent.
 
-        Fewer key-value heads than heads share keys among heads; None means as many. The head width is the
-        width divided by the heads, unless it is given.
+        Fewer key-value heads than heads share keys among heads; None means as many. The head width
+        is the width divided by the heads, unless it is given.
         """
 
         width: int = REQUIRED
@@ -39,13 +40,14 @@ class Attention(Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
+        require_positive(config, "width", "num_heads", "num_kv_heads", "head_width")
         self.num_heads = config.num_heads
         self.num_kv_heads = config.num_kv_heads or config.num_heads
         self.head_width = config.head_width or _derived_head_width(config)
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(
-                f"num_kv_heads: {self.num_kv_heads} key-value heads cannot be shared evenly by "
-                f"{self.num_heads} heads. Choose a divisor of {self.num_heads}."
+                f"{config.locate('num_kv_heads')}: {self.num_kv_heads} key-value heads cannot be "
+                f"shared evenly by {self.num_heads} heads. Choose a divisor of {self.num_heads}."
             )
         self.scale, self.mask = config.scale, config.mask.build()
         self._build_projections(config)
@@ -66,9 +68,9 @@ class Attention(Module):
 
     def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""
-        query_BSHD = self._heads(self.query(x_BSE), self.num_heads, "heads")
-        key_BSKD = self._heads(self.key(x_BSE), self.num_kv_heads, "kv_heads")
-        value_BSKD = self._heads(self.value(x_BSE), self.num_kv_heads, "kv_heads")
+        query_BSHD = self._heads(tag(self.query(x_BSE), "attention_query"), "heads")
+        key_BSKD = self._heads(tag(self.key(x_BSE), "attention_key"), "kv_heads")
+        value_BSKD = self._heads(tag(self.value(x_BSE), "attention_value"), "kv_heads")
         query_BSHD, key_BSKD = self.positions(query_BSHD, key_BSKD, places.positions_BS)
         seen = self.memory(key_BSKD, value_BSKD, places)
         mixed_BSHD = attention(
@@ -86,15 +88,16 @@ class Attention(Module):
         mixed_BSHD = tag(mixed_BSHD, "attention_output")
         return self.output(mixed_BSHD.reshape(*x_BSE.shape[:2], -1))
 
-    def _heads(self, x: jax.Array, count: int, axis: str) -> jax.Array:
-        x_BSHD = tag(x, f"attention_{axis}").reshape(*x.shape[:2], count, self.head_width)
+    def _heads(self, x: jax.Array, axis: str) -> jax.Array:
+        x_BSHD = x.reshape(*x.shape[:2], -1, self.head_width)
         return constrain(x_BSHD, "batch", "sequence", axis, None)
 
 
 def _derived_head_width(config: Attention.Config) -> int:
     if config.width % config.num_heads:
         raise ConfigError(
-            f"num_heads: a width of {config.width} does not divide into {config.num_heads} heads. Choose a "
-            "number of heads that divides the width, or set head_width."
+            f"{config.locate('num_heads')}: a width of {config.width} does not divide into "
+            f"{config.num_heads} heads. Choose a number of heads that divides the width, or set "
+            "head_width."
         )
     return config.width // config.num_heads

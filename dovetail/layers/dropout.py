@@ -20,7 +20,9 @@ class Dropout(Module):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         if not 0.0 <= config.rate < 1.0:
-            raise ConfigError(f"dropout rate: expected 0 or more and less than 1, got {config.rate}.")
+            raise ConfigError(
+                f"{config.locate('rate')}: expected 0 or more and less than 1, got {config.rate}."
+            )
         self.rate = config.rate
 
     def __call__(self, x: jax.Array) -> jax.Array:

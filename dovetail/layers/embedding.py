@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigOf
+from dovetail.layers.checks import require_positive
 from dovetail.module import Initializer, Module, Normal, parameter
 
 
@@ -21,14 +22,18 @@ class Embedding(Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
+        require_positive(config, "vocab_size", "width")
         # No fans: a lookup is not a matrix product, and matrix optimizers leave it alone.
         self.weight = parameter(
             (config.vocab_size, config.width), ("vocab", "embed"), config.weight_init
         )
 
     def __call__(self, tokens_BS: jax.Array) -> jax.Array:
-        """Looks tokens up: [B, S] to [B, S, E]."""
-        return jnp.take(self.weight, tokens_BS, axis=0)
+        """Looks tokens up: [B, S] to [B, S, E].
+
+        A token beyond the vocabulary gives NaN: a wrong tokenizer must not train in silence.
+        """
+        return jnp.take(self.weight, tokens_BS, axis=0, mode="fill")
 
     def scores(self, x_BSE: jax.Array) -> jax.Array:
         """Scores every token of the vocabulary, in float32: [..., E] to [..., V]."""

@@ -1,4 +1,4 @@
-"""Feed-forward: two or three linear maps with a nonlinearity, on each token alone."""
+"""Feed-forward: linear maps with a nonlinearity between them, on each token alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from dovetail.config import REQUIRED, ConfigOf, register_function
+from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import TokenMap
 from dovetail.layers.linear import Linear
 from dovetail.module import Module
@@ -32,6 +33,7 @@ class FeedForward(Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
+        require_positive(config, "width", "hidden")
         self.activation = config.activation
         inward = {"in_features": config.width, "in_axis": "embed"}
         inward |= {"out_features": config.hidden, "out_axis": "mlp"}

@@ -8,14 +8,14 @@ from typing import Protocol
 import jax
 
 # Shape letters, here and in every file of this room:
-# B batch, S sequence (queries), T sequence (keys), E embed, H heads, K key-value heads, D head width,
-# F feed-forward width, V vocabulary.
+# B batch, S sequence (queries), T sequence (keys), E embed, H heads, K key-value heads, D head
+# width, F feed-forward width, V vocabulary.
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Places:
-    """Where each token of a batch stands: its position in its segment, and which segment that is."""
+    """Where each token stands: its position in its segment, and which segment (0 is padding)."""
 
     positions_BS: jax.Array
     segments_BS: jax.Array
@@ -24,7 +24,7 @@ class Places:
 class TokenMap(Protocol):
     """Maps each token on its own: a linear map, a norm, a feed-forward."""
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, /) -> jax.Array:
         """Maps [..., in] to [..., out]."""
         ...
 
@@ -32,7 +32,7 @@ class TokenMap(Protocol):
 class SequenceMixer(Protocol):
     """Lets tokens see each other: attention and its kin."""
 
-    def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
+    def __call__(self, x_BSE: jax.Array, places: Places, /) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""
         ...
 
@@ -40,7 +40,7 @@ class SequenceMixer(Protocol):
 class Layer(Protocol):
     """One layer of a stack."""
 
-    def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
+    def __call__(self, x_BSE: jax.Array, places: Places, /) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""
         ...
 
@@ -49,7 +49,7 @@ class PositionEncoding(Protocol):
     """Tells queries and keys where they stand."""
 
     def __call__(
-        self, query_BSHD: jax.Array, key_BSKD: jax.Array, positions_BS: jax.Array
+        self, query_BSHD: jax.Array, key_BSKD: jax.Array, positions_BS: jax.Array, /
     ) -> tuple[jax.Array, jax.Array]:
         """Returns queries and keys that know their positions."""
         ...
@@ -58,11 +58,11 @@ class PositionEncoding(Protocol):
 class Residual(Protocol):
     """Joins a branch to the main stream, with norms placed before, after or both."""
 
-    def before(self, x_BSE: jax.Array) -> jax.Array:
+    def before(self, x_BSE: jax.Array, /) -> jax.Array:
         """Returns what the branch reads."""
         ...
 
-    def after(self, x_BSE: jax.Array, branch_BSE: jax.Array) -> jax.Array:
+    def after(self, x_BSE: jax.Array, branch_BSE: jax.Array, /) -> jax.Array:
         """Returns the stream with the branch joined to it."""
         ...
 
@@ -72,10 +72,10 @@ class Vocabulary(Protocol):
 
     weight: jax.Array
 
-    def __call__(self, tokens: jax.Array) -> jax.Array:
+    def __call__(self, tokens: jax.Array, /) -> jax.Array:
         """Looks tokens up."""
         ...
 
-    def scores(self, x: jax.Array) -> jax.Array:
+    def scores(self, x: jax.Array, /) -> jax.Array:
         """Returns a score for each token of the vocabulary (logits)."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 
 from dovetail.config import REQUIRED, ConfigOf
+from dovetail.layers.checks import require_positive
 from dovetail.module import Constant, FanScaled, Initializer, Module, parameter
 
 
@@ -23,6 +24,7 @@ class Linear(Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
+        require_positive(config, "in_features", "out_features")
         self.weight = parameter(
             (config.in_features, config.out_features),
             (config.in_axis, config.out_axis),

@@ -1,4 +1,4 @@
-"""Sequence memories: what attention keeps of earlier calls. Training keeps nothing; decoding swaps one in."""
+"""Sequence memories: what attention keeps of earlier calls. Training keeps nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from dovetail.module import Module
 class Remembered(NamedTuple):
     """The keys and values that queries may see.
 
-    `aligned` promises that query i and key i are the same token, so that a kernel may skip by index.
+    `aligned` promises that query i and key i are the same token, so that a kernel may skip by
+    index.
     """
 
     key_BTKD: jax.Array
@@ -27,7 +28,7 @@ class Remembered(NamedTuple):
 class KeyValueMemory(Protocol):
     """Takes in new keys and values, and returns all that can be seen."""
 
-    def __call__(self, key_BSKD: jax.Array, value_BSKD: jax.Array, places: Places) -> Remembered:
+    def __call__(self, key_BSKD: jax.Array, value_BSKD: jax.Array, places: Places, /) -> Remembered:
         """Returns the remembered keys and values, the new ones among them."""
         ...
 
@@ -43,8 +44,9 @@ class NoMemory(Module):
 class ContiguousMemory(Module):
     """Keeps one array of slots a sequence; the token at position p lives in slot p.
 
-    Each row holds one sequence (one segment). Slots that were never written lie at positions that no query has
-    reached, so a causal mask hides them: memory works with causal masks only.
+    Each row holds one sequence (one segment). Slots that were never written lie at positions that
+    no query has reached, so a causal mask hides them: memory works with causal masks only. Whoever
+    decodes sees to it that positions stay below the length; a token beyond it would be forgotten.
     """
 
     class Config(Module.Config["ContiguousMemory"]):

@@ -11,10 +11,10 @@ from dovetail.layers.norms import RMSNorm
 from dovetail.module import Module
 
 
-class PreNorm(Module):
-    """Norm before the branch; the stream itself is never normalised."""
+class NormedResidual(Module):
+    """What the joints below have in common: a norm, and dropout on the branch."""
 
-    class Config(Module.Config["PreNorm"]):
+    class Config(Module.Config["NormedResidual"]):
         """The width is set by the parent."""
 
         width: int = REQUIRED
@@ -26,6 +26,10 @@ class PreNorm(Module):
         self.norm = config.norm.clone(width=config.width).build()
         self.dropout = config.dropout.build()
 
+
+class PreNorm(NormedResidual):
+    """Norm before the branch; the stream itself is never normalised."""
+
     def before(self, x_BSE: jax.Array) -> jax.Array:
         """Normalises what the branch reads."""
         return self.norm(x_BSE)
@@ -35,7 +39,7 @@ class PreNorm(Module):
         return x_BSE + self.dropout(branch_BSE)
 
 
-class PostNorm(PreNorm):
+class PostNorm(NormedResidual):
     """Norm after the sum, as in the first transformers."""
 
     def before(self, x_BSE: jax.Array) -> jax.Array:
@@ -47,10 +51,10 @@ class PostNorm(PreNorm):
         return self.norm(x_BSE + self.dropout(branch_BSE))
 
 
-class SandwichNorm(PreNorm):
+class SandwichNorm(NormedResidual):
     """Norm before the branch, and another on what it returns."""
 
-    class Config(PreNorm.Config):
+    class Config(NormedResidual.Config):
         """Adds the second norm."""
 
         output_norm: ConfigOf[TokenMap] = RMSNorm.Config()
@@ -58,6 +62,10 @@ class SandwichNorm(PreNorm):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.output_norm = config.output_norm.clone(width=config.width).build()
+
+    def before(self, x_BSE: jax.Array) -> jax.Array:
+        """Normalises what the branch reads."""
+        return self.norm(x_BSE)
 
     def after(self, x_BSE: jax.Array, branch_BSE: jax.Array) -> jax.Array:
         """Adds the normalised branch."""

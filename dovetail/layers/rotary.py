@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dovetail.config import REQUIRED, ConfigError
 from dovetail.module import Module
@@ -40,15 +41,17 @@ class RotaryEmbedding(Module):
         super().__init__(config)
         if config.head_width % 2:
             raise ConfigError(
-                f"head_width: rotary embedding pairs features, so it needs an even width, "
-                f"got {config.head_width}."
+                f"{config.locate('head_width')}: rotary embedding rotates pairs of features, so it "
+                f"needs an even head width, got {config.head_width}. Set the "
+                "attention's head_width, or choose another number of heads."
             )
         self.head_width, self.base = config.head_width, config.base
 
     def frequencies(self) -> jax.Array:
         """Returns the angle per position of each pair; scalings override this."""
-        exponents = jnp.arange(0, self.head_width, 2, dtype=jnp.float32) / self.head_width
-        return self.base**-exponents
+        # In double precision, because an error grows with the position that it is multiplied by.
+        exponents = np.arange(0, self.head_width, 2, dtype=np.float64) / self.head_width
+        return jnp.asarray(self.base**-exponents, jnp.float32)
 
     def __call__(
         self, query_BSHD: jax.Array, key_BSKD: jax.Array, positions_BS: jax.Array

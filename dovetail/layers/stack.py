@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import jax
 
-from dovetail.config import REQUIRED, ConfigOf, incidental
+from dovetail.config import REQUIRED, ConfigError, ConfigOf, incidental
+from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import Layer, Places
 from dovetail.layers.transformer import TransformerBlock
 from dovetail.module import Module, repeated, scan
@@ -14,7 +18,8 @@ from dovetail.parallel import KeepAll, Remat
 class Stack(Module):
     """Applies a layer `num_layers` times, each time with its own slice of the parameters.
 
-    "Unrolled" is a setting of the loop, not another layout: `unroll=num_layers` gives straight code.
+    "Unrolled" is a setting of the loop, not another layout: `unroll=num_layers` gives straight
+    code. A stack is a layer itself, so a pattern of stacks puts different ones in a row.
     """
 
     class Config(Module.Config["Stack"]):
@@ -28,8 +33,11 @@ class Stack(Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.layer = repeated(config.layer.clone(width=config.width).build(), config.num_layers)
-        self.remat = config.remat.build()
+        require_positive(config, "num_layers", "unroll")
+        layer: Any = config.layer.clone(width=config.width).build()  # a Layer, and a Module too
+        self.layer = repeated(layer, config.num_layers)
+        in_loop = config.unroll < config.num_layers
+        self.around = functools.partial(config.remat.build().around, in_loop=in_loop)
         self.unroll = config.unroll
 
     def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
@@ -38,10 +46,7 @@ class Stack(Module):
         def body(x_BSE: jax.Array, _: None) -> tuple[jax.Array, None]:
             return self.layer(x_BSE, places), None
 
-        x_BSE, _ = scan(
-            self.layer, body, x_BSE, unroll=self.unroll, around=self.remat.around
-        )
-        return x_BSE
+        return scan(self.layer, body, x_BSE, unroll=self.unroll, around=self.around)[0]
 
 
 class Pattern(Module):
@@ -55,6 +60,8 @@ class Pattern(Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
+        if not config.layers:
+            raise ConfigError(f"{config.locate('layers')}: expected at least one layer, got none.")
         self.layers = [layer.clone(width=config.width).build() for layer in config.layers]
 
     def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:

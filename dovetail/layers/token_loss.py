@@ -1,4 +1,4 @@
-"""Next-token loss: the output layer and its cross-entropy as one part that never holds all logits."""
+"""Next-token loss: output layer and cross-entropy as one part that never holds all logits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.module.batch import Batch
 class TokenLoss(Protocol):
     """Adds the loss of a batch, given the vectors that the decoder made of it."""
 
-    def __call__(self, x_BSE: jax.Array, head: Vocabulary, batch: Batch) -> None:
+    def __call__(self, x_BSE: jax.Array, head: Vocabulary, batch: Batch, /) -> None:
         """Adds losses and summaries."""
         ...
 

@@ -1,4 +1,4 @@
-"""The transformer block: a sequence mixer and a token map, each joined to the stream by a residual."""
+"""The transformer block: a sequence mixer and a token map, each joined to the stream."""
 
 from __future__ import annotations
 

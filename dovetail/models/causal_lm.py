@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigOf
 from dovetail.layers import Decoder, NextTokenLoss, Places, TokenLoss, Vocabulary
+from dovetail.layers.checks import require_positive
 from dovetail.module import Module, Shared
 from dovetail.module.batch import Batch
 
@@ -16,7 +17,7 @@ from dovetail.module.batch import Batch
 class TokenDecoder(Protocol):
     """Maps tokens to vectors."""
 
-    def __call__(self, tokens_BS: jax.Array, places: Places) -> jax.Array:
+    def __call__(self, tokens_BS: jax.Array, places: Places, /) -> jax.Array:
         """Maps [B, S] to [B, S, E]."""
         ...
 
@@ -35,6 +36,7 @@ class CausalLM(Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
+        require_positive(config, "vocab_size", "width")
         sizes = {"vocab_size": config.vocab_size, "width": config.width}
         self.vocab_size = config.vocab_size
         self.decoder = config.decoder.clone(**sizes).build()

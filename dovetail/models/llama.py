@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dovetail.config import REQUIRED
 from dovetail.layers import Attention, Decoder, Embedding, FeedForward, Stack, TransformerBlock
 from dovetail.models.causal_lm import CausalLM
 
 
 def llama(
     *,
-    vocab_size: int,
     width: int,
     num_layers: int,
     num_heads: int,
     hidden: int,
     num_kv_heads: int | None = None,
     tied: bool = False,
+    vocab_size: int = REQUIRED,
 ) -> CausalLM.Config:
     """Returns a Llama-style language model of the given sizes."""
     block = TransformerBlock.Config(

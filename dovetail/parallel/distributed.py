@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 
 import jax
 
 from dovetail.config import ConfigError
 
-# What clusters set for each process, and what `jax.distributed.initialize()` finds out by itself.
+# What Slurm and MPI tell each process; `jax.distributed.initialize()` finds out the rest.
 _CLUSTER_VARIABLES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
+_ADDRESS = re.compile(r"\S+:\d+")
 
 
 @dataclass(frozen=True)
@@ -24,35 +26,50 @@ class Processes:
 def start_distributed() -> Processes:
     """Joins the other processes of this job, where the environment says that there are any.
 
-    The variables are DOVETAIL_COORDINATOR (host:port of process 0), DOVETAIL_PROCESSES and DOVETAIL_PROCESS.
-    Under Slurm, MPI or on a TPU pod, JAX finds them out by itself. Call before anything uses a device.
+    DOVETAIL_COORDINATOR is the host:port of process 0, DOVETAIL_PROCESSES how many there are, and
+    DOVETAIL_PROCESS which one this is. Under Slurm and MPI nothing need be set, and elsewhere
+    DOVETAIL_COORDINATOR=auto leaves it to JAX (TPU pods). Call before anything uses a device.
     """
-    if jax.distributed.is_initialized():
-        return Processes(jax.process_index(), jax.process_count())
-    coordinator = os.environ.get("DOVETAIL_COORDINATOR")
-    if coordinator:
-        _use_cpu_collectives()
-        jax.distributed.initialize(
-            coordinator,
-            num_processes=_number("DOVETAIL_PROCESSES"),
-            process_id=_number("DOVETAIL_PROCESS"),
-        )
-    elif any(int(os.environ.get(name, "1")) > 1 for name in _CLUSTER_VARIABLES):
-        _use_cpu_collectives()
-        jax.distributed.initialize()
+    if not jax.distributed.is_initialized():
+        coordinator = os.environ.get("DOVETAIL_COORDINATOR", "")
+        if coordinator not in ("", "auto"):
+            _start(*_settings(coordinator))
+        elif coordinator == "auto" or _in_cluster():
+            _start()
     return Processes(jax.process_index(), jax.process_count())
 
 
-def _use_cpu_collectives() -> None:
+def _start(address: str | None = None, count: int | None = None, index: int | None = None) -> None:
     # Only the CPU backend reads this; other platforms bring their own collectives.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(address, num_processes=count, process_id=index)
+
+
+def _settings(coordinator: str) -> tuple[str, int, int]:
+    """Returns what the environment says: address, number of processes, index of this one."""
+    if not _ADDRESS.fullmatch(coordinator):
+        raise ConfigError(
+            "DOVETAIL_COORDINATOR: expected the host:port of process 0, or 'auto', "
+            f"got {coordinator!r}."
+        )
+    count, index = _number("DOVETAIL_PROCESSES"), _number("DOVETAIL_PROCESS")
+    if index >= count:
+        raise ConfigError(
+            f"DOVETAIL_PROCESS: expected less than DOVETAIL_PROCESSES ({count}), got {index}. "
+            "Processes count from 0."
+        )
+    return coordinator, count, index
 
 
 def _number(name: str) -> int:
     text = os.environ.get(name, "")
-    if not text.isdigit():
+    if not re.fullmatch("[0-9]+", text):
         raise ConfigError(
-            f"{name}: expected a number, got {text!r}. With DOVETAIL_COORDINATOR set, every process needs "
-            "DOVETAIL_PROCESSES (how many) and DOVETAIL_PROCESS (which, from 0)."
+            f"{name}: expected a number, got {text!r}. With DOVETAIL_COORDINATOR set, every "
+            "process needs DOVETAIL_PROCESSES (how many) and DOVETAIL_PROCESS (which, from 0)."
         )
     return int(text)
+
+
+def _in_cluster() -> bool:
+    return any(os.environ.get(name, "1") not in ("", "1") for name in _CLUSTER_VARIABLES)

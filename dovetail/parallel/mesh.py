@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -31,36 +30,37 @@ class MeshLayout(Part):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.sizes = {axis: int(getattr(config, axis)) for axis in MESH_AXES}
+        self.name = config.locate() or "mesh"
+        self.sizes: dict[str, int] = {axis: getattr(config, axis) for axis in MESH_AXES}
+        unset = [axis for axis, size in self.sizes.items() if size < 1]
+        if len(unset) > 1 or any(self.sizes[axis] != -1 for axis in unset):
+            raise ConfigError(
+                f"{self.name}: expected sizes of 1 or more, and at most one -1 (all that are "
+                f"left), got {self}."
+            )
+
+    def __str__(self) -> str:
+        """Writes the axes that matter."""
+        written = [f"{axis}={size}" for axis, size in self.sizes.items() if size != 1]
+        return ", ".join(written) or "1 for every axis"
 
     def shape(self, device_count: int) -> dict[str, int]:
         """Returns the size of each axis for a number of devices."""
-        sizes = dict(self.sizes)
-        free = [axis for axis, size in sizes.items() if size == -1]
-        fixed = math.prod(size for size in sizes.values() if size != -1)
-        wrong = [axis for axis, size in sizes.items() if size < 1 and size != -1]
-        if wrong or len(free) > 1:
-            raise ConfigError(
-                f"mesh: expected sizes of 1 or more and at most one -1, got {_written(sizes)}."
-            )
-        if free:
-            sizes[free[0]] = device_count // fixed
+        fixed = math.prod(size for size in self.sizes.values() if size != -1)
+        left = device_count // fixed
+        sizes = {axis: left if size == -1 else size for axis, size in self.sizes.items()}
         if math.prod(sizes.values()) != device_count:
             raise ConfigError(
-                f"mesh: {_written(self.sizes)} does not fit {device_count} devices: the fixed sizes multiply "
-                f"to {fixed}. Choose sizes that multiply to {device_count}, or one -1 for the rest."
+                f"{self.name}: {self} does not fit {device_count} devices: the fixed sizes "
+                f"multiply to {fixed}. Choose sizes that multiply to {device_count}, or one -1 for "
+                "the rest."
             )
         return sizes
 
-    def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
-        """Makes the mesh over the given devices, or over all there are."""
-        chosen = list(devices if devices is not None else jax.devices())
-        sizes = tuple(self.shape(len(chosen)).values())
-        if devices is None and len(chosen) > 1:
-            return jax.make_mesh(sizes, MESH_AXES, axis_types=(AxisType.Auto,) * len(sizes))
-        grid = np.asarray(chosen, dtype=object).reshape(sizes)
-        return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(sizes))
-
-
-def _written(sizes: dict[str, int]) -> str:
-    return ", ".join(f"{axis}={size}" for axis, size in sizes.items() if size != 1) or "all 1"
+    def mesh(self, devices: Sequence[jax.Device] | None = None) -> Mesh:
+        """Makes the mesh over the given devices in their order, or over all in the best order."""
+        sizes = tuple(self.shape(jax.device_count() if devices is None else len(devices)).values())
+        auto = (AxisType.Auto,) * len(sizes)
+        if devices is None:
+            return jax.make_mesh(sizes, MESH_AXES, axis_types=auto)
+        return Mesh(np.asarray(devices, dtype=object).reshape(sizes), MESH_AXES, axis_types=auto)

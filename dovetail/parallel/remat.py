@@ -1,12 +1,14 @@
-"""Rematerialisation: which activations are kept for the backward pass, and which are computed again.
+"""Rematerialisation: which activations the backward pass finds kept, and which it computes again.
 
-Layers tag the values worth a decision; a policy, chosen by config, decides.
+Layers tag the values worth a decision with `tag()`; a policy, chosen by config, decides.
 """
 
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import jax
@@ -14,19 +16,21 @@ from jax.ad_checkpoint import checkpoint_name
 
 from dovetail.config import Part
 
+Body = Callable[..., Any]
+
 
 class Remat(Protocol):
     """Decides what a stack keeps of each layer."""
 
-    def around(self, body: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the pure function of one layer."""
+    def around(self, body: Body, *, in_loop: bool) -> Body:
+        """Wraps the pure function of one layer; `in_loop` says whether it is the body of a loop."""
         ...
 
 
 class KeepAll(Part):
     """Keeps every activation: the fastest, where memory allows."""
 
-    def around(self, body: Callable[..., Any]) -> Callable[..., Any]:
+    def around(self, body: Body, *, in_loop: bool) -> Body:
         """Leaves the function as it is."""
         return body
 
@@ -34,21 +38,21 @@ class KeepAll(Part):
 class KeepNothing(Part):
     """Keeps each layer's input alone, and computes the rest again."""
 
-    def around(self, body: Callable[..., Any]) -> Callable[..., Any]:
+    def around(self, body: Body, *, in_loop: bool) -> Body:
         """Recomputes everything."""
-        return _checkpoint(body, jax.checkpoint_policies.nothing_saveable)
+        return _checkpoint(body, jax.checkpoint_policies.nothing_saveable, in_loop)
 
 
 class KeepDots(Part):
     """Keeps the results of products with weights, and computes the cheap rest again."""
 
-    def around(self, body: Callable[..., Any]) -> Callable[..., Any]:
+    def around(self, body: Body, *, in_loop: bool) -> Body:
         """Recomputes all but products without batch dimensions."""
-        return _checkpoint(body, jax.checkpoint_policies.dots_with_no_batch_dims_saveable)
+        return _checkpoint(body, jax.checkpoint_policies.dots_with_no_batch_dims_saveable, in_loop)
 
 
 class KeepTags(Part):
-    """Keeps the tagged values that it names."""
+    """Keeps the tagged values that it names; a name that no layer uses is passed over."""
 
     class Config(Part.Config["KeepTags"]):
         """The tags, as layers give them with `tag()`."""
@@ -59,16 +63,44 @@ class KeepTags(Part):
         super().__init__(config)
         self.names = config.names
 
-    def around(self, body: Callable[..., Any]) -> Callable[..., Any]:
+    def around(self, body: Body, *, in_loop: bool) -> Body:
         """Recomputes all but the named values."""
-        return _checkpoint(body, jax.checkpoint_policies.save_only_these_names(*self.names))
+        policy = jax.checkpoint_policies.save_only_these_names(*self.names)
+        return _checkpoint(self._checked(body), policy, in_loop)
+
+    def _checked(self, body: Body) -> Body:
+        """Warns where none of the names occurs: some may, in a policy that serves many models."""
+
+        def call(*args: Any) -> Any:
+            seen: set[str] = set()
+            token = _tags.set(seen)
+            try:
+                result = body(*args)
+            finally:
+                _tags.reset(token)
+            if seen.isdisjoint(self.names):
+                warnings.warn(
+                    f"{self.config.locate('names')}: no layer tags any of {', '.join(self.names)}, "
+                    f"so all is computed again. Tags here: {', '.join(sorted(seen)) or 'none'}.",
+                    stacklevel=2,
+                )
+            return result
+
+        return call
+
+
+_tags: ContextVar[set[str] | None] = ContextVar("dovetail_tags", default=None)
 
 
 def tag(array: jax.Array, name: str) -> jax.Array:
     """Names an activation, so that a policy can keep it."""
+    seen = _tags.get()
+    if seen is not None:
+        seen.add(name)
     return checkpoint_name(array, name)
 
 
-def _checkpoint(body: Callable[..., Any], policy: Any) -> Callable[..., Any]:
-    # Inside a scan, XLA cannot merge the recomputation with the first one, so CSE needs no guard.
-    return functools.partial(jax.checkpoint, policy=policy, prevent_cse=False)(body)
+def _checkpoint(body: Body, policy: Any, in_loop: bool) -> Body:
+    # Forward and backward loops are apart, so XLA cannot merge the second computation with the
+    # first. In straight code it would, and nothing would be saved: there it must be held back.
+    return functools.partial(jax.checkpoint, policy=policy, prevent_cse=not in_loop)(body)

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dovetail.config import ConfigError, Part
+from dovetail.config import ConfigError, Part, did_you_mean
 from dovetail.parallel.mesh import MESH_AXES
 
 Axes = Sequence[str | None]
 
 
 class AxisRules(Part):
-    """For each logical axis, the mesh axes that split it, in order of preference.
+    """For each logical axis, the mesh axes that split it.
 
-    Within one array each mesh axis is used once, by the first axis that asks for it. So activations split
-    `batch` over `fsdp`, and parameters, which have no batch, split `embed` over it.
+    Within one array each mesh axis is used once, by the first axis that asks for it. So activations
+    split `batch` over `fsdp`, and parameters, which have no batch, split `embed` over it.
     """
 
     class Config(Part.Config["AxisRules"]):
         """The rules; an axis that is not named is never split."""
 
-        rules: dict[str, tuple[str, ...]] = {  # noqa: RUF012  # copied for each config
+        rules: dict[str, tuple[str, ...]] = {
             "batch": ("data", "fsdp", "expert"),
             "sequence": ("sequence",),
             "embed": ("fsdp",),
@@ -38,13 +38,14 @@ class AxisRules(Part):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.rules: Mapping[str, tuple[str, ...]] = config.rules
+        self.rules = config.rules
         for axis, mesh_axes in self.rules.items():
-            unknown = set(mesh_axes) - set(MESH_AXES)
-            if unknown:
-                raise ConfigError(
-                    f"rules.{axis}: no mesh axis {sorted(unknown)}; there are {', '.join(MESH_AXES)}."
-                )
+            for name in mesh_axes:
+                if name not in MESH_AXES:
+                    raise ConfigError(
+                        f"{config.locate('rules')}.{axis}: there is no mesh axis {name!r}. "
+                        + did_you_mean(name, MESH_AXES)
+                    )
 
     def partition(self, axes: Axes, mesh: Mesh) -> PartitionSpec:
         """Returns how an array with these logical axes is split over a mesh."""
@@ -52,7 +53,8 @@ class AxisRules(Part):
         entries: list[tuple[str, ...] | None] = []
         for axis in axes:
             wanted = self.rules.get(axis, ()) if axis is not None else ()
-            taken = tuple(name for name in wanted if mesh.shape[name] > 1 and name not in used)
+            split = [name for name in wanted if mesh.shape.get(name, 1) > 1]
+            taken = tuple(name for name in split if name not in used)
             used.update(taken)
             entries.append(taken or None)
         while entries and entries[-1] is None:
@@ -62,25 +64,33 @@ class AxisRules(Part):
     def sharding(
         self, axes: Axes, mesh: Mesh, shape: Sequence[int] | None = None, what: str = "array"
     ) -> NamedSharding:
-        """Returns the sharding of an array; an axis that does not divide is an error that says what would."""
+        """Returns the sharding of an array; an axis that does not divide is an error.
+
+        Args:
+            axes: the logical name of each axis.
+            mesh: the devices.
+            shape: the sizes to check; None checks nothing.
+            what: how an error names the array, such as a parameter's path.
+        """
         partition = self.partition(axes, mesh)
-        for index, entry in enumerate(partition):
-            if entry is None or shape is None:
-                continue
-            parts = math.prod(mesh.shape[name] for name in entry)
-            if shape[index] % parts:
-                raise _indivisible(what, axes, index, shape[index], entry, parts)
+        for index, entry in enumerate(partition if shape is not None else ()):
+            parts = math.prod(mesh.shape[name] for name in entry or ())
+            if shape is not None and shape[index] % parts:
+                where = f"{what}: axis {index} ({axes[index]!r})"
+                raise _indivisible(where, shape[index], entry, parts)
         return NamedSharding(mesh, partition)
 
 
-def _indivisible(
-    what: str, axes: Axes, index: int, size: int, mesh_axes: tuple[str, ...], parts: int
-) -> ConfigError:
-    lower, upper = size - size % parts, size + parts - size % parts
-    fitting = [count for count in range(parts, 0, -1) if size % count == 0][:3]
-    sizes = " or ".join(str(value) for value in (lower, upper) if value > 0)
+def _indivisible(where: str, size: int, mesh_axes: tuple[str, ...], parts: int) -> ConfigError:
+    sizes = [value for value in (size - size % parts, size + parts - size % parts) if value > 0]
+    # The largest counts of devices that would do; 1 always does.
+    counts = [count for count in range(parts - 1, 0, -1) if size % count == 0][:3]
     return ConfigError(
-        f"{what}: axis {index} ({axes[index]!r}) has size {size}, which does not divide into {parts} parts "
-        f"(mesh {' x '.join(mesh_axes)}). A size of {sizes} would, and so would a mesh of "
-        f"{' or '.join(map(str, fitting))} there."
+        f"{where} has size {size}, which does not divide into {parts} parts "
+        f"(mesh {' x '.join(mesh_axes)}). A size of {_either(sizes)} would divide; "
+        f"or put {_either(counts)} devices there."
     )
+
+
+def _either(numbers: list[int]) -> str:
+    return " or ".join(map(str, numbers))
