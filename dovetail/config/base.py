@@ -146,7 +146,7 @@ class Config(HasNode, Generic[T_co], metaclass=ConfigMeta):
         return self._node.path()
 
     def locate(self, name: str = "") -> str:
-        """Returns the path of a field, for a message; a copy that stands alone keeps the path it came from."""
+        """Returns the path of a field, for a message; a copy keeps the path it came from."""
         return join(self._node.location(), name)
 
     # Python's own protocols.

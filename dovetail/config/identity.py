@@ -15,8 +15,7 @@ def identity(config: C) -> C:
     copy = config.clone()
     for _, inner in list(visit(copy)):
         defaults = type(inner)()
-        values = {
-            name: getattr(defaults, name) for name, field in inner.fields().items() if field.incidental
-        }
+        names = [name for name, field in inner.fields().items() if field.incidental]
+        values = {name: getattr(defaults, name) for name in names}
         inner.set(**values)
     return copy

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.config.parts import FeedForward, Linear, Mixture, Model, Simple, tree
 
 from dovetail.config import (
     Config,
@@ -23,6 +22,7 @@ from dovetail.config import (
     to_text,
 )
 from dovetail.config import modifiers as registered
+from tests.config.parts import FeedForward, Linear, Mixture, Model, Simple, tree
 
 
 def line() -> int:

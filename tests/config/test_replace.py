@@ -5,6 +5,18 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import pytest
+
+from dovetail.config import (
+    ConfigError,
+    Part,
+    collect_reports,
+    config_for,
+    replace,
+    select,
+    value_at,
+    visit,
+    wraps,
+)
 from tests.config.parts import (
     Adapter,
     FeedForward,
@@ -18,18 +30,6 @@ from tests.config.parts import (
     double,
     tree,
     triple,
-)
-
-from dovetail.config import (
-    ConfigError,
-    Part,
-    collect_reports,
-    config_for,
-    replace,
-    select,
-    value_at,
-    visit,
-    wraps,
 )
 
 FOUND = ["layer", "layers.0", "pair.0", "pair.1.expert", "named.b", "nested.x.1"]
@@ -180,7 +180,7 @@ class TestMistakes:
         class FeedForwards(Part):
             pass
 
-        with pytest.raises(ConfigError, match="Did you mean .*'FeedForward'"):
+        with pytest.raises(ConfigError, match=r"Did you mean .*'FeedForward'"):
             replace(tree(), FeedForwards, Simple.Config())
 
     @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ class TestMistakes:
             (
                 FeedForward,
                 Mute.Config(),
-                r"layer: expected a config that builds a TokenMap, got a M",
+                r"layer: expected a config that builds a TokenMap, got",
             ),
         ],
     )
