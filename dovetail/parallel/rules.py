@@ -49,14 +49,7 @@ class AxisRules(Part):
 
     def partition(self, axes: Axes, mesh: Mesh) -> PartitionSpec:
         """Returns how an array with these logical axes is split over a mesh."""
-        used: set[str] = set()
-        entries: list[tuple[str, ...] | None] = []
-        for axis in axes:
-            wanted = self.rules.get(axis, ()) if axis is not None else ()
-            split = [name for name in wanted if mesh.shape.get(name, 1) > 1]
-            taken = tuple(name for name in split if name not in used)
-            used.update(taken)
-            entries.append(taken or None)
+        entries = [names or None for names in self._mesh_axes(axes, mesh)]
         while entries and entries[-1] is None:
             entries.pop()
         return PartitionSpec(*entries)
@@ -72,23 +65,34 @@ class AxisRules(Part):
             shape: the sizes to check; None checks nothing.
             what: how an error names the array, such as a parameter's path.
         """
-        partition = self.partition(axes, mesh)
-        for index, entry in enumerate(partition if shape is not None else ()):
-            parts = math.prod(mesh.shape[name] for name in entry or ())
-            if shape is not None and shape[index] % parts:
-                where = f"{what}: axis {index} ({axes[index]!r})"
-                raise _indivisible(where, shape[index], entry, parts)
-        return NamedSharding(mesh, partition)
+        if shape is not None:
+            for index, names in enumerate(self._mesh_axes(axes, mesh)):
+                parts = math.prod(mesh.shape[name] for name in names)
+                if shape[index] % parts:
+                    where = f"{what}: axis {index} ({axes[index]!r})"
+                    raise _indivisible(where, shape[index], names, parts)
+        return NamedSharding(mesh, self.partition(axes, mesh))
+
+    def _mesh_axes(self, axes: Axes, mesh: Mesh) -> list[tuple[str, ...]]:
+        """Returns the mesh axes that split each logical axis."""
+        used: set[str] = set()
+        result = []
+        for axis in axes:
+            wanted = self.rules.get(axis, ()) if axis is not None else ()
+            split = [name for name in wanted if mesh.shape.get(name, 1) > 1]
+            result.append(tuple(name for name in split if name not in used))
+            used.update(split)
+        return result
 
 
-def _indivisible(where: str, size: int, mesh_axes: tuple[str, ...], parts: int) -> ConfigError:
+def _indivisible(where: str, size: int, names: tuple[str, ...], parts: int) -> ConfigError:
     sizes = [value for value in (size - size % parts, size + parts - size % parts) if value > 0]
-    # The largest counts of devices that would do; 1 always does.
-    counts = [count for count in range(parts - 1, 0, -1) if size % count == 0][:3]
+    # The nearest numbers of parts that would do; 1 always does.
+    fewer = [count for count in range(parts - 1, 0, -1) if size % count == 0][:3]
     return ConfigError(
         f"{where} has size {size}, which does not divide into {parts} parts "
-        f"(mesh {' x '.join(mesh_axes)}). A size of {_either(sizes)} would divide; "
-        f"or put {_either(counts)} devices there."
+        f"(mesh {' x '.join(names)}). A size of {_either(sizes)} would divide; "
+        f"so would a mesh of {_either(fewer)} there."
     )
 
 

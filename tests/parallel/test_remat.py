@@ -1,0 +1,97 @@
+"""Remat: every policy gives the same gradients, and each keeps what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dovetail.config import Config, from_text, to_text
+from dovetail.parallel import KeepAll, KeepDots, KeepNothing, KeepTags, tag
+
+LAYERS, ROWS, WIDTH = 4, 6, 8
+POLICIES = {
+    "all": KeepAll.Config(),
+    "nothing": KeepNothing.Config(),
+    "dots": KeepDots.Config(),
+    "tags": KeepTags.Config(names=("waved",)),
+}
+
+
+def layer(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, None]:
+    waved = tag(jnp.sin(x @ weight), "waved")
+    return x + jnp.tanh(jnp.exp(waved) @ weight.T), None
+
+
+def loss(config: Config[Any], weights: jax.Array, x: jax.Array, unroll: int = 1) -> jax.Array:
+    body = config.build().around(layer, in_loop=unroll < LAYERS)
+    return jnp.sum(jax.lax.scan(body, x, weights, unroll=unroll)[0] ** 2)
+
+
+@pytest.fixture
+def weights() -> jax.Array:
+    return 0.3 * jax.random.normal(jax.random.key(1), (LAYERS, WIDTH, WIDTH))
+
+
+@pytest.fixture
+def x() -> jax.Array:
+    return jax.random.normal(jax.random.key(2), (ROWS, WIDTH))
+
+
+def kept_values(config: Config[Any], weights: jax.Array, x: jax.Array) -> int:
+    """Counts the numbers that the backward pass is given, apart from the weights."""
+    pullback = jax.eval_shape(lambda w: jax.vjp(lambda w: loss(config, w, x), w)[1], weights)
+    sizes = [leaf.size for leaf in jax.tree.leaves(pullback)]
+    return sum(sizes) - weights.size
+
+
+@pytest.mark.parametrize("unroll", [1, LAYERS])
+@pytest.mark.parametrize("name", POLICIES)
+def test_policies_give_equal_gradients(
+    name: str, unroll: int, weights: jax.Array, x: jax.Array
+) -> None:
+    plain = jax.jit(jax.grad(lambda w: loss(KeepAll.Config(), w, x)))(weights)
+    other = jax.jit(jax.grad(lambda w: loss(POLICIES[name], w, x, unroll)))(weights)
+    np.testing.assert_allclose(other, plain, rtol=1e-5, atol=1e-5)
+
+
+def test_policies_keep_what_they_say(weights: jax.Array, x: jax.Array) -> None:
+    kept = {name: kept_values(config, weights, x) for name, config in POLICIES.items()}
+    one_value = LAYERS * ROWS * WIDTH
+    assert kept["tags"] == kept["nothing"] + one_value
+    assert kept["dots"] == kept["nothing"] + 2 * one_value
+    assert kept["all"] > kept["dots"]
+
+
+def test_in_straight_code_the_compiler_may_not_merge_the_recomputation(
+    weights: jax.Array, x: jax.Array
+) -> None:
+    def has_barrier(config: Config[Any], unroll: int) -> bool:
+        gradient = jax.jit(jax.grad(lambda w: loss(config, w, x, unroll)))
+        return "optimization_barrier" in gradient.lower(weights).as_text()
+
+    assert has_barrier(KeepNothing.Config(), unroll=LAYERS)
+    assert not has_barrier(KeepNothing.Config(), unroll=1)
+    assert not has_barrier(KeepAll.Config(), unroll=LAYERS)
+
+
+def test_tags_that_nobody_uses_are_reported(weights: jax.Array, x: jax.Array) -> None:
+    config = KeepTags.Config(names=("weaved", "wave"))
+    with pytest.warns(UserWarning, match="names: no layer tags any of weaved, wave") as caught:
+        jax.eval_shape(lambda w: loss(config, w, x), weights)
+    assert str(caught[0].message) == (
+        "names: no layer tags any of weaved, wave, so all is computed again. Tags here: waved."
+    )
+
+
+def test_one_used_tag_is_enough(weights: jax.Array, x: jax.Array) -> None:
+    kept = kept_values(KeepTags.Config(names=("attention_output", "waved")), weights, x)
+    assert kept == kept_values(POLICIES["tags"], weights, x)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_policies_survive_text(name: str) -> None:
+    assert from_text(to_text(POLICIES[name])) == POLICIES[name]

@@ -1,0 +1,125 @@
+"""Rules: logical axes to mesh axes, each mesh axis once an array; what does not divide is named."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+
+from dovetail.config import ConfigError, from_text, to_text
+from dovetail.parallel import (
+    AxisRules,
+    MeshLayout,
+    Placement,
+    constrain,
+    current_placement,
+    placed,
+)
+
+
+@pytest.fixture
+def mesh() -> Mesh:
+    return MeshLayout.Config(data=2, fsdp=2, model=2).build().mesh()
+
+
+@pytest.fixture
+def placement(mesh: Mesh) -> Placement:
+    return Placement(mesh, AxisRules.Config().build())
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        (("embed", "heads"), PartitionSpec(("fsdp",), ("model",))),
+        (("layers", "embed", "mlp"), PartitionSpec(None, ("fsdp",), ("model",))),
+        (("batch", "sequence", "embed"), PartitionSpec(("data", "fsdp"))),
+        (("batch", "sequence", "heads", None), PartitionSpec(("data", "fsdp"), None, ("model",))),
+        (("unknown", None), PartitionSpec()),
+        (("mlp", "vocab"), PartitionSpec(("model",))),
+        ((), PartitionSpec()),
+    ],
+)
+def test_partition(
+    placement: Placement, axes: tuple[str | None, ...], expected: PartitionSpec
+) -> None:
+    assert placement.rules.partition(axes, placement.mesh) == expected
+
+
+def test_a_mesh_without_some_axes_is_fine() -> None:
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rules = AxisRules.Config().build()
+    assert rules.partition(("batch", "embed"), mesh) == PartitionSpec(("data",))
+
+
+def test_rules_survive_text() -> None:
+    config = AxisRules.Config(rules={"batch": ("data",), "mlp": ("model", "expert")})
+    assert from_text(to_text(config)) == config
+
+
+def test_an_unknown_mesh_axis() -> None:
+    with pytest.raises(ConfigError) as caught:
+        AxisRules.Config(rules={"mlp": ("modle",)}).build()
+    assert str(caught.value) == ("rules.mlp: there is no mesh axis 'modle'. Did you mean 'model'?")
+
+
+def test_an_axis_that_does_not_divide_names_parameter_and_remedies(placement: Placement) -> None:
+    with pytest.raises(ConfigError) as caught:
+        placement.sharding(("layers", "embed", "mlp"), (3, 8, 13), "decoder/stack/up/weight")
+    assert str(caught.value) == (
+        "decoder/stack/up/weight: axis 2 ('mlp') has size 13, which does not divide into 2 parts "
+        "(mesh model). A size of 12 or 14 would divide; so would a mesh of 1 there."
+    )
+
+
+def test_an_axis_over_two_mesh_axes_counts_both(placement: Placement) -> None:
+    with pytest.raises(ConfigError) as caught:
+        placement.sharding(("batch", "sequence"), (6, 5), "batch/tokens")
+    assert str(caught.value) == (
+        "batch/tokens: axis 0 ('batch') has size 6, which does not divide into 4 parts "
+        "(mesh data x fsdp). A size of 4 or 8 would divide; so would a mesh of 3 or 2 or 1 there."
+    )
+
+
+def test_a_size_smaller_than_its_parts_is_not_advised_to_be_zero(placement: Placement) -> None:
+    with pytest.raises(ConfigError, match=r"A size of 4 would divide; so would a mesh of 3 or 1"):
+        placement.sharding(("batch",), (3,))
+
+
+def test_constrain_splits_an_activation(placement: Placement) -> None:
+    def double(x: jax.Array) -> jax.Array:
+        with placed(placement):
+            return constrain(2 * x, "batch", "sequence", "mlp")
+
+    doubled = jax.jit(double)(jnp.ones((4, 3, 6)))
+    assert doubled.sharding.is_equivalent_to(
+        placement.sharding(("batch", "sequence", "mlp")), doubled.ndim
+    )
+    np.testing.assert_array_equal(doubled, 2.0)
+
+
+def test_constrain_does_nothing_without_a_mesh(placement: Placement) -> None:
+    x = jnp.ones((3, 5))
+    assert constrain(x, "batch", "embed") is x
+    with placed(placement):
+        assert current_placement() is placement
+    assert current_placement() is None
+    single = Placement(MeshLayout.Config().build().mesh(jax.devices()[:1]), placement.rules)
+    with placed(single):
+        assert constrain(x, "batch", "embed") is x
+
+
+def test_constrain_checks_the_number_of_axes_even_without_a_mesh() -> None:
+    with pytest.raises(ValueError, match=r"2 axes in shape \(2, 2\), but constraint names"):
+        constrain(jnp.ones((2, 2)), "batch")
+
+
+def test_constrain_names_an_activation_that_does_not_divide(placement: Placement) -> None:
+    with placed(placement), pytest.raises(ConfigError) as caught:
+        constrain(jnp.ones((4, 2, 3, 8)), "batch", "sequence", "kv_heads", None)
+    assert str(caught.value) == (
+        "activation (batch, sequence, kv_heads, None): axis 2 ('kv_heads') has size 3, which does "
+        "not divide into 2 parts (mesh model). A size of 2 or 4 would divide; so would a mesh of "
+        "1 there."
+    )
