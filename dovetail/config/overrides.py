@@ -22,7 +22,7 @@ def apply_overrides(config: C, overrides: Iterable[str]) -> C:
     for override in overrides:
         path, equals, text = override.partition("=")
         path = path.strip()
-        if not equals or not path:
+        if not equals or not all(path.split(".")):
             raise ConfigError(
                 f"{override!r}: expected key.path=value, such as model.decoder.stack.num_layers=4."
             )

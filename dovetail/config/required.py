@@ -22,8 +22,8 @@ class _Required:
         return id(self)
 
     def __getattr__(self, name: str) -> NoReturn:
-        # Python itself asks for dunder names (to copy, to pickle, to inspect): those are no use.
-        if name.startswith("__") and name.endswith("__"):
+        # Python (to copy, to inspect) and IPython (to show) ask for such names: that is no use.
+        if name.startswith("_"):
             raise AttributeError(name)
         _fail()
 

@@ -263,7 +263,7 @@ class TestRequired:
         assert repr(REQUIRED) == str(REQUIRED) == "REQUIRED"
         assert copy.copy(REQUIRED) is copy.deepcopy(REQUIRED) is REQUIRED
         assert REQUIRED == REQUIRED
-        assert not hasattr(REQUIRED, "__fancy__")
+        assert not hasattr(REQUIRED, "_repr_pretty_")
 
     def test_build_lists_everything_that_is_missing_with_its_path(self) -> None:
         class Needy(Part):
