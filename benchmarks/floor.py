@@ -1,0 +1,180 @@
+"""How far is Dovetail's training step from one written by hand?
+
+Both train the same small Llama-style model with AdamW, clipping, a guard against non-finite gradients and the
+same metrics. The floor calls the same attention and loss kernels; the plain step is what people write first: full
+attention and all logits at once. Steps are interleaved, so that noise of the machine meets all alike.
+
+    python benchmarks/floor.py
+    python benchmarks/floor.py --pairs 5 --width 128     # a quick look
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import hand_written
+import jax
+import numpy as np
+
+from dovetail.data import Batch
+from dovetail.learner import AdamW, Constant, Learner
+from dovetail.models import llama
+from dovetail.module import initialize
+
+
+def main() -> None:
+    """Builds the three steps, compares their programs, and times them."""
+    arguments = _arguments()
+    sizes = hand_written.Sizes(
+        vocab=arguments.vocab,
+        width=arguments.width,
+        layers=arguments.layers,
+        heads=arguments.heads,
+        hidden=arguments.hidden,
+    )
+    batch = _batch(arguments.batch, arguments.sequence, sizes.vocab)
+    model, learner = _dovetail(sizes)
+    params = initialize(model, jax.random.key(0))
+    key = jax.random.key(1)
+    steps: dict[str, tuple[Any, Any]] = {
+        "dovetail": _compile(
+            lambda state, batch: learner.step(model, state, batch, key),
+            jax.jit(lambda p: learner.init(model, p, {}))(params),
+            batch,
+        ),
+        "floor": _compile(
+            hand_written.make_step(sizes, fast=True), hand_written.init(_copy(params)), batch
+        ),
+        "plain": _compile(
+            hand_written.make_step(sizes, fast=False), hand_written.init(_copy(params)), batch
+        ),
+    }
+    programs = {name: _program_facts(compiled) for name, (compiled, _) in steps.items()}
+    for name, facts in programs.items():
+        print(f"{name:<9} {facts}")
+    seconds, losses = _time(steps, batch, arguments.pairs)
+    _report(programs, seconds, losses)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    for name, value in {
+        "pairs": 30,
+        "width": 256,
+        "layers": 4,
+        "heads": 4,
+        "hidden": 688,
+        "vocab": 8192,
+        "sequence": 512,
+        "batch": 4,
+    }.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    return parser.parse_args()
+
+
+def _dovetail(sizes: hand_written.Sizes) -> tuple[Any, Learner]:
+    model = llama(
+        vocab_size=sizes.vocab,
+        width=sizes.width,
+        num_layers=sizes.layers,
+        num_heads=sizes.heads,
+        hidden=sizes.hidden,
+        tied=True,
+    )
+    learner = Learner.Config(
+        optimizer=AdamW.Config(b1=hand_written.B1, b2=hand_written.B2, eps=hand_written.EPS),
+        schedule=Constant.Config(peak=hand_written.RATE),
+        clip_norm=hand_written.CLIP,
+        weight_decay=hand_written.DECAY,
+    )
+    return model.build(), learner.build()
+
+
+def _batch(rows: int, length: int, vocab: int) -> Any:
+    tokens = np.random.default_rng(0).integers(0, vocab, (rows, length + 1), dtype=np.int32)
+    positions = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
+    batch = Batch(
+        tokens=tokens[:, :-1],
+        targets=tokens[:, 1:],
+        positions=positions,
+        segment_ids=np.ones((rows, length), np.int32),
+        loss_weights=np.ones((rows, length), np.float32),
+    )
+    return jax.tree.map(jax.numpy.asarray, batch)
+
+
+def _compile(step: Callable[..., Any], state: Any, batch: Any) -> tuple[Any, Any]:
+    return jax.jit(step, donate_argnums=0).lower(state, batch).compile(), state
+
+
+def _program_facts(compiled: Any) -> dict[str, int]:
+    """Counts what the optimised program does."""
+    text = compiled.as_text()
+    memory = compiled.memory_analysis()
+    return {
+        "matmuls": len(re.findall(r" dot\(|__onednn\$matmul|custom_call_target=\"[^\"]*[Mm]atmul", text)),
+        "loops": len(re.findall(r" while\(", text)),
+        "collectives": len(re.findall(r" (?:all-reduce|all-gather|reduce-scatter|all-to-all)\(", text)),
+        "bytes": memory.temp_size_in_bytes + memory.argument_size_in_bytes,
+    }
+
+
+def _time(steps: dict[str, Any], batch: Any, pairs: int) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """Runs the steps in turn; each is timed from call to result."""
+    states = {name: state for name, (_, state) in steps.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    losses: dict[str, float] = {}
+    for round_number in range(pairs + 1):
+        order = list(steps) if round_number % 2 else list(steps)[::-1]
+        for name in order:
+            before = time.perf_counter()
+            states[name], report = jax.block_until_ready(steps[name][0](states[name], batch))
+            seconds[name].append(time.perf_counter() - before)
+            losses[name] = float(report.loss if name == "dovetail" else report["loss"])
+        print(f"round {round_number:>3}  " + "  ".join(f"{n} {s[-1]:.3f} s" for n, s in seconds.items()))
+    # The first round warms up caches and allocator.
+    return {name: np.asarray(values[1:]) for name, values in seconds.items()}, losses
+
+
+def _report(programs: dict[str, Any], seconds: dict[str, np.ndarray], losses: dict[str, float]) -> None:
+    ours, floor, plain = programs["dovetail"], programs["floor"], programs["plain"]
+    ratio, interval = _ratio(seconds["dovetail"], seconds["floor"])
+    plain_ratio, plain_interval = _ratio(seconds["dovetail"], seconds["plain"])
+    print(f"losses after the last step: {losses}")
+    print(f"time against the floor: {ratio:.3f}, 95% interval {interval[0]:.3f} to {interval[1]:.3f}")
+    print(f"time against a plain step: {plain_ratio:.3f} ({plain_interval[0]:.3f} to {plain_interval[1]:.3f})")
+    result = {
+        "step_time_ratio": round(ratio, 4),
+        "interval": [round(value, 4) for value in interval],
+        "bytes_ratio": round(ours["bytes"] / floor["bytes"], 4),
+        "matmuls": [ours["matmuls"], floor["matmuls"]],
+        "loops": [ours["loops"], floor["loops"]],
+        "collectives": [ours["collectives"], floor["collectives"]],
+        "plain_time_ratio": round(plain_ratio, 4),
+        "plain_bytes_ratio": round(ours["bytes"] / plain["bytes"], 4),
+        "step_seconds": round(float(np.median(seconds["dovetail"])), 4),
+        "pairs": len(seconds["floor"]),
+    }
+    print(json.dumps(result))
+
+
+def _ratio(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, tuple[float, float]]:
+    """Returns the median ratio within rounds, and its bootstrap 95% interval."""
+    ratios = ours / theirs
+    random = np.random.default_rng(0)
+    medians = np.median(random.choice(ratios, (10_000, len(ratios))), axis=1)
+    low, high = np.quantile(medians, [0.025, 0.975])
+    return float(np.median(ratios)), (float(low), float(high))
+
+
+def _copy(params: Any) -> Any:
+    return jax.tree.map(jax.numpy.copy, params)
+
+
+if __name__ == "__main__":
+    main()

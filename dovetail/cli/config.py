@@ -1,0 +1,112 @@
+"""Show, compare and list experiments.
+
+  dovetail config list
+  dovetail config show tiny-lm --why
+  dovetail config diff tiny-lm small-lm
+  dovetail config params tiny-lm
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from dovetail.cli.experiment import (
+    add_change_arguments,
+    add_experiment_arguments,
+    choose,
+    complete_experiments,
+    import_packages,
+)
+from dovetail.cli.output import count, print_json
+from dovetail.config import all_values, diff, explain, modifiers, to_text
+from dovetail.experiments import experiments
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    show = actions.add_parser("show", help="the whole tree of an experiment")
+    add_experiment_arguments(show)
+    show.add_argument("--why", action="store_true", help="say which line of code set each value")
+    show.add_argument("--text", action="store_true", help="only what differs from defaults, as kept in runs")
+    show.set_defaults(handler=_show)
+    compare = actions.add_parser("diff", help="what differs between two experiments")
+    for side in ("experiment", "other"):
+        argument: Any = compare.add_argument(side, metavar="EXPERIMENT")
+        argument.completer = complete_experiments
+    add_change_arguments(compare)
+    compare.set_defaults(handler=_diff)
+    listing = actions.add_parser("list", help="all experiments")
+    listing.add_argument("--import", dest="imports", action="append", default=[], metavar="PACKAGE")
+    listing.set_defaults(handler=_list)
+    params = actions.add_parser("params", help="parameter counts, with no array made")
+    add_experiment_arguments(params)
+    params.set_defaults(handler=_params)
+    for action in (show, compare, listing, params):
+        action.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    config = choose(arguments).config
+    if arguments.json:
+        print_json(all_values(config))
+    elif arguments.text:
+        print(to_text(config), end="")
+    elif arguments.why:
+        for line in explain(config):
+            print(f"{line.path or '(root)'} = {line.value}  # {line.origin}")
+    else:
+        for path, value in all_values(config).items():
+            print(f"{path} = {value}" if path else value)
+    return 0
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    left, right = choose(arguments).config, choose(arguments, arguments.other).config
+    differences = diff(left, right)
+    if arguments.json:
+        print_json([vars(difference) for difference in differences])
+    else:
+        for difference in differences:
+            print(difference)
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    import_packages(arguments.imports)
+    known = experiments()
+    if arguments.json:
+        listed = {name: found.about for name, found in known.items()}
+        print_json({"experiments": listed, "modifiers": list(modifiers())})
+        return 0
+    width = max(len(name) for name in known)
+    for name, found in known.items():
+        print(f"{name:<{width}}  {found.about}")
+    return 0
+
+
+def _params(arguments: argparse.Namespace) -> int:
+    from dovetail.module import parameter_specs
+
+    model = choose(arguments).config.build().model
+    sizes = {path: spec.size for path, spec in parameter_specs(model).items()}
+    tree = _by_module(sizes)
+    if arguments.json:
+        print_json({"total": sum(sizes.values()), "by_module": tree})
+        return 0
+    for path, number in tree.items():
+        depth = path.count("/") + 1 if path else 0
+        print(f"{count(number):>8}  {'  ' * depth}{path.rpartition('/')[2] or 'total'}")
+    return 0
+
+
+def _by_module(sizes: dict[str, int]) -> dict[str, int]:
+    """Adds sizes up along the path; '' is the whole model."""
+    tree: dict[str, int] = {}
+    for path, number in sizes.items():
+        pieces = path.split("/")
+        for depth in range(len(pieces) + 1):
+            prefix = "/".join(pieces[:depth])
+            tree[prefix] = tree.get(prefix, 0) + number
+    return dict(sorted(tree.items()))

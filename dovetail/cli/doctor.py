@@ -1,0 +1,109 @@
+"""Look at this machine and say what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from dovetail.cli.output import print_json, size
+
+_PACKAGES = ("dovetail", "jax", "jaxlib", "optax", "orbax-checkpoint", "tokenizers", "numpy", "rich")
+_EXTRAS = {"libtpu": "tpu", "jax-cuda13-plugin": "cuda", "wandb": "wandb"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(handler=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints what there is; the exit code is 1 where something needed is missing."""
+    facts = {
+        "machine": _machine(),
+        "devices": _devices(),
+        "versions": {name: _version(name) for name in _PACKAGES},
+        "extras": {name: _version(name) for name in _EXTRAS},
+        "missing": [],
+    }
+    facts["missing"] = _missing(facts)
+    if arguments.json:
+        print_json(facts)
+    else:
+        _print(facts)
+    return 1 if facts["missing"] else 0
+
+
+def _machine() -> dict[str, Any]:
+    from dovetail.runtime import cache_folder
+
+    cache = cache_folder()
+    existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "cache_folder": str(cache),
+        "cache_free_bytes": shutil.disk_usage(existing).free,
+        "cache_writable": os.access(existing, os.W_OK),
+    }
+
+
+def _devices() -> dict[str, Any]:
+    import jax
+
+    from dovetail.hardware import chip_for_device, measured_cpu
+
+    first = jax.devices()[0]
+    chip = measured_cpu() if first.platform == "cpu" else chip_for_device(first.device_kind)
+    return {
+        "platform": first.platform,
+        "kind": first.device_kind,
+        "count": jax.device_count(),
+        "peak_flops": dict(chip.peak_flops) if chip is not None else None,
+    }
+
+
+def _missing(facts: dict[str, Any]) -> list[str]:
+    missing = [f"pip install {name}" for name, version in facts["versions"].items() if version is None]
+    if not facts["machine"]["cache_writable"]:
+        missing.append(f"a writable {facts['machine']['cache_folder']} (or set XDG_CACHE_HOME)")
+    if facts["machine"]["cache_free_bytes"] < 1e9:
+        missing.append(f"room in {facts['machine']['cache_folder']}: less than 1 GB is free")
+    if sys.version_info < (3, 11):
+        missing.append("Python 3.11 or newer")
+    if not Path(shutil.which("make") or "").is_file():
+        missing.append("make (for `make test`; training does not need it)")
+    return missing
+
+
+def _print(facts: dict[str, Any]) -> None:
+    machine, devices = facts["machine"], facts["devices"]
+    print(f"machine   {machine['system']}, {machine['cores']} cores, {size(machine['memory_bytes'])}")
+    print(f"python    {machine['python']}")
+    print(f"devices   {devices['count']} x {devices['kind']} ({devices['platform']})")
+    for precision, rate in (devices["peak_flops"] or {}).items():
+        print(f"          {rate / 1e12:.3g} TFLOP/s in {precision}")
+    print(f"cache     {machine['cache_folder']}, {size(machine['cache_free_bytes'])} free")
+    for name, version in facts["versions"].items():
+        print(f"{name:<18}{version or 'missing'}")
+    for name, version in facts["extras"].items():
+        print(f"{name:<18}{version or f'not installed (extra: {_EXTRAS[name]})'}")
+    for need in facts["missing"]:
+        print(f"missing   {need}")
+    if not facts["missing"]:
+        print("all that training needs is here")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,77 @@
+"""`dovetail`: reads the command line, runs a verb, and turns every outcome into an exit code.
+
+Exit codes: 0 done, 2 the user's input was wrong, 75 stopped by a signal and resumable, 1 anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+from dovetail.config import ConfigError
+
+# Each verb is a module of this folder with `add_arguments(parser)` and `run(arguments) -> exit code`, tied by set_defaults(handler=run).
+VERBS = {
+    "train": "train an experiment, or continue a run",
+    "generate": "write text with a trained model",
+    "config": "show, compare and list experiments",
+    "data": "prepare data",
+    "doctor": "look at this machine and say what is missing",
+    "completion": "print the tab completion for your shell",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit code."""
+    parser = build_parser()
+    if "_ARGCOMPLETE" in os.environ:
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    try:
+        code: int = arguments.handler(arguments)
+        sys.stdout.flush()
+        return code
+    except ConfigError as error:
+        return _complain(_with_notes(error), 2)
+    except KeyboardInterrupt:
+        return _complain("stopped", 75)
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`); there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Returns the parser of all verbs; it imports no JAX."""
+    parser = argparse.ArgumentParser(prog="dovetail", description=__import__("dovetail").__doc__)
+    version = f"dovetail {metadata.version('dovetail')}"
+    parser.add_argument("--version", action="version", version=version)
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for name, about in VERBS.items():
+        verb = importlib.import_module(f"dovetail.cli.{name}")
+        inner = verbs.add_parser(
+            name,
+            help=about,
+            description=verb.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        verb.add_arguments(inner)
+    return parser
+
+
+def _complain(message: object, code: int) -> int:
+    print(f"dovetail: {message}", file=sys.stderr)
+    return code
+
+
+def _with_notes(error: ConfigError) -> str:
+    notes = [note for note in getattr(error, "__notes__", []) if note.startswith("in the module")]
+    return "\n  ".join([str(error), *notes])

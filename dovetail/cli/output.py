@@ -1,0 +1,33 @@
+"""Printing for people and for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+
+def print_json(value: Any) -> None:
+    """Prints one JSON document on standard output."""
+    print(json.dumps(value, indent=2, default=str))
+
+
+def say(line: str) -> None:
+    """Prints a line for people, on standard error, so that standard output stays clean."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def count(number: int) -> str:
+    """Writes a large number the way people say it."""
+    for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return str(number)
+
+
+def size(number: float) -> str:
+    """Writes a number of bytes the way people say it."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= scale:
+            return f"{number / scale:.3g} {unit}"
+    return f"{number:.0f} B"

@@ -1,0 +1,40 @@
+"""The end of a run, as a person wants to see it: figures, samples and a small chart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dovetail.runtime.console import duration, loss_chart
+
+if TYPE_CHECKING:
+    from dovetail.trainer import Outcome
+
+
+def summary(outcome: Outcome, folder: Path) -> str:
+    """Returns the closing text of a run."""
+    blocks = [loss_chart(outcome.losses), _texts(outcome), _figures(outcome), _closing(outcome, folder)]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _figures(outcome: Outcome) -> str:
+    """Lists what the evaluators found, one line each."""
+    rows = [
+        (name, value)
+        for name, value in outcome.figures.items()
+        if "/" in name and not isinstance(value, str)
+    ]
+    width = max((len(name) for name, _ in rows), default=0)
+    return "\n".join(f"{name:<{width}}  {value:.4g}" for name, value in rows)
+
+
+def _texts(outcome: Outcome) -> str:
+    texts = [(name, value) for name, value in outcome.figures.items() if isinstance(value, str)]
+    return "\n\n".join(f"--- {name}\n{value}" for name, value in texts)
+
+
+def _closing(outcome: Outcome, folder: Path) -> str:
+    spent = duration(outcome.seconds)
+    if outcome.stopped_by:
+        return f"stopped by {outcome.stopped_by} after step {outcome.step} ({spent}); the same command continues"
+    return f"done: {outcome.step} steps in {spent}; everything is in {folder}"

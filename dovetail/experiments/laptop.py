@@ -1,0 +1,103 @@
+"""Language models for a laptop: they learn Python from the standard library that is already there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dovetail.experiments.registry import experiment
+
+if TYPE_CHECKING:
+    from dovetail.trainer import Trainer
+
+
+def _language_model(
+    *,
+    width: int,
+    num_layers: int,
+    num_heads: int,
+    hidden: int,
+    vocab_size: int,
+    sequence_length: int,
+    batch_size: int,
+    steps: int,
+    learning_rate: float,
+) -> Trainer.Config:
+    from dovetail.data import BytePairTokenizer, TokenInput
+    from dovetail.learner import AdamW, Cosine, Learner
+    from dovetail.models import llama
+    from dovetail.runtime import Checkpointer
+    from dovetail.trainer import ByteTrigram, HeldOutLoss, Samples, Trainer
+
+    model = llama(
+        width=width,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        hidden=hidden,
+        tied=True,
+    )
+    return Trainer.Config(
+        model=model,
+        input=TokenInput.Config(
+            tokenizer=BytePairTokenizer.Config(vocab_size=vocab_size),
+            sequence_length=sequence_length,
+            batch_size=batch_size,
+        ),
+        learner=Learner.Config(
+            optimizer=AdamW.Config(b2=0.95),
+            schedule=Cosine.Config(peak=learning_rate, warmup_steps=max(1, steps // 20)),
+            weight_decay=0.1,
+        ),
+        steps=steps,
+        evaluators={
+            "held_out": HeldOutLoss.Config(every=max(1, steps // 4), num_batches=16),
+            "trigram": ByteTrigram.Config(),
+            "samples": Samples.Config(),
+        },
+        checkpointer=Checkpointer.Config(every=max(1, steps // 4)),
+    )
+
+
+def _tiny_form() -> Trainer.Config:
+    return _language_model(
+        width=32,
+        num_layers=2,
+        num_heads=2,
+        hidden=64,
+        vocab_size=300,
+        sequence_length=32,
+        batch_size=8,
+        steps=4,
+        learning_rate=1e-3,
+    )
+
+
+@experiment("tiny-lm", "a 2-minute language model of Python, on any laptop", tiny=_tiny_form)
+def tiny_lm() -> Trainer.Config:
+    """Returns the experiment of the quick start."""
+    return _language_model(
+        width=192,
+        num_layers=4,
+        num_heads=3,
+        hidden=512,
+        vocab_size=2048,
+        sequence_length=256,
+        batch_size=16,
+        steps=500,
+        learning_rate=3e-3,
+    )
+
+
+@experiment("small-lm", "the same at ten times the compute, for the patient", tiny=_tiny_form)
+def small_lm() -> Trainer.Config:
+    """Returns the experiment for a coffee break."""
+    return _language_model(
+        width=384,
+        num_layers=6,
+        num_heads=6,
+        hidden=1024,
+        vocab_size=4096,
+        sequence_length=256,
+        batch_size=16,
+        steps=1200,
+        learning_rate=2e-3,
+    )

@@ -1,0 +1,77 @@
+"""The list of experiments: names first, so that listing them loads neither JAX nor any model.
+
+An experiment is a function that returns a trainer's config, in a file of its own. Such a file imports models and
+layers inside the function, because the file itself is loaded whenever names are listed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dovetail.config import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from dovetail.trainer import Trainer
+
+Maker = Callable[[], "Trainer.Config"]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A named, runnable experiment."""
+
+    name: str
+    about: str
+    make: Maker
+    make_tiny: Maker
+
+    def config(self) -> Trainer.Config:
+        """Returns the experiment's config."""
+        return self.make()
+
+    def tiny(self) -> Trainer.Config:
+        """Returns the same composition at sizes that a test can run."""
+        return self.make_tiny()
+
+
+_experiments: dict[str, Experiment] = {}
+
+
+def experiment(name: str, about: str, tiny: Maker) -> Callable[[Maker], Maker]:
+    """Registers an experiment under a name, with a tiny form for tests."""
+
+    def register(make: Maker) -> Maker:
+        if name in _experiments and _experiments[name].make.__module__ != make.__module__:
+            raise ConfigError(
+                f"The experiment {name!r} is defined in {_experiments[name].make.__module__} and again in "
+                f"{make.__module__}. Rename one."
+            )
+        _experiments[name] = Experiment(name, about, make, tiny)
+        return make
+
+    return register
+
+
+def experiments() -> dict[str, Experiment]:
+    """Returns all experiments by name: those of this folder, and those of packages that were imported."""
+    folder = Path(__file__).parent
+    for module in pkgutil.iter_modules([str(folder)]):
+        if module.name != "registry":
+            importlib.import_module(f"dovetail.experiments.{module.name}")
+    return dict(sorted(_experiments.items()))
+
+
+def find_experiment(name: str) -> Experiment:
+    """Returns an experiment by name; an unknown one is an error that names the nearest."""
+    known = experiments()
+    if name not in known:
+        raise ConfigError(
+            f"There is no experiment {name!r}. {did_you_mean(name, known)} "
+            "`dovetail config list` shows all; --import adds those of your own package."
+        )
+    return known[name]

@@ -1,0 +1,28 @@
+"""What keeps a run alive and tells about it: checkpoints, signals, run folders, writers, counters."""
+
+from dovetail.runtime.checkpointer import Checkpointer, abstract_state
+from dovetail.runtime.compilation_cache import cache_folder, use_compilation_cache
+from dovetail.runtime.console import Console
+from dovetail.runtime.flops import MFU_FORMULA, matmul_flops
+from dovetail.runtime.memory import peak_memory_bytes
+from dovetail.runtime.run_folder import RunFolder, short_hash
+from dovetail.runtime.signals import StopRequest
+from dovetail.runtime.writers import Figures, JsonLines, TensorBoard, Writer
+
+__all__ = [
+    "MFU_FORMULA",
+    "Checkpointer",
+    "Console",
+    "Figures",
+    "JsonLines",
+    "RunFolder",
+    "StopRequest",
+    "TensorBoard",
+    "Writer",
+    "abstract_state",
+    "cache_folder",
+    "matmul_flops",
+    "peak_memory_bytes",
+    "short_hash",
+    "use_compilation_cache",
+]

@@ -1,0 +1,24 @@
+"""The trainer: where model, learner, data and runtime meet."""
+
+from dovetail.trainer.evaluators import ByteTrigram, HeldOutLoss, PeriodicEvaluator
+from dovetail.trainer.interfaces import Evaluation, Evaluator, StateLearner, StateSaver
+from dovetail.trainer.loop import Hooks, NonFiniteError, Outcome
+from dovetail.trainer.program import Program
+from dovetail.trainer.samples import Samples
+from dovetail.trainer.trainer import Trainer
+
+__all__ = [
+    "ByteTrigram",
+    "Evaluation",
+    "Evaluator",
+    "HeldOutLoss",
+    "Hooks",
+    "NonFiniteError",
+    "Outcome",
+    "PeriodicEvaluator",
+    "Program",
+    "Samples",
+    "StateLearner",
+    "StateSaver",
+    "Trainer",
+]

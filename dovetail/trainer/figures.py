@@ -1,0 +1,109 @@
+"""From a step's report to the figures that people read, and the clock that knows speed and time left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+
+from dovetail.hardware import Chip, chip_for_device, measured_cpu
+from dovetail.learner import StepReport
+from dovetail.runtime import peak_memory_bytes
+
+_SMOOTHING = 0.9
+
+
+def report_figures(report: StepReport) -> dict[str, float | int | str]:
+    """Returns the figures of one step; a summary is named by the last piece of its path where unique."""
+    figures: dict[str, float | int | str] = {
+        "loss": float(report.loss),
+        "learning_rate": float(report.learning_rate),
+        "gradient_norm": float(report.gradient_norm),
+    }
+    if len(report.losses) > 1:
+        figures |= {f"loss/{path}": float(value) for path, value in report.losses.items()}
+    for name, summary in shortened(report.summaries).items():
+        figures[name] = float(summary.value())
+    return figures
+
+
+def shortened(values: dict[str, Any]) -> dict[str, Any]:
+    """Names values by the last piece of their path, or by the whole path where that is not unique."""
+    last = [path.rpartition("/")[2] for path in values]
+    return {
+        name if last.count(name) == 1 else path: value
+        for (path, value), name in zip(values.items(), last, strict=True)
+    }
+
+
+class StepClock:
+    """Measures steps from the moments when their results were there, never from dispatch."""
+
+    def __init__(self, tokens_per_step: int, flops_per_step: int, peak_flops: float | None) -> None:
+        """Takes what a step is worth."""
+        self._tokens, self._flops, self._peak = tokens_per_step, flops_per_step, peak_flops
+        self._last = 0.0
+        self._seconds: float | None = None
+        self._paused = 0.0
+
+    @classmethod
+    def of(cls, program: Any) -> StepClock:
+        """Makes the clock of a program on its own devices."""
+        devices = program.placement.mesh.devices.flatten()
+        batch, sequence = program.batch_spec.tokens.shape
+        return cls(batch * sequence, program.step_flops(), _peak_flops(devices, program.model))
+
+    def start(self, step: int) -> None:
+        """Starts before the first step."""
+        self._last = time.monotonic()
+
+    def tick(self, step: int) -> None:
+        """Notes that a step's result is there."""
+        now = time.monotonic()
+        seconds = max(now - self._last - self._paused, 1e-9)
+        self._last, self._paused = now, 0.0
+        if self._seconds is None:
+            self._seconds = seconds
+        else:
+            self._seconds = _SMOOTHING * self._seconds + (1 - _SMOOTHING) * seconds
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leaves evaluation and saving out of the time of steps."""
+        before = time.monotonic()
+        try:
+            yield
+        finally:
+            self._paused += time.monotonic() - before
+
+    def figures(self, step: int, steps: int) -> dict[str, float | int | str]:
+        """Returns speed, share of the peak, memory and time left."""
+        seconds = self._seconds or 1e-9
+        figures: dict[str, float | int | str] = {
+            "steps": steps,
+            "step_seconds": seconds,
+            "tokens_per_second": self._tokens / seconds,
+            "memory_gb": peak_memory_bytes() / 1e9,
+            "seconds_left": (steps - step) * seconds,
+        }
+        if self._peak:
+            figures["mfu"] = self._flops / seconds / self._peak
+        return figures
+
+
+def _peak_flops(devices: Any, model: Any) -> float | None:
+    """Returns the peak rate of all devices at the precision that the model computes in."""
+    chip = _chip(devices[0])
+    if chip is None:
+        return None
+    precision = model.compute_dtype or "float32"
+    rate = chip.peak_flops.get(precision) or max(chip.peak_flops.values())
+    # Virtual devices of one CPU share its cores.
+    return rate * (1 if devices[0].platform == "cpu" else len(devices))
+
+
+def _chip(device: jax.Device) -> Chip | None:
+    return measured_cpu() if device.platform == "cpu" else chip_for_device(device.device_kind)

@@ -1,0 +1,234 @@
+"""The loop: feed, step, report, evaluate, save, stop. It waits for no figure that it does not need yet."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from dovetail.config import ConfigError
+from dovetail.data import Prefetcher
+from dovetail.learner import StepReport, TrainState, averaged_parameters
+from dovetail.module import parameter_specs
+from dovetail.parallel import placed
+from dovetail.runtime import StopRequest, abstract_state
+from dovetail.trainer.feed import device_batch
+from dovetail.trainer.figures import StepClock, report_figures
+from dovetail.trainer.interfaces import Evaluation
+
+if TYPE_CHECKING:
+    from dovetail.trainer.trainer import Trainer
+
+_LOG = logging.getLogger("dovetail")
+
+# Reports are read this many steps late, so that the device always has the next step to work on.
+_LAG = 2
+
+
+class NonFiniteError(RuntimeError):
+    """A loss or gradient was not finite. The state on disk is the last good one."""
+
+
+@dataclass
+class Outcome:
+    """How a run ended."""
+
+    step: int
+    stopped_by: str | None = None
+    saved: bool = True
+    losses: list[tuple[int, float]] = field(default_factory=list)
+    figures: dict[str, float | int | str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What a caller may listen to."""
+
+    say: Callable[[str], None] = _LOG.info
+    around_step: Callable[[int], contextlib.AbstractContextManager[Any]] | None = None
+
+
+class Loop:
+    """One run of a trainer in one folder."""
+
+    def __init__(self, trainer: Trainer, folder: Path, hooks: Hooks | None = None) -> None:
+        """Prepares nothing yet."""
+        self.trainer, self.folder = trainer, folder
+        self.hooks = hooks or Hooks()
+        self.pending: deque[tuple[int, StepReport]] = deque()
+        self.outcome = Outcome(0)
+
+    def run(self) -> Outcome:
+        """Trains until the last step or a signal."""
+        started = time.monotonic()
+        self.program = self.trainer.program()
+        self.trainer.checkpointer.open(self.folder / "checkpoints")
+        with StopRequest() as stop, placed(self.program.placement):
+            self.trainer.input.prepare()
+            state, first = self._first_state()
+            step_function = self._compile()
+            self._open_writers(first)
+            try:
+                state = self._train(state, first, step_function, stop)
+                self._finish(state, stop)
+            finally:
+                self._close_writers()
+        self.outcome.seconds = time.monotonic() - started
+        return self.outcome
+
+    def _first_state(self) -> tuple[TrainState, int]:
+        """Restores the newest good checkpoint, or makes the first state."""
+        like = abstract_state(self.program.state_shapes, self.program.state_shardings)
+        found = self.trainer.checkpointer.restore(like)
+        if found is None:
+            return self.program.initialize(), 0
+        step, state = found
+        self.hooks.say(f"resumed from step {step}")
+        if step > self.trainer.steps:
+            raise ConfigError(
+                f"steps: the run in {self.folder} is at step {step} already, past the {self.trainer.steps} asked "
+                f"for. Ask for more steps, or choose another folder."
+            )
+        return state, step
+
+    def _compile(self) -> Any:
+        started = time.monotonic()
+        compiled = self.program.lower().compile()
+        self.hooks.say(f"compiled the step in {time.monotonic() - started:.1f} s")
+        self.clock = StepClock.of(self.program)
+        return compiled
+
+    def _train(self, state: TrainState, first: int, step_function: Any, stop: StopRequest) -> TrainState:
+        """Runs the steps. The returned state is complete up to `outcome.step`."""
+        feed = Prefetcher(self._batch, first, self.trainer.steps)
+        self.clock.start(first)
+        self.outcome.step = first
+        with feed:
+            for step in range(first, self.trainer.steps):
+                if stop.received is not None or not self._drain(_LAG):
+                    break
+                with self._around(step):
+                    state, report = step_function(state, next(feed))
+                self.pending.append((step + 1, report))
+                self.outcome.step = step + 1
+                if step + 1 < self.trainer.steps:
+                    self._between_steps(step + 1, state)
+        self._drain(0)
+        return state
+
+    def _between_steps(self, step: int, state: TrainState) -> None:
+        """Evaluates and saves where that is due. Both need the step's result, so reports come first."""
+        evaluators = [name for name, child in self.trainer.evaluators.items() if child.due(step)]
+        saving = self.trainer.checkpointer.due(step)
+        if not (evaluators or saving) or not self._drain(0):
+            return
+        with self.clock.paused():
+            for name in evaluators:
+                self._evaluate(name, step, state)
+            if saving:
+                self._save(step, state)
+
+    def _finish(self, state: TrainState, stop: StopRequest) -> None:
+        """Saves the last good state, and evaluates it if the run came to its end."""
+        bad = self._halted
+        last = bad.step - 1 if bad is not None else self.outcome.step
+        # A halted state is the last good one; with the mark taken off it can be continued.
+        state = replace(state, halted_at=jnp.full_like(state.halted_at, -1))
+        self.outcome.step, self.outcome.stopped_by = last, stop.received
+        self._save(last, state)
+        if bad is None and stop.received is None:
+            for name in self.trainer.evaluators:
+                self._evaluate(name, last, state)
+        self.outcome.saved = self.trainer.checkpointer.finish()
+        if bad is not None:
+            raise NonFiniteError(str(bad))
+
+    def _save(self, step: int, state: TrainState) -> None:
+        self.trainer.checkpointer.save(step, state)
+
+    def _evaluate(self, name: str, step: int, state: TrainState) -> None:
+        evaluation = Evaluation(
+            step,
+            self.trainer.model,
+            averaged_parameters(state),
+            state.variables,
+            self.trainer.input,
+            self.program.placement,
+            self.folder,
+        )
+        result = self.trainer.evaluators[name].evaluate(evaluation)
+        figures = {f"{name}/{key}": value for key, value in result.items()}
+        self.outcome.figures.update(figures)
+        self._write(step, figures)
+
+    def _drain(self, keep: int) -> bool:
+        """Reads reports until `keep` are left. Says whether all was finite."""
+        while len(self.pending) > keep and self._halted is None:
+            step, report = self.pending.popleft()
+            report = jax.device_get(report)
+            if not report.finite:
+                self._halted = _Halted(step, report, sorted(parameter_specs(self.trainer.model)))
+            else:
+                self._log(step, report)
+        return self._halted is None
+
+    def _log(self, step: int, report: StepReport) -> None:
+        self.clock.tick(step)
+        self.outcome.losses.append((step, float(report.loss)))
+        if step % self.trainer.log_every == 0 or step == self.trainer.steps:
+            figures = report_figures(report) | self.clock.figures(step, self.trainer.steps)
+            self.outcome.figures.update(figures)
+            self._write(step, figures)
+
+    def _batch(self, step: int) -> Any:
+        spec, shardings = self.program.batch_spec, self.program.batch_shardings
+        return device_batch(self.trainer.input, step, shardings, spec)
+
+    def _around(self, step: int) -> contextlib.AbstractContextManager[Any]:
+        hook = self.hooks.around_step
+        return hook(step) if hook is not None else contextlib.nullcontext()
+
+    def _open_writers(self, first: int) -> None:
+        for writer in self._writers():
+            writer.open(self.folder, first)
+
+    def _write(self, step: int, figures: Any) -> None:
+        for writer in self._writers():
+            writer.write(step, figures)
+
+    def _close_writers(self) -> None:
+        for writer in self._writers():
+            writer.close()
+
+    def _writers(self) -> list[Any]:
+        # One process tells about the run; the others only compute.
+        return list(self.trainer.writers.values()) if jax.process_index() == 0 else []
+
+    _halted: _Halted | None = None
+
+
+@dataclass(frozen=True)
+class _Halted:
+    """The step that was not finite."""
+
+    step: int
+    report: StepReport
+    paths: list[str]
+
+    def __str__(self) -> str:
+        index = int(self.report.bad_parameter)
+        where = f"the gradient of {self.paths[index]}" if index >= 0 else "the loss"
+        return (
+            f"Step {self.step}: {where} is not finite (loss {float(self.report.loss)}, gradient norm "
+            f"{float(self.report.gradient_norm)}). The state before this step is saved. Look at the data of "
+            "this step, lower the learning rate, or run with --debug-nans to find the operation."
+        )

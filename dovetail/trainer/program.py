@@ -1,0 +1,108 @@
+"""The program: initial state and training step of an experiment, as compiled functions with shardings.
+
+It is made from specs alone. The trainer runs it, and a plan compiles the same one with no data and no device.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from dovetail.learner import StepReport, TrainState
+from dovetail.module import Module, functional, parameter_specs, variable_specs
+from dovetail.parallel import Placement, placed
+from dovetail.runtime import matmul_flops
+from dovetail.kernels import prefer
+
+StepFunction = Callable[[TrainState, Any], tuple[TrainState, StepReport]]
+
+
+class Program:
+    """One experiment on one mesh."""
+
+    def __init__(
+        self,
+        model: Module,
+        learner: Any,
+        batch_spec: Any,
+        placement: Placement,
+        make_key: Callable[[], jax.Array],
+    ) -> None:
+        """Takes the parts; nothing is computed yet."""
+        self.model, self.learner, self.placement = model, learner, placement
+        self.batch_spec, self.make_key = batch_spec, make_key
+
+    @functools.cached_property
+    def state_shapes(self) -> TrainState:
+        """The state as shapes and types."""
+        return jax.eval_shape(self._initial)
+
+    @functools.cached_property
+    def state_shardings(self) -> TrainState:
+        """The sharding of every array of the state."""
+        axes = self.learner.state_axes(self.model)
+        is_axes = lambda value: isinstance(value, tuple) and all(  # noqa: E731
+            name is None or isinstance(name, str) for name in value
+        )
+
+        def sharding(path: Any, names: Any, shape: Any) -> Any:
+            what = jax.tree_util.keystr(path)
+            return self.placement.sharding(names, shape.shape, what)
+
+        return jax.tree_util.tree_map_with_path(sharding, axes, self.state_shapes, is_leaf=is_axes)
+
+    @functools.cached_property
+    def batch_shardings(self) -> Any:
+        """The sharding of every array of a batch."""
+        return jax.tree.map(
+            lambda leaf: self.placement.sharding(leaf.axes, leaf.shape, "batch"), self.batch_spec
+        )
+
+    def initialize(self) -> TrainState:
+        """Makes the first state, each array on its own shards."""
+        with placed(self.placement):
+            return jax.jit(self._initial, out_shardings=self.state_shardings)()
+
+    def lower(self) -> Any:
+        """Lowers the step; `.compile()` on the result gives the function that trains."""
+        shapes = jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            (self.state_shapes, self._batch_shapes()),
+            (self.state_shardings, self.batch_shardings),
+        )
+        step = jax.jit(
+            self._step, donate_argnums=0, out_shardings=(self.state_shardings, None)
+        )
+        with placed(self.placement):
+            return step.lower(*shapes)
+
+    def step_flops(self) -> int:
+        """Returns the useful work of one step: three times the matrix products of a plain forward."""
+        shapes = (self.state_shapes.params, self.state_shapes.variables, self._batch_shapes())
+
+        def forward(params: Any, variables: Any, batch: Any) -> Any:
+            key = self.make_key()
+            return functional(
+                self.model, params, batch, variables=variables, key=key, losses="return"
+            )
+
+        with prefer(attention="reference", cross_entropy="reference"):
+            return 3 * matmul_flops(forward, *shapes)
+
+    def _batch_shapes(self) -> Any:
+        return jax.tree.map(lambda leaf: leaf.struct(), self.batch_spec)
+
+    def _initial(self) -> TrainState:
+        key = jax.random.fold_in(self.make_key(), 0)
+        params = {p: spec.initial(key, p) for p, spec in parameter_specs(self.model).items()}
+        variables = {p: spec.initial(key, p) for p, spec in variable_specs(self.model).items()}
+        state: TrainState = self.learner.init(self.model, params, variables)
+        return state
+
+    def _step(self, state: TrainState, batch: Any) -> tuple[TrainState, StepReport]:
+        key = jax.random.fold_in(self.make_key(), 1)
+        result: tuple[TrainState, StepReport] = self.learner.step(self.model, state, batch, key)
+        return result

@@ -1,0 +1,89 @@
+"""The trainer: the only place where model, learner, data and runtime meet."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from dovetail.config import REQUIRED, ConfigError, ConfigOf, Part, incidental
+from dovetail.data import Input
+from dovetail.learner import Learner
+from dovetail.module import Module
+from dovetail.parallel import AxisRules, MeshLayout, Placement
+from dovetail.runtime import Checkpointer, Console, JsonLines, TensorBoard, Writer
+from dovetail.trainer.interfaces import Evaluator, StateLearner, StateSaver
+from dovetail.trainer.loop import Loop, Outcome
+from dovetail.trainer.program import Program
+
+
+class Trainer(Part):
+    """Trains a model on an input for a number of steps."""
+
+    class Config(Part.Config["Trainer"]):
+        """Model, learner, input and seed are a run's identity; the rest may change on resume."""
+
+        model: ConfigOf[Module] = REQUIRED
+        learner: ConfigOf[StateLearner] = Learner.Config()
+        input: ConfigOf[Input] = REQUIRED
+        seed: int = 0
+        steps: int = incidental(REQUIRED)
+        evaluators: dict[str, ConfigOf[Evaluator]] = incidental({})
+        checkpointer: ConfigOf[StateSaver] = incidental(Checkpointer.Config())
+        writers: dict[str, ConfigOf[Writer]] = incidental(
+            {
+                "console": Console.Config(),
+                "json": JsonLines.Config(),
+                "tensorboard": TensorBoard.Config(),
+            }
+        )
+        mesh: ConfigOf[MeshLayout] = incidental(MeshLayout.Config())
+        rules: ConfigOf[AxisRules] = incidental(AxisRules.Config())
+        log_every: int = incidental(1)
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if config.steps < 0 or config.log_every < 1:
+            raise ConfigError(
+                f"steps={config.steps} must be 0 or more, log_every={config.log_every} 1 or more."
+            )
+        self.steps, self.seed, self.log_every = config.steps, config.seed, config.log_every
+        self.input = config.input.build()
+        self.model = _with_vocabulary(config.model, self.input.vocab_size).build()
+        self.learner = config.learner.clone(total_steps=config.steps).build()
+        self.mesh, self.rules = config.mesh.build(), config.rules.build()
+        self.evaluators = {name: child.build() for name, child in config.evaluators.items()}
+        self.checkpointer = config.checkpointer.build()
+        self.writers = {name: child.build() for name, child in config.writers.items()}
+
+    def program(self, devices: Any = None) -> Program:
+        """Returns the step of this experiment, ready to be compiled for some devices."""
+        placement = Placement(self.mesh.mesh(devices), self.rules)
+        _check_batch(self.input.spec(), placement)
+        key = functools.partial(jax.random.key, self.seed)
+        return Program(self.model, self.learner, self.input.spec(), placement, key)
+
+    def train(self, folder: Path, **options: Any) -> Outcome:
+        """Trains to the end, or until a signal; continues a run that is already in the folder."""
+        return Loop(self, folder, **options).run()
+
+
+def _with_vocabulary(model: Any, size: int) -> Any:
+    """Tells the model how many tokens the input has, unless it says so itself."""
+    if "vocab_size" not in model.fields():
+        return model
+    if model.vocab_size is REQUIRED:
+        return model.clone(vocab_size=size)
+    if model.vocab_size < size:
+        raise ConfigError(
+            f"model.vocab_size: the tokenizer has {size} tokens, but the model only {model.vocab_size}. "
+            "Leave model.vocab_size out, or make it at least as large."
+        )
+    return model
+
+
+def _check_batch(spec: Any, placement: Placement) -> None:
+    tokens = spec.tokens
+    placement.sharding(tokens.axes, tokens.shape, "input.batch_size (the global batch)")
