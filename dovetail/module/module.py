@@ -81,6 +81,8 @@ class Module(Part):
         frame = self._writing("add_summary", name)
         is_typed = hasattr(value, "merge") and hasattr(value, "reduce")
         summary = value if is_typed else Mean(_precise(value) * weight, _precise(weight))
+        # A figure to look at must not pull on the parameters (and pmax has no derivative).
+        summary = jax.lax.stop_gradient(summary)
         merge_into(frame.scope.outputs.summaries, {frame.local(name): summary})
 
     def add_output(self, name: str, value: Any) -> None:
