@@ -16,6 +16,7 @@ from dovetail.config.base import Config
 from dovetail.config.errors import ConfigError
 from dovetail.config.fields import field_hints
 from dovetail.config.provenance import here
+from dovetail.config.required import REQUIRED
 from dovetail.config.traverse import check_kind, kind_name, matches, nothing_found
 from dovetail.config.typecheck import check, describe_value
 from dovetail.config.values import CONTAINERS, is_config_class, items_of, join, rebuilt
@@ -137,8 +138,8 @@ def _successor(old: Config[Any], new: New, report: Report) -> Config[Any]:
     if receiver:
         result.set_value(receiver, old, here())
     for name, value in old.explicit().items():
-        if name in (receiver, *new.explicit()):
-            continue  # what the new config says itself stands
+        if value is REQUIRED or name in (receiver, *new.explicit()):
+            continue  # there is nothing to carry, or the new config says it itself
         if _fits(result, name, value):
             result.set_value(name, value, old.get_origin(name) or here())
         elif not receiver:

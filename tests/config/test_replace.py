@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import pytest
 
 from dovetail.config import (
+    REQUIRED,
     ConfigError,
     Part,
     collect_reports,
@@ -75,6 +76,11 @@ class TestReplace:
             result = replace(Model.Config(layer=old), FeedForward, Simple.Config(width=1))
         assert result.layer.width == 1
         assert reports[0].homeless == []
+
+    def test_required_is_no_value_to_carry_over(self) -> None:
+        config = Model.Config(layer=FeedForward.Config(width=REQUIRED, rate=REQUIRED))
+        result = replace(config, FeedForward, Simple.Config(), strict=True)
+        assert result.layer == Simple.Config()
 
     def test_defaults_are_not_carried_over(self) -> None:
         assert replace(Model.Config(), FeedForward, Simple.Config()).layer.width == 1
