@@ -215,6 +215,19 @@ class TestNames:
             FeedForward.Config(activation=json.JSONEncoder.encode)
         )
 
+    def test_a_function_that_is_defined_again_is_called_anew(self) -> None:
+        def remade(x: int = 1) -> int:
+            return x
+
+        def again(y: int = 2) -> int:
+            return y
+
+        for function in (remade, again):
+            function.__module__, function.__qualname__ = "tests.remade", "remade"
+            register_function(function)
+        assert config_for(again).build() == 2
+        assert config_for(again, y=3).build() == 3
+
     def test_function_configs_have_no_fields_of_their_own_class(self) -> None:
         assert FunctionConfig.fields() == {}
 

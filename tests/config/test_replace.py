@@ -254,3 +254,9 @@ def test_visit_yields_parents_first_with_paths() -> None:
     assert paths[:3] == ["", "layer", "layer.up"]
     assert paths.index("pair.1") < paths.index("pair.1.expert") < paths.index("pair.1.expert.up")
     assert {value_at(tree(), path).tree_path() for path in paths[1:]} == set(paths[1:])
+
+
+def test_visit_finds_what_was_appended_in_place() -> None:
+    config = tree()
+    config.layers.append(Simple.Config(width=5))
+    assert "layers.2" in [path for path, _ in visit(config)]
