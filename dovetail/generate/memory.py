@@ -1,0 +1,52 @@
+"""with_memory(): the model as it was trained, with something to remember earlier tokens by."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from dovetail.config import Config, ConfigError, replace, select, visit
+from dovetail.kernels.attention import Mask
+from dovetail.layers import ContiguousMemory, NoMemory
+
+C = TypeVar("C", bound=Config[Any])
+
+
+def with_memory(model: C, length: int, memory: Config[Any] | None = None) -> C:
+    """Returns the config of the same model, decoding: every `NoMemory` becomes a memory.
+
+    No memory has parameters, so the trained ones fit as they are.
+
+    Args:
+        model: the config that was trained; it is not changed.
+        length: how many tokens of each sequence fit.
+        memory: the memory's config, which has a field `length`; contiguous, unless it is given.
+    """
+    if length < 1:
+        raise ConfigError(f"length: a memory holds at least 1 token, got {length}.")
+    if not len(select(model, NoMemory)):
+        raise ConfigError(
+            f"{type(model).display_name()}: there is no NoMemory in this config to replace by a "
+            "memory. Give the config that was trained, in which every part that mixes tokens along "
+            "the sequence has `memory=NoMemory.Config()`."
+        )
+    _check_masks(model)
+    memory = ContiguousMemory.Config() if memory is None else memory
+    return replace(model, NoMemory, memory.clone(length=length))
+
+
+def _check_masks(model: Config[Any]) -> None:
+    """Refuses masks that let a token see later ones: when decoding, those do not exist yet."""
+    outermost = ""
+    for path, found in visit(model):
+        if outermost and path.startswith(f"{outermost}."):
+            continue  # part of a mask that was judged as a whole
+        built = type(found).builds()
+        if built is None or not issubclass(built, Mask):
+            continue
+        outermost = path
+        mask: Mask = found.build()
+        if not mask.causal:
+            raise ConfigError(
+                f"{path}: {mask} lets tokens see later ones, so this model cannot be decoded token "
+                "by token. Use a causal mask."
+            )

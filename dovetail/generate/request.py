@@ -1,0 +1,137 @@
+"""What one call asks for, checked: prompts that fit, tokens that exist, stops that can occur."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.config import ConfigError
+from dovetail.generate.interfaces import Prompt, Tokenizer
+
+_SHORTEST_PADDING = 16
+_FEWEST_STOPS = 4
+
+
+@dataclass(frozen=True)
+class Request:
+    """Checked prompts, and when to stop."""
+
+    prompts: list[NDArray[np.int32]]
+    max_new_tokens: int
+    stop_tokens: frozenset[int]
+    stop_texts: tuple[str, ...]
+    seed: int
+
+    def padded(self, length: int, row_multiple: int) -> tuple[NDArray[np.int32], ...]:
+        """Returns tokens [B, P], lengths [B], tokens to make [B] and stop tokens [N].
+
+        Shapes are powers of two (the prompts' at most `length`), so that few programs are compiled.
+        """
+        rows = power_of_two(len(self.prompts))
+        rows += -rows % row_multiple
+        longest = max(len(prompt) for prompt in self.prompts)
+        tokens_BP = np.zeros(
+            (rows, min(power_of_two(longest, _SHORTEST_PADDING), length)), np.int32
+        )
+        lengths_B, new_B = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
+        for row, prompt in enumerate(self.prompts):
+            tokens_BP[row, : len(prompt)] = prompt
+            lengths_B[row], new_B[row] = len(prompt), self.max_new_tokens
+        # No token has a negative id, so -1 stops nothing.
+        stops_N = np.full(power_of_two(len(self.stop_tokens), _FEWEST_STOPS), -1, np.int32)
+        stops_N[: len(self.stop_tokens)] = sorted(self.stop_tokens)
+        return tokens_BP, lengths_B, new_B, stops_N
+
+
+def checked_request(
+    prompts: Sequence[Prompt],
+    *,
+    max_new_tokens: int,
+    stop_tokens: Iterable[int],
+    stop_texts: Sequence[str],
+    seed: int,
+    vocab_size: int,
+    length: int,
+    tokenizer: Tokenizer | None,
+) -> Request:
+    """Returns the request, or raises a ConfigError that says what is wrong with it."""
+    if isinstance(prompts, str):
+        raise ConfigError(
+            f"prompts: expected a list of prompts, got one text. Write [{prompts!r}]."
+        )
+    if max_new_tokens < 1:
+        raise ConfigError(f"max_new_tokens: expected 1 or more, got {max_new_tokens}.")
+    checked = []
+    for index, prompt in enumerate(prompts):
+        tokens = _tokens(prompt, f"prompts[{index}]", vocab_size, tokenizer)
+        _check_room(len(tokens), max_new_tokens, length, f"prompts[{index}]")
+        checked.append(tokens)
+    stops = frozenset(int(token) for token in stop_tokens)
+    for token in stops:
+        if not 0 <= token < vocab_size:
+            raise ConfigError(
+                f"stop_tokens: {token} can never be generated; the model's ids are 0 to "
+                f"{vocab_size - 1}."
+            )
+    _check_stop_texts(stop_texts, tokenizer)
+    return Request(checked, max_new_tokens, stops, tuple(stop_texts), seed)
+
+
+def power_of_two(number: int, least: int = 1) -> int:
+    """Returns the smallest power of two that is not below a number."""
+    return max(least, 1 << max(number - 1, 0).bit_length())
+
+
+def _tokens(
+    prompt: Prompt, where: str, vocab_size: int, tokenizer: Tokenizer | None
+) -> NDArray[np.int32]:
+    if isinstance(prompt, str):
+        if tokenizer is None:
+            raise ConfigError(
+                f"{where}: the prompt is text, but this generator has no tokenizer. Build it with "
+                "Generator(..., tokenizer=...), or give token ids."
+            )
+        prompt = tokenizer.encode(prompt)
+    tokens = np.asarray(prompt)
+    if tokens.ndim != 1 or not tokens.size:
+        got = "nothing" if not tokens.size else f"an array of shape {tokens.shape}"
+        raise ConfigError(
+            f"{where}: expected at least one token, got {got}. To begin from nothing, give the "
+            "token that stands between documents (the tokenizer's end of text)."
+        )
+    if tokens.dtype.kind not in "iu":
+        raise ConfigError(f"{where}: expected token ids (integers), got {tokens.dtype}.")
+    outside = tokens[(tokens < 0) | (tokens >= vocab_size)]
+    if outside.size:
+        raise ConfigError(
+            f"{where}: token {outside[0]} is not in the model's vocabulary, whose ids are 0 to "
+            f"{vocab_size - 1}. Use the tokenizer that the model was trained with."
+        )
+    return tokens.astype(np.int32)
+
+
+def _check_room(prompt: int, new: int, length: int, where: str) -> None:
+    if prompt + new > length:
+        room = length - prompt
+        shorter = f"lower max_new_tokens to {room}" if room > 0 else "shorten the prompt"
+        raise ConfigError(
+            f"{where}: {prompt} tokens and {new} new ones make {prompt + new}, but the memory "
+            f"holds {length}. Build the generator with length={prompt + new}, or {shorter}."
+        )
+
+
+def _check_stop_texts(stop_texts: Sequence[str], tokenizer: Tokenizer | None) -> None:
+    if isinstance(stop_texts, str):
+        raise ConfigError(f"stop_texts: expected several texts, got one. Write [{stop_texts!r}].")
+    if not all(stop_texts):
+        raise ConfigError(
+            "stop_texts: an empty text would stop before the first token. Leave it out."
+        )
+    if stop_texts and tokenizer is None:
+        raise ConfigError(
+            "stop_texts: this generator has no tokenizer, so it makes no text. Build it with "
+            "Generator(..., tokenizer=...), or use stop_tokens."
+        )
