@@ -1,0 +1,70 @@
+"""What is held to "step by step = all at once": a new memory, mixer or model is added here."""
+
+from typing import Any
+
+from dovetail.config import Config, config_for, replace
+from dovetail.kernels.attention import SlidingWindow
+from dovetail.layers import (
+    Attention,
+    ContiguousMemory,
+    NoPositions,
+    Pattern,
+    PostNorm,
+    PreNorm,
+    SandwichNorm,
+    Stack,
+    TransformerBlock,
+)
+from dovetail.layers import FeedForward as GatedFeedForward
+from dovetail.models import CausalLM, llama
+
+WIDTH = 32
+LENGTH = 48
+VOCABULARY = 96
+
+MEMORIES: dict[str, Config[Any]] = {
+    "contiguous": ContiguousMemory.Config(),
+}
+
+# Anything that maps [B, S, E] to [B, S, E] and mixes tokens along the sequence.
+MIXERS: dict[str, Config[Any]] = {
+    "attention": Attention.Config(num_heads=4),
+    "grouped": Attention.Config(num_heads=4, num_kv_heads=2),
+    "one key-value head": Attention.Config(num_heads=4, num_kv_heads=1, scale=0.5),
+    "explicit head width": Attention.Config(num_heads=3, head_width=6),
+    "sliding window": Attention.Config(num_heads=4, mask=config_for(SlidingWindow, window=3)),
+    "no positions": Attention.Config(num_heads=4, positions=NoPositions.Config()),
+}
+
+
+def _block(mixer: Config[Any], residual: Config[Any]) -> TransformerBlock.Config:
+    return TransformerBlock.Config(
+        attention=mixer,
+        attention_residual=residual,
+        feed_forward=GatedFeedForward.Config(hidden=40),
+        feed_forward_residual=residual,
+    )
+
+
+_GROUPED = _block(MIXERS["grouped"], PreNorm.Config())
+
+LAYERS: dict[str, Config[Any]] = {
+    **MIXERS,
+    "pre-norm block": _GROUPED,
+    "post-norm block": _block(MIXERS["grouped"], PostNorm.Config()),
+    "sandwich-norm block": _block(MIXERS["grouped"], SandwichNorm.Config()),
+    "stack": Stack.Config(num_layers=3, layer=_GROUPED),
+    "unrolled stack": Stack.Config(num_layers=3, layer=_GROUPED, unroll=3),
+    "stack of a pattern": Stack.Config(
+        num_layers=2,
+        layer=Pattern.Config(layers=(_GROUPED, _block(MIXERS["no positions"], PreNorm.Config()))),
+    ),
+}
+
+_SIZES = {"vocab_size": VOCABULARY, "width": WIDTH, "num_layers": 2, "num_heads": 4, "hidden": 40}
+
+MODELS: dict[str, CausalLM.Config] = {
+    "llama": llama(**_SIZES),
+    "grouped, tied": llama(**_SIZES, num_kv_heads=2, tied=True),
+    "hybrid": replace(llama(**_SIZES), Stack, LAYERS["stack of a pattern"]),
+}
