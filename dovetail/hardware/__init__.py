@@ -1,0 +1,17 @@
+"""Hardware: what chips can do, as plain data. Importing it imports no JAX."""
+
+from dovetail.hardware.catalogue import CHIPS, chip_for_device, chip_named
+from dovetail.hardware.chip import PRECISIONS, Chip
+from dovetail.hardware.cpu import cpu_cores, cpu_model, measured_cpu, user_cache_folder
+
+__all__ = [
+    "CHIPS",
+    "PRECISIONS",
+    "Chip",
+    "chip_for_device",
+    "chip_named",
+    "cpu_cores",
+    "cpu_model",
+    "measured_cpu",
+    "user_cache_folder",
+]

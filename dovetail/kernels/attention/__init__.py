@@ -1,0 +1,36 @@
+"""Attention: the op, its masks and its implementations, in the order in which they are tried."""
+
+from dovetail.config import register_function
+from dovetail.kernels.attention.masks import (
+    Both,
+    Causal,
+    Either,
+    Full,
+    Mask,
+    Prefix,
+    SlidingWindow,
+)
+from dovetail.kernels.attention.op import attention, attention_op
+
+# isort: split
+# Each of these registers itself: the first that supports a call runs it.
+from dovetail.kernels.attention import reference as _reference
+
+# isort: split
+from dovetail.kernels.attention import blockwise as _blockwise
+
+for _mask in (Both, Causal, Either, Full, Prefix, SlidingWindow):
+    register_function(f"{__name__}:{_mask.__name__}")  # so that config text may name it
+
+__all__ = [
+    "Both",
+    "Causal",
+    "Either",
+    "Full",
+    "Mask",
+    "Prefix",
+    "SlidingWindow",
+    "attention",
+    "attention_op",
+]
+del _blockwise, _reference

@@ -1,0 +1,136 @@
+"""The attention op: the typed front that layers call, and the list of implementations behind it.
+
+B batch, S queries, T keys, H heads, K key-value heads, D head width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dovetail.kernels.attention.masks import Mask
+from dovetail.kernels.registry import Op
+
+attention_op = Op("attention")
+
+# What every implementation tags its output with, so that a remat policy can keep it. It is done
+# in there because one with its own backward pass needs the tag on what that pass reads.
+OUTPUT_TAG = "attention_output"
+
+
+def attention(
+    query_BSHD: jax.Array,
+    key_BTKD: jax.Array,
+    value_BTKD: jax.Array,
+    *,
+    mask: Mask,
+    query_positions_BS: jax.Array,
+    key_positions_BT: jax.Array,
+    query_segments_BS: jax.Array | None = None,
+    key_segments_BT: jax.Array | None = None,
+    aligned: bool,
+    scale: float | None = None,
+) -> jax.Array:
+    """Mixes values by how well their keys fit each query.
+
+    Args:
+        query_BSHD: the queries. H is a multiple of K; heads in a row share a key-value head.
+        key_BTKD: the keys.
+        value_BTKD: the values.
+        mask: which keys a query may see, judged by their positions.
+        query_positions_BS: the position of each query within its segment.
+        key_positions_BT: the position of each key within its segment.
+        query_segments_BS: if given, a query sees keys of its own segment only, and segment 0
+            (padding) sees nothing and is seen by nothing.
+        key_segments_BT: the segments of the keys; given together with those of the queries.
+        aligned: promises that S = T, that query i and key i are the same token of the same row, and
+            that positions rise by one or more from token to token within a segment. Then under a
+            causal mask no query sees a key of a higher index, and a kernel may skip by index.
+        scale: what scores are multiplied with; None means 1 / sqrt(D).
+
+    Returns:
+        [B, S, H, D] in the dtype of the queries. A query that sees no key gets zeros. The softmax
+        is computed in float32 whatever the dtype of the inputs.
+    """
+    arguments: dict[str, Any] = {
+        "mask": mask,
+        "query_positions_BS": query_positions_BS,
+        "key_positions_BT": key_positions_BT,
+        "query_segments_BS": query_segments_BS,
+        "key_segments_BT": key_segments_BT,
+        "aligned": aligned,
+    }
+    _check(query_BSHD, key_BTKD, value_BTKD, **arguments)
+    arguments["scale"] = query_BSHD.shape[-1] ** -0.5 if scale is None else scale
+    mixed_BSHD: jax.Array = attention_op(query_BSHD, key_BTKD, value_BTKD, **arguments)
+    return mixed_BSHD
+
+
+def allowed_pairs(
+    mask: Mask,
+    query_positions: jax.Array,
+    key_positions: jax.Array,
+    query_segments: jax.Array | None,
+    key_segments: jax.Array | None,
+    query_index: jax.Array | None = None,
+    key_index: jax.Array | None = None,
+) -> jax.Array:
+    """Returns which queries may see which keys: what implementations share of the op's meaning.
+
+    All arguments broadcast together. Indices are given where the call is aligned.
+    """
+    allowed = mask.allowed(query_positions, key_positions)
+    if query_index is not None and key_index is not None and mask.causal:
+        allowed &= key_index <= query_index
+    if query_segments is not None and key_segments is not None:
+        allowed &= (query_segments == key_segments) & (query_segments != 0)
+    return allowed
+
+
+def _check(
+    query_BSHD: jax.Array,
+    key_BTKD: jax.Array,
+    value_BTKD: jax.Array,
+    *,
+    query_positions_BS: jax.Array,
+    key_positions_BT: jax.Array,
+    query_segments_BS: jax.Array | None,
+    key_segments_BT: jax.Array | None,
+    aligned: bool,
+    **_: Any,
+) -> None:
+    if query_BSHD.ndim != 4 or key_BTKD.ndim != 4:
+        raise _wrong("four axes", f"query {query_BSHD.shape} and key {key_BTKD.shape}")
+    batch, queries, heads, width = query_BSHD.shape
+    keys, kv_heads = key_BTKD.shape[1:3]
+    if key_BTKD.shape != (batch, keys, kv_heads, width) or value_BTKD.shape != key_BTKD.shape:
+        raise _wrong(
+            "key and value of one shape, with the batch and head width of the query",
+            f"query {query_BSHD.shape}, key {key_BTKD.shape} and value {value_BTKD.shape}",
+        )
+    if heads % kv_heads:
+        raise _wrong("heads that are a multiple of key-value heads", f"{heads} and {kv_heads}")
+    if aligned and queries != keys:
+        raise _wrong(
+            "as many keys as queries, since aligned=True says they are the same tokens",
+            f"{queries} queries and {keys} keys",
+        )
+    if (query_segments_BS is None) != (key_segments_BT is None):
+        given = "keys" if query_segments_BS is None else "queries"
+        raise _wrong("segments of both queries and keys, or of neither", f"those of {given} only")
+    for name, array, shape in (
+        ("query_positions_BS", query_positions_BS, (batch, queries)),
+        ("key_positions_BT", key_positions_BT, (batch, keys)),
+        ("query_segments_BS", query_segments_BS, (batch, queries)),
+        ("key_segments_BT", key_segments_BT, (batch, keys)),
+    ):
+        if array is not None and (
+            array.shape != shape or not jnp.issubdtype(array.dtype, jnp.integer)
+        ):
+            raise _wrong(f"{name} of shape {shape} and integers", f"{array.shape} {array.dtype}")
+
+
+def _wrong(expected: str, got: str) -> ValueError:
+    return ValueError(f"attention: expected {expected}, got {got}.")

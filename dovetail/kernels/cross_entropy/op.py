@@ -1,0 +1,80 @@
+"""The cross-entropy op: output layer and next-token loss as one, so that logits need not be kept.
+
+B batch, S sequence, E embed, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dovetail.kernels.registry import Op
+
+cross_entropy_op = Op("cross_entropy")
+
+
+class CrossEntropy(NamedTuple):
+    """Sums over all tokens, each times its weight. Divide by the sum of the weights for means.
+
+    Only `loss_sum` has a gradient; the others are statistics, and are constants to autodiff.
+
+    Attributes:
+        loss_sum: the loss to train on, with the z-loss in it.
+        nll_sum: the negative log-likelihood of the targets, in nats, without the z-loss.
+        correct_sum: how many targets have the highest logit of all (a tie counts).
+    """
+
+    loss_sum: jax.Array
+    nll_sum: jax.Array
+    correct_sum: jax.Array
+
+
+def cross_entropy(
+    x_BSE: jax.Array,
+    weight_VE: jax.Array,
+    targets_BS: jax.Array,
+    weights_BS: jax.Array,
+    *,
+    z_loss: float = 0.0,
+) -> CrossEntropy:
+    """Compares the targets with the logits `x @ weight.T`.
+
+    Args:
+        x_BSE: the vectors from which the tokens are told.
+        weight_VE: the output layer, a row for each token of the vocabulary.
+        targets_BS: the right tokens. What stands where the weight is 0 does not matter.
+        weights_BS: what each token counts.
+        z_loss: what the square of the log of the softmax's denominator counts, which keeps that
+            close to 1 (https://arxiv.org/abs/2204.02311).
+
+    Returns:
+        The sums, in float32: the softmax and all sums are, whatever the dtype of the inputs.
+    """
+    _check(x_BSE, weight_VE, targets_BS, weights_BS)
+    result: CrossEntropy = cross_entropy_op(x_BSE, weight_VE, targets_BS, weights_BS, z_loss=z_loss)
+    return result
+
+
+def _check(
+    x_BSE: jax.Array, weight_VE: jax.Array, targets_BS: jax.Array, weights_BS: jax.Array
+) -> None:
+    if x_BSE.ndim != 3 or weight_VE.ndim != 2 or x_BSE.shape[-1] != weight_VE.shape[-1]:
+        raise _wrong(
+            "x of [batch, sequence, embed] and weight of [vocabulary, embed]",
+            f"{x_BSE.shape} and {weight_VE.shape}",
+        )
+    for name, array, kind in (
+        ("targets_BS", targets_BS, jnp.integer),
+        ("weights_BS", weights_BS, jnp.floating),
+    ):
+        if array.shape != x_BSE.shape[:2] or not jnp.issubdtype(array.dtype, kind):
+            raise _wrong(
+                f"{name} of shape {x_BSE.shape[:2]} and {kind.__name__} dtype",
+                f"{array.shape} {array.dtype}",
+            )
+
+
+def _wrong(expected: str, got: str) -> ValueError:
+    return ValueError(f"cross_entropy: expected {expected}, got {got}.")

@@ -1,0 +1,252 @@
+"""The op registry: an op is an ordered list of implementations, and the first that can runs.
+
+A new implementation is a new file that registers itself:
+
+    @attention_op.register("splash", platforms=("tpu",), supports=_supports, before="blockwise")
+    def splash(query_BSHD, ...): ...
+
+The choice is made while JAX traces, from shapes and static arguments, so it costs nothing when the
+program runs; for the same reason a function that `jax.jit` has already compiled keeps its choice.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+
+from dovetail.config import ConfigError, did_you_mean
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class SlowKernelWarning(UserWarning):
+    """A slow implementation runs because no fast one can."""
+
+
+class SlowKernelError(RuntimeError):
+    """A slow implementation would run, and `strict()` forbids it."""
+
+
+class Choice(NamedTuple):
+    """Which implementation an op chose on a platform, and why not those before it."""
+
+    op: str
+    implementation: str
+    platform: str
+    refusals: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Writes `attention: blockwise (cpu)`, with the reasons against faster ones if any."""
+        reasons = "".join(f"; not {refusal}" for refusal in self.refusals)
+        return f"{self.op}: {self.implementation} ({self.platform}{reasons})"
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute an op.
+
+    `supports` and `slow` get the arguments of the call. `supports` answers None for yes, or the
+    reason why not; `slow` says whether running this one is worth a warning.
+    """
+
+    name: str
+    run: Callable[..., Any]
+    platforms: tuple[str, ...] | None
+    supports: Callable[..., str | None]
+    slow: Callable[..., bool]
+
+    def refusal(self, platform: str, *args: Any, **kwargs: Any) -> str | None:
+        """Returns why this implementation cannot take the call, or None if it can."""
+        if self.platforms is not None and platform not in self.platforms:
+            return f"it runs on {' and '.join(self.platforms)} only"
+        return self.supports(*args, **kwargs)
+
+
+class Op:
+    """An operation with several implementations, tried in order."""
+
+    def __init__(self, name: str) -> None:
+        """Adds the op to those that `prefer()` and `choices()` know."""
+        self.name = name
+        self._implementations: tuple[Implementation, ...] = ()
+        with _lock:
+            _ops[name] = self
+
+    @property
+    def implementations(self) -> tuple[Implementation, ...]:
+        """The implementations, in the order in which they are tried."""
+        return self._implementations
+
+    def register(
+        self,
+        name: str,
+        *,
+        platforms: tuple[str, ...] | None = None,
+        supports: Callable[..., str | None] = lambda *_, **__: None,
+        slow: Callable[..., bool] = lambda *_, **__: False,
+        before: str | None = None,
+    ) -> Callable[[F], F]:
+        """Returns a decorator that adds an implementation.
+
+        Args:
+            name: what `prefer()` and `choices()` call it.
+            platforms: where it runs, as `jax.default_backend()` names them; None means everywhere.
+            supports: answers None for a call that it can take, or the reason why not.
+            slow: says for which calls running it is worth a warning.
+            before: the implementation that it takes precedence over; None means last.
+        """
+
+        def add(function: F) -> F:
+            made = Implementation(name, function, platforms, supports, slow)
+            with _lock:
+                others = [other for other in self._implementations if other.name != name]
+                names = [other.name for other in others]
+                if before is not None and before not in names:
+                    raise ValueError(_unknown(self, before, names))
+                others.insert(len(others) if before is None else names.index(before), made)
+                self._implementations = tuple(others)
+            return function
+
+        return add
+
+    def choose(self, *args: Any, **kwargs: Any) -> Implementation:
+        """Returns the implementation for a call, and records the choice."""
+        wanted = _preferred.get().get(self.name)
+        if wanted is not None:
+            return self._forced(wanted, *args, **kwargs)
+        platform = current_platform()
+        refusals: list[str] = []
+        for implementation in self._implementations:
+            refusal = implementation.refusal(platform, *args, **kwargs)
+            if refusal is None:
+                choice = Choice(self.name, implementation.name, platform, tuple(refusals))
+                _note(choice, is_slow=implementation.slow(*args, **kwargs))
+                return implementation
+            refusals.append(f"{implementation.name}, because {refusal}")
+        raise ValueError(
+            f"{self.name}: no implementation can take this call on {platform}. "
+            + "".join(f"Not {refusal}. " for refusal in refusals)
+            + "Change the call, or register an implementation that takes it."
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the first implementation that can take the call."""
+        return self.choose(*args, **kwargs).run(*args, **kwargs)
+
+    def named(self, name: str) -> Implementation:
+        """Returns an implementation by name."""
+        for implementation in self._implementations:
+            if implementation.name == name:
+                return implementation
+        raise ConfigError(_unknown(self, name, [one.name for one in self._implementations]))
+
+    def _forced(self, name: str, *args: Any, **kwargs: Any) -> Implementation:
+        implementation = self.named(name)
+        refusal = implementation.refusal(current_platform(), *args, **kwargs)
+        if refusal is not None:
+            raise ValueError(
+                f"{self.name}: prefer({self.name}={name!r}) is in force, but it cannot take this "
+                f"call: {refusal}. Leave the choice to the op, or prefer another one."
+            )
+        return implementation
+
+
+def choices() -> list[str]:
+    """Returns what this process's ops have chosen so far, one line an op, choice and platform.
+
+    What `prefer()` forced is left out: there was no choice to report.
+    """
+    with _lock:
+        return [str(choice) for choice in _choices.values()]
+
+
+def forget_choices() -> None:
+    """Clears what was recorded and warned of, as at the start of another run."""
+    with _lock:
+        _choices.clear()
+        _warned.clear()
+
+
+def current_platform() -> str:
+    """Returns the platform that ops choose for: the default backend, or the target's."""
+    return _platform.get() or jax.default_backend()
+
+
+@contextmanager
+def target_platform(platform: str) -> Iterator[None]:
+    """Makes ops choose for another platform, as in planning for a device that is not there."""
+    with _set(_platform, platform):
+        yield
+
+
+@contextmanager
+def strict(on: bool = True) -> Iterator[None]:
+    """Makes a fall-back to a slow implementation an error instead of a warning."""
+    with _set(_strict, on):
+        yield
+
+
+@contextmanager
+def prefer(**implementations: str) -> Iterator[None]:
+    """Forces implementations, each by its name: `attention="reference"`. For tests and figures."""
+    for op_name, name in implementations.items():
+        if op_name not in _ops:
+            raise ConfigError(
+                f"prefer({op_name}={name!r}): there is no op {op_name!r}. "
+                + did_you_mean(op_name, sorted(_ops))
+            )
+        _ops[op_name].named(name)
+    with _set(_preferred, MappingProxyType({**_preferred.get(), **implementations})):
+        yield
+
+
+T = TypeVar("T")
+
+_lock = threading.RLock()
+_ops: dict[str, Op] = {}
+_choices: dict[tuple[str, str, str], Choice] = {}
+_warned: set[tuple[str, str, str]] = set()
+_platform: ContextVar[str | None] = ContextVar("dovetail_platform", default=None)
+_strict: ContextVar[bool] = ContextVar("dovetail_strict", default=False)
+_preferred: ContextVar[Mapping[str, str]] = ContextVar(
+    "dovetail_preferred", default=MappingProxyType({})
+)
+
+
+def _note(choice: Choice, is_slow: bool) -> None:
+    key = choice[:3]
+    message = (
+        f"{choice.op}: the slow {choice.implementation!r} implementation runs on "
+        f"{choice.platform}. " + "".join(f"Not {refusal}. " for refusal in choice.refusals)
+    )
+    if is_slow and _strict.get():
+        raise SlowKernelError(message + "strict() is in force, so this is an error.")
+    with _lock:
+        _choices.setdefault(key, choice)
+        first = key not in _warned
+        if is_slow:
+            _warned.add(key)
+    if is_slow and first:
+        # Up past _note, choose, __call__ and the op's typed front, to whoever called the op.
+        warnings.warn(message + "Expect low speed.", SlowKernelWarning, stacklevel=5)
+
+
+@contextmanager
+def _set(variable: ContextVar[T], value: T) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def _unknown(op: Op, name: str, known: list[str]) -> str:
+    return f"{op.name}: there is no implementation {name!r}. " + did_you_mean(name, known)
