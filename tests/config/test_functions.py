@@ -225,7 +225,7 @@ class TestNames:
         for function in (remade, again):
             function.__module__, function.__qualname__ = "tests.remade", "remade"
             register_function(function)
-        assert config_for(again).build() == 2
+            assert config_for(function).build() == (1 if function is remade else 2)
         assert config_for(again, y=3).build() == 3
 
     def test_function_configs_have_no_fields_of_their_own_class(self) -> None:
