@@ -1,8 +1,9 @@
 """How far is Dovetail's training step from one written by hand?
 
-Both train the same small Llama-style model with AdamW, clipping, a guard against non-finite gradients and the
-same metrics. The floor calls the same attention and loss kernels; the plain step is what people write first: full
-attention and all logits at once. Steps are interleaved, so that noise of the machine meets all alike.
+Both train the same small Llama-style model with AdamW, clipping, a guard against non-finite
+gradients and the same metrics. The floor calls the same attention and loss kernels; the plain step
+is what people write first: full attention and all logits at once. Steps are interleaved, so that
+noise of the machine meets all alike.
 
     python benchmarks/floor.py
     python benchmarks/floor.py --pairs 5 --width 128     # a quick look
@@ -62,7 +63,9 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     for name, value in {
         "pairs": 30,
         "width": 256,
@@ -117,14 +120,20 @@ def _program_facts(compiled: Any) -> dict[str, int]:
     text = compiled.as_text()
     memory = compiled.memory_analysis()
     return {
-        "matmuls": len(re.findall(r" dot\(|__onednn\$matmul|custom_call_target=\"[^\"]*[Mm]atmul", text)),
+        "matmuls": len(
+            re.findall(r" dot\(|__onednn\$matmul|custom_call_target=\"[^\"]*[Mm]atmul", text)
+        ),
         "loops": len(re.findall(r" while\(", text)),
-        "collectives": len(re.findall(r" (?:all-reduce|all-gather|reduce-scatter|all-to-all)\(", text)),
+        "collectives": len(
+            re.findall(r" (?:all-reduce|all-gather|reduce-scatter|all-to-all)\(", text)
+        ),
         "bytes": memory.temp_size_in_bytes + memory.argument_size_in_bytes,
     }
 
 
-def _time(steps: dict[str, Any], batch: Any, pairs: int) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+def _time(
+    steps: dict[str, Any], batch: Any, pairs: int
+) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """Runs the steps in turn; each is timed from call to result."""
     states = {name: state for name, (_, state) in steps.items()}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
@@ -136,18 +145,26 @@ def _time(steps: dict[str, Any], batch: Any, pairs: int) -> tuple[dict[str, np.n
             states[name], report = jax.block_until_ready(steps[name][0](states[name], batch))
             seconds[name].append(time.perf_counter() - before)
             losses[name] = float(report.loss if name == "dovetail" else report["loss"])
-        print(f"round {round_number:>3}  " + "  ".join(f"{n} {s[-1]:.3f} s" for n, s in seconds.items()))
+        print(
+            f"round {round_number:>3}  "
+            + "  ".join(f"{n} {s[-1]:.3f} s" for n, s in seconds.items())
+        )
     # The first round warms up caches and allocator.
     return {name: np.asarray(values[1:]) for name, values in seconds.items()}, losses
 
 
-def _report(programs: dict[str, Any], seconds: dict[str, np.ndarray], losses: dict[str, float]) -> None:
+def _report(
+    programs: dict[str, Any], seconds: dict[str, np.ndarray], losses: dict[str, float]
+) -> None:
     ours, floor, plain = programs["dovetail"], programs["floor"], programs["plain"]
     ratio, interval = _ratio(seconds["dovetail"], seconds["floor"])
     plain_ratio, plain_interval = _ratio(seconds["dovetail"], seconds["plain"])
     print(f"losses after the last step: {losses}")
-    print(f"time against the floor: {ratio:.3f}, 95% interval {interval[0]:.3f} to {interval[1]:.3f}")
-    print(f"time against a plain step: {plain_ratio:.3f} ({plain_interval[0]:.3f} to {plain_interval[1]:.3f})")
+    print(
+        f"time against the floor: {ratio:.3f}, 95% interval {interval[0]:.3f} to {interval[1]:.3f}"
+    )
+    low, high = plain_interval
+    print(f"time against a plain step: {plain_ratio:.3f}, {low:.3f} to {high:.3f}")
     result = {
         "step_time_ratio": round(ratio, 4),
         "interval": [round(value, 4) for value in interval],

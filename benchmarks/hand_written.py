@@ -1,7 +1,8 @@
 """A Llama-style training step written by hand: no modules, no configs, just functions on arrays.
 
-It takes the same parameters as Dovetail's model (a flat dict), so that both can start from the same values. The
-fast one calls the same two kernels as Dovetail; the plain one is what most people would write.
+It takes the same parameters as Dovetail's model (a flat dict), so that both can start from the same
+values. The fast one calls the same two kernels as Dovetail; the plain one is what most people would
+write.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def make_step(sizes: Sizes, fast: bool) -> Any:
     def step(state: dict[str, Any], batch: Any) -> tuple[dict[str, Any], dict[str, jax.Array]]:
         def objective(params: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
             x = _forward(params, batch, sizes, fast)
-            total = (_fused_loss if fast else _plain_loss)(x, params["decoder/embedding/weight"], batch)
+            total = (_fused_loss if fast else _plain_loss)(
+                x, params["decoder/embedding/weight"], batch
+            )
             weight = batch.loss_weights.sum()
             return total / weight, weight
 
@@ -61,11 +64,18 @@ def make_step(sizes: Sizes, fast: bool) -> Any:
     return step
 
 
-def _adamw(state: dict[str, Any], grads: dict[str, jax.Array], norm: jax.Array, good: jax.Array) -> Any:
+def _adamw(
+    state: dict[str, Any], grads: dict[str, jax.Array], norm: jax.Array, good: jax.Array
+) -> Any:
     scale = jnp.minimum(1.0, CLIP / (norm + 1e-16))
     count = state["step"] + 1
     first, second = 1 - B1**count, 1 - B2**count
-    new: dict[str, Any] = {"step": jnp.where(good, count, state["step"]), "params": {}, "m": {}, "v": {}}
+    new: dict[str, Any] = {
+        "step": jnp.where(good, count, state["step"]),
+        "params": {},
+        "m": {},
+        "v": {},
+    }
     for path, grad in grads.items():
         old, old_m, old_v = state["params"][path], state["m"][path], state["v"][path]
         grad = grad * scale

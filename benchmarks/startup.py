@@ -1,7 +1,8 @@
 """How long until something happens? Help, a config, and the first finished step of tiny-lm.
 
-Every figure is the best of several whole processes; the first step is timed from process start to the first line
-of metrics.jsonl, once with an empty compilation cache and then with a full one. The data is prepared beforehand.
+Every figure is the best of several whole processes; the first step is timed from process start to
+the first line of metrics.jsonl, once with an empty compilation cache and then with a full one. The
+data is prepared beforehand.
 
     python benchmarks/startup.py
 """

@@ -1,8 +1,8 @@
 """Print the tab completion for your shell.
 
-  eval "$(dovetail completion bash)"      in ~/.bashrc
-  eval "$(dovetail completion zsh)"       in ~/.zshrc
-  dovetail completion fish | source       in config.fish
+eval "$(dovetail completion bash)"      in ~/.bashrc
+eval "$(dovetail completion zsh)"       in ~/.zshrc
+dovetail completion fish | source       in config.fish
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the code that the shell evaluates."""
-    import argcomplete
+    from argcomplete.shell_integration import shellcode
 
-    print(argcomplete.shellcode(["dovetail"], shell=arguments.shell))
+    print(shellcode(["dovetail"], shell=arguments.shell))
     return 0

@@ -1,9 +1,9 @@
 """Show, compare and list experiments.
 
-  dovetail config list
-  dovetail config show tiny-lm --why
-  dovetail config diff tiny-lm small-lm
-  dovetail config params tiny-lm
+dovetail config list
+dovetail config show tiny-lm --why
+dovetail config diff tiny-lm small-lm
+dovetail config params tiny-lm
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show = actions.add_parser("show", help="the whole tree of an experiment")
     add_experiment_arguments(show)
     show.add_argument("--why", action="store_true", help="say which line of code set each value")
-    show.add_argument("--text", action="store_true", help="only what differs from defaults, as kept in runs")
+    show.add_argument(
+        "--text", action="store_true", help="only what differs from defaults, as kept in runs"
+    )
     show.set_defaults(handler=_show)
     compare = actions.add_parser("diff", help="what differs between two experiments")
     for side in ("experiment", "other"):

@@ -2,8 +2,8 @@
 
   dovetail data prepare tiny-lm
 
-Reads the corpus of an experiment, trains its tokenizer and writes the token store, once. Training does the same
-by itself when it is needed.
+Reads the corpus of an experiment, trains its tokenizer and writes the token store, once. Training
+does the same by itself when it is needed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def _prepare(arguments: argparse.Namespace) -> int:
         return 0
     for name, split in prepared.splits.items():
         print(
-            f"{name:<9} {split.documents:>6,} documents  {size(split.bytes):>8}  {count(split.tokens):>6} tokens"
+            f"{name:<9} {split.documents:>6,} documents  "
+            f"{size(split.bytes):>8}  {count(split.tokens):>6} tokens"
         )
     print(f"{prepared.vocabulary} tokens in the vocabulary; in {prepared.folder}")
     return 0

@@ -6,14 +6,22 @@ import argparse
 import os
 import platform
 import shutil
-import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from dovetail.cli.output import print_json, size
 
-_PACKAGES = ("dovetail", "jax", "jaxlib", "optax", "orbax-checkpoint", "tokenizers", "numpy", "rich")
+_PACKAGES = (
+    "dovetail",
+    "jax",
+    "jaxlib",
+    "optax",
+    "orbax-checkpoint",
+    "tokenizers",
+    "numpy",
+    "rich",
+)
 _EXTRAS = {"libtpu": "tpu", "jax-cuda13-plugin": "cuda", "wandb": "wandb"}
 
 
@@ -41,14 +49,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _machine() -> dict[str, Any]:
-    from dovetail.runtime import cache_folder
+    from dovetail.hardware import user_cache_folder
 
-    cache = cache_folder()
+    cache = user_cache_folder()
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "cache_folder": str(cache),
         "cache_free_bytes": shutil.disk_usage(existing).free,
@@ -72,13 +82,13 @@ def _devices() -> dict[str, Any]:
 
 
 def _missing(facts: dict[str, Any]) -> list[str]:
-    missing = [f"pip install {name}" for name, version in facts["versions"].items() if version is None]
+    missing = [
+        f"pip install {name}" for name, version in facts["versions"].items() if version is None
+    ]
     if not facts["machine"]["cache_writable"]:
         missing.append(f"a writable {facts['machine']['cache_folder']} (or set XDG_CACHE_HOME)")
     if facts["machine"]["cache_free_bytes"] < 1e9:
         missing.append(f"room in {facts['machine']['cache_folder']}: less than 1 GB is free")
-    if sys.version_info < (3, 11):
-        missing.append("Python 3.11 or newer")
     if not Path(shutil.which("make") or "").is_file():
         missing.append("make (for `make test`; training does not need it)")
     return missing
@@ -86,7 +96,9 @@ def _missing(facts: dict[str, Any]) -> list[str]:
 
 def _print(facts: dict[str, Any]) -> None:
     machine, devices = facts["machine"], facts["devices"]
-    print(f"machine   {machine['system']}, {machine['cores']} cores, {size(machine['memory_bytes'])}")
+    print(
+        f"machine   {machine['system']}, {machine['cores']} cores, {size(machine['memory_bytes'])}"
+    )
     print(f"python    {machine['python']}")
     print(f"devices   {devices['count']} x {devices['kind']} ({devices['platform']})")
     for precision, rate in (devices["peak_flops"] or {}).items():

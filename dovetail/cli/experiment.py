@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.config import ConfigError, apply_modifier, apply_overrides, collect_reports
+from dovetail.config import (
+    apply_modifier,
+    apply_overrides,
+    collect_reports,
+    identity,
+    import_package,
+)
 from dovetail.experiments import experiments, find_experiment
 
 if TYPE_CHECKING:
@@ -27,7 +34,6 @@ class Chosen:
 
     def run_folder(self) -> Path:
         """Returns `runs/<experiment>`, with a hash where the run is another than the named one."""
-        from dovetail.config import identity
         from dovetail.runtime import short_hash
 
         changed = identity(self.base) != identity(self.config)
@@ -36,7 +42,9 @@ class Chosen:
 
 def add_experiment_arguments(parser: argparse.ArgumentParser, name: str = "experiment") -> None:
     """Adds the name of an experiment, and the ways to change it."""
-    argument: Any = parser.add_argument(name, metavar="EXPERIMENT", help="see `dovetail config list`")
+    argument: Any = parser.add_argument(
+        name, metavar="EXPERIMENT", help="see `dovetail config list`"
+    )
     argument.completer = complete_experiments
     parser.add_argument(
         "overrides",
@@ -79,24 +87,18 @@ def choose(arguments: argparse.Namespace, name: str | None = None) -> Chosen:
         for text in arguments.modifiers:
             config = apply_modifier(config, text)
     overrides = list(getattr(arguments, "overrides", []))
-    for option in ("seed", "steps"):
-        if getattr(arguments, option) is not None:
-            overrides.append(f"{option}={getattr(arguments, option)}")
+    options = {name: getattr(arguments, name) for name in ("seed", "steps")}
+    overrides += [f"{name}={value}" for name, value in options.items() if value is not None]
     config = apply_overrides(config, overrides)
     return Chosen(name, base, config, arguments.imports, [str(report) for report in reports])
 
 
 def import_packages(names: list[str]) -> None:
     """Imports the packages that the user named, from the working folder too."""
-    import sys
-
+    if names and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
     for name in names:
-        if str(Path.cwd()) not in sys.path:
-            sys.path.insert(0, str(Path.cwd()))
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise ConfigError(f"--import {name}: {error}.") from error
+        import_package(name)
 
 
 def complete_experiments(**_: Any) -> list[str]:

@@ -1,6 +1,6 @@
 """Write text with a trained model.
 
-  dovetail generate runs/tiny-lm --prompt "def main("
+dovetail generate runs/tiny-lm --prompt "def main("
 """
 
 from __future__ import annotations
@@ -24,12 +24,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run_folder", type=Path, metavar="RUN", help="a run folder, such as runs/tiny-lm"
     )
-    parser.add_argument("--prompt", default="import ", help="what to continue; '-' reads it from stdin")
+    parser.add_argument(
+        "--prompt", default="import ", help="what to continue; '-' reads it from stdin"
+    )
     parser.add_argument("--tokens", type=int, default=128, help="the most new tokens")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest token")
+    parser.add_argument(
+        "--temperature", type=float, default=0.8, help="0 takes the likeliest token"
+    )
     parser.add_argument("--top-k", type=int, help="sample among the K likeliest tokens")
-    parser.add_argument("--top-p", type=float, help="sample among the likeliest tokens of this mass")
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="stop at this text")
+    parser.add_argument(
+        "--top-p", type=float, help="sample among the likeliest tokens of this mass"
+    )
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="stop at this text"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print one JSON object when done")
     parser.set_defaults(handler=run)
@@ -54,9 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     if arguments.json:
         (result,) = generator.generate([prompt], **options)
-        print_json(
-            {"step": step, "prompt": prompt, "text": result.text, "stopped": result.stopped}
-        )
+        print_json({"step": step, "prompt": prompt, "text": result.text, "stopped": result.stopped})
         return 0
     print(prompt, end="", flush=True)
     for piece in generator.stream([prompt], **options):

@@ -1,6 +1,7 @@
 """`dovetail`: reads the command line, runs a verb, and turns every outcome into an exit code.
 
-Exit codes: 0 done, 2 the user's input was wrong, 75 stopped by a signal and resumable, 1 anything else.
+Exit codes: 0 done, 2 the user's input was wrong, 75 stopped by a signal and resumable, 1 anything
+else.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from importlib import metadata
 
 from dovetail.config import ConfigError
 
-# Each verb is a module of this folder with `add_arguments(parser)` and `run(arguments) -> exit code`, tied by set_defaults(handler=run).
+# Each verb is a module of this folder: `add_arguments(parser)` declares its arguments and names its
+# handler, a function from the parsed arguments to an exit code.
 VERBS = {
     "train": "train an experiment, or continue a run",
     "generate": "write text with a trained model",
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         import argcomplete
 
         argcomplete.autocomplete(parser)
-    arguments = parser.parse_args(argv)
+    arguments = _parse(parser, argv)
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     try:
         code: int = arguments.handler(arguments)
@@ -65,6 +67,17 @@ def build_parser() -> argparse.ArgumentParser:
         )
         verb.add_arguments(inner)
     return parser
+
+
+def _parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parses; `key=value` may stand before or after options, which argparse alone does not allow."""
+    arguments, rest = parser.parse_known_args(argv)
+    options = [word for word in rest if word.startswith("-")]
+    if options or (rest and not hasattr(arguments, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(options or rest)}")
+    if rest:
+        arguments.overrides = [*arguments.overrides, *rest]
+    return arguments
 
 
 def _complain(message: object, code: int) -> int:

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 def summary(outcome: Outcome, folder: Path) -> str:
     """Returns the closing text of a run."""
-    blocks = [loss_chart(outcome.losses), _texts(outcome), _figures(outcome), _closing(outcome, folder)]
+    blocks = [
+        loss_chart(outcome.losses),
+        _texts(outcome),
+        _figures(outcome),
+        _closing(outcome, folder),
+    ]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -36,5 +41,6 @@ def _texts(outcome: Outcome) -> str:
 def _closing(outcome: Outcome, folder: Path) -> str:
     spent = duration(outcome.seconds)
     if outcome.stopped_by:
-        return f"stopped by {outcome.stopped_by} after step {outcome.step} ({spent}); the same command continues"
+        stopped = f"stopped by {outcome.stopped_by} after step {outcome.step} ({spent})"
+        return f"{stopped}; the same command continues"
     return f"done: {outcome.step} steps in {spent}; everything is in {folder}"

@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile", metavar="FIRST:END", help="write a profile of these steps, such as 10:13"
     )
     parser.add_argument(
-        "--debug-nans", action="store_true", help="stop at the operation that makes the first NaN (slow)"
+        "--debug-nans",
+        action="store_true",
+        help="stop at the operation that makes the first NaN (slow)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(handler=run)

@@ -1,4 +1,4 @@
-"""Language models for a laptop: they learn Python from the standard library that is already there."""
+"""Language models for a laptop: they learn Python from the standard library that is there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The list of experiments: names first, so that listing them loads neither JAX nor any model.
 
-An experiment is a function that returns a trainer's config, in a file of its own. Such a file imports models and
-layers inside the function, because the file itself is loaded whenever names are listed.
+An experiment is a function that returns a trainer's config, in a file of its own. Such a file
+imports models and layers inside the function, because the file itself is loaded whenever names are
+listed.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def experiment(name: str, about: str, tiny: Maker) -> Callable[[Maker], Maker]:
     def register(make: Maker) -> Maker:
         if name in _experiments and _experiments[name].make.__module__ != make.__module__:
             raise ConfigError(
-                f"The experiment {name!r} is defined in {_experiments[name].make.__module__} and again in "
-                f"{make.__module__}. Rename one."
+                f"The experiment {name!r} is defined in {_experiments[name].make.__module__} and "
+                f"again in {make.__module__}. Rename one."
             )
         _experiments[name] = Experiment(name, about, make, tiny)
         return make
@@ -58,7 +59,7 @@ def experiment(name: str, about: str, tiny: Maker) -> Callable[[Maker], Maker]:
 
 
 def experiments() -> dict[str, Experiment]:
-    """Returns all experiments by name: those of this folder, and those of packages that were imported."""
+    """Returns all experiments by name: this folder's, and those of packages that were imported."""
     folder = Path(__file__).parent
     for module in pkgutil.iter_modules([str(folder)]):
         if module.name != "registry":

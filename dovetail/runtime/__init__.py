@@ -1,7 +1,7 @@
-"""What keeps a run alive and tells about it: checkpoints, signals, run folders, writers, counters."""
+"""What keeps a run alive and tells about it: checkpoints, signals, run folders, writers."""
 
 from dovetail.runtime.checkpointer import Checkpointer, abstract_state
-from dovetail.runtime.compilation_cache import cache_folder, use_compilation_cache
+from dovetail.runtime.compilation_cache import use_compilation_cache
 from dovetail.runtime.console import Console
 from dovetail.runtime.flops import MFU_FORMULA, matmul_flops
 from dovetail.runtime.memory import peak_memory_bytes
@@ -20,7 +20,6 @@ __all__ = [
     "TensorBoard",
     "Writer",
     "abstract_state",
-    "cache_folder",
     "matmul_flops",
     "peak_memory_bytes",
     "short_hash",

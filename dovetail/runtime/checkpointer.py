@@ -1,7 +1,7 @@
 """Checkpoints: saved in the background through Orbax, committed whole or not at all.
 
-What is on disk does not depend on the mesh: each array is stored once, under its path. A save that fails (a full
-disk) is reported and tried again at the next one; the checkpoints before it stay.
+What is on disk does not depend on the mesh: each array is stored once, under its path. A save that
+fails (a full disk) is reported and tried again at the next one; the checkpoints before it stay.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Checkpointer(Part):
         self._failure = None
         try:
             self._start(step, state)
-        except Exception as error:  # whatever the disk or the library says, training goes on
+        except Exception as error:  # noqa: BLE001  # whatever the disk says, training goes on
             self._report(step, error)
 
     def finish(self) -> bool:
@@ -72,8 +72,10 @@ class Checkpointer(Part):
             return []
         return sorted(int(entry.name) for entry in folder.iterdir() if _is_committed(entry))
 
-    def restore(self, like: Any, accept: Callable[[Any], Any] | None = None) -> tuple[int, Any] | None:
-        """Returns (step, state) of the newest checkpoint that can be read, or None where there is none.
+    def restore(
+        self, like: Any, accept: Callable[[Any], Any] | None = None
+    ) -> tuple[int, Any] | None:
+        """Returns (step, state) of the newest checkpoint that can be read; None if there is none.
 
         Args:
             like: the wanted state as shapes, types and shardings.
@@ -85,7 +87,7 @@ class Checkpointer(Part):
                 if accept is not None:
                     accept(state)
                 return step, state
-            except Exception as error:  # a damaged checkpoint can fail in many ways
+            except Exception as error:  # noqa: BLE001  # damage shows itself in many ways
                 _LOG.warning(
                     "The checkpoint of step %d cannot be read (%s); trying the one before it.",
                     step,
@@ -93,8 +95,8 @@ class Checkpointer(Part):
                 )
         if self.steps():
             raise ConfigError(
-                f"No checkpoint in {self._opened()} can be read (steps {self.steps()}). Move the folder away "
-                "to start again from nothing."
+                f"No checkpoint in {self._opened()} can be read (steps {self.steps()}). Move the "
+                "folder away to start again from nothing."
             )
         return None
 
@@ -116,7 +118,9 @@ class Checkpointer(Part):
 
             folder = self._opened()
             folder.mkdir(parents=True, exist_ok=True)
-            options = ocp.CheckpointManagerOptions(max_to_keep=self.keep, cleanup_tmp_directories=True)
+            options = ocp.CheckpointManagerOptions(
+                max_to_keep=self.keep, cleanup_tmp_directories=True
+            )
             self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
         return self._manager
 
@@ -127,7 +131,7 @@ class Checkpointer(Part):
         try:
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
-        except Exception as error:  # as in save()
+        except Exception as error:  # noqa: BLE001  # as in save()
             self._report(step, error)
 
     def _report(self, step: int, error: Exception) -> None:
@@ -135,8 +139,8 @@ class Checkpointer(Part):
         self._failure, self._manager, self._pending = error, None, None
         _remove_partial(self._opened())
         _LOG.warning(
-            "Saving step %d failed: %s. Training goes on; the checkpoints before it are kept (%s), and the "
-            "next save tries again.",
+            "Saving step %d failed: %s. Training goes on; the checkpoints before it are kept (%s), "
+            "and the next save tries again.",
             step,
             _first_line(error),
             ", ".join(map(str, self.steps())) or "none yet",
@@ -164,7 +168,7 @@ def abstract_state(state: Any, shardings: Any) -> Any:
 
 
 def _is_committed(entry: Path) -> bool:
-    # Orbax writes into a folder with a temporary name and renames it last; the marker is its last file.
+    # Orbax writes into a folder with a temporary name, and renames it when all is written.
     return entry.name.isdigit() and (entry / "_CHECKPOINT_METADATA").is_file()
 
 

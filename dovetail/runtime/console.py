@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -40,7 +41,9 @@ class Console(Part):
             from rich.console import Console as RichConsole
             from rich.live import Live
 
-            self._live = Live(console=RichConsole(stderr=True), refresh_per_second=4, transient=True)
+            self._live = Live(
+                console=RichConsole(stderr=True), refresh_per_second=4, transient=True
+            )
             self._live.start()
 
     def write(self, step: int, figures: Figures) -> None:
@@ -118,7 +121,7 @@ def _columns(values: list[float], width: int) -> list[float]:
     """Averages values into at most `width` columns."""
     count = min(width, len(values))
     edges = [round(index * len(values) / count) for index in range(count + 1)]
-    return [sum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    return [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
 
 
 def _cell(level: float, row: int) -> str:

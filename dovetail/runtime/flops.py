@@ -1,8 +1,9 @@
 """Counting the multiplications of a function from its jaxpr, with no formula per model.
 
-MFU divides the work that the mathematics asks for by what the chip could do in the same time. That work is
-the matrix products of a plain forward pass, times three for training: the backward pass does two products for
-each. What a kernel skips (the masked half of attention) or repeats (rematerialisation) does not change it.
+MFU divides the work that the mathematics asks for by what the chip could do in the same time. That
+work is the matrix products of a plain forward pass, times three for training: the backward pass
+does two products for each. What a kernel skips (the masked half of attention) or repeats
+(rematerialisation) does not change it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MFU_FORMULA = (
 
 
 def matmul_flops(function: Callable[..., Any], *args: Any) -> int:
-    """Returns the floating-point operations of all matrix products of a call, without running it."""
+    """Returns the floating-point operations of all matrix products of a call; nothing is run."""
     return _count(jax.make_jaxpr(function)(*args).jaxpr)
 
 
@@ -41,11 +42,15 @@ def _count(jaxpr: Jaxpr) -> int:
 def _dot_flops(equation: Any) -> int:
     (contracting, _), _ = equation.params["dimension_numbers"]
     left = equation.invars[0].aval.shape
-    return 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracting)
+    return (
+        2
+        * math.prod(equation.outvars[0].aval.shape)
+        * math.prod(left[axis] for axis in contracting)
+    )
 
 
 def _inner(params: dict[str, Any]) -> Iterator[Jaxpr]:
-    """Yields the jaxprs that an operation calls (those of a loop, of a nested jit, of a custom rule)."""
+    """Yields the jaxprs that an operation calls: a loop's, a nested jit's, a custom rule's."""
     for value in params.values():
         for item in value if isinstance(value, tuple | list) else [value]:
             if isinstance(item, ClosedJaxpr):

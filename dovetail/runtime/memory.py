@@ -10,7 +10,7 @@ import jax
 
 
 def peak_memory_bytes() -> int:
-    """Returns the peak in bytes on the first local device, or of the process where it has no count."""
+    """Returns the peak on the first local device, or of the process where it has no count."""
     stats = jax.local_devices()[0].memory_stats()
     if stats and "peak_bytes_in_use" in stats:
         return int(stats["peak_bytes_in_use"])

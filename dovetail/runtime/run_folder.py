@@ -1,10 +1,10 @@
 """The run folder: everything a run leaves behind, and the identity that it keeps.
 
-    config.txt       the whole config, as text
-    identity.txt     what must stay the same on resume: model, learner, data, seed
-    run.json         the experiment's name, packages to import, versions
-    metrics.jsonl    one line a logged step
-    checkpoints/     the training state
+config.txt       the whole config, as text
+identity.txt     what must stay the same on resume: model, learner, data, seed
+run.json         the experiment's name, packages to import, versions
+metrics.jsonl    one line a logged step
+checkpoints/     the training state
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
-from dovetail.config import Config, ConfigError, from_text, diff, identity, to_text
+from dovetail.config import Config, ConfigError, diff, from_text, identity, to_text
 from dovetail.runtime.files import write_whole
 
 
@@ -54,8 +54,8 @@ class RunFolder:
         if changes:
             listed = "\n  ".join(changes[:20]) + ("\n  ..." if len(changes) > 20 else "")
             raise ConfigError(
-                f"{self.path} holds a run of another identity. What differs (there -> here):\n  {listed}\n"
-                "Choose another folder with --run, or remove that one."
+                f"{self.path} holds a run of another identity. What differs (there -> here):\n"
+                f"  {listed}\nChoose another folder with --run, or remove that one."
             )
 
     def claim(self, config: Config[Any], about: dict[str, Any]) -> None:
@@ -64,13 +64,15 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("w")
         except OSError as error:
-            raise ConfigError(f"{self.path}: cannot be used as a run folder: {error.strerror}.") from error
+            raise ConfigError(
+                f"{self.path}: cannot be used as a run folder: {error.strerror}."
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ConfigError(
-                f"{self.path}: another process is writing to this run. Wait for it, stop it, or choose "
-                "another folder with --run."
+                f"{self.path}: another process is writing to this run. Wait for it, stop it, or "
+                "choose another folder with --run."
             ) from error
         self.check_identity(config)
         write_whole(self.path / "config.txt", to_text(config))

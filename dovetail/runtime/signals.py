@@ -1,4 +1,4 @@
-"""Stopping on Ctrl-C or SIGTERM: finish the step, save, and leave. A second Ctrl-C leaves at once."""
+"""Stopping on Ctrl-C or SIGTERM: finish the step, save, leave. A second Ctrl-C leaves at once."""
 
 from __future__ import annotations
 

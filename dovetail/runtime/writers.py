@@ -1,4 +1,4 @@
-"""Writers: where figures go. Each takes the same (step, figures) and knows nothing of who made them."""
+"""Writers: where figures go. Each takes (step, figures) and knows nothing of who made them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ class TensorBoard(Part):
         if self._events is None:
             from tensorboardX import SummaryWriter
 
-            self._events = SummaryWriter(str(self._folder / "tensorboard"), purge_step=self._first_step)
+            self._events = SummaryWriter(
+                str(self._folder / "tensorboard"), purge_step=self._first_step
+            )
         for name, value in figures.items():
             if isinstance(value, str):
                 self._events.add_text(name, value, step)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Generic
 
 import jax
 
 from dovetail.config import ConfigError, Part
+from dovetail.config.base import T_co
 from dovetail.data import trigram_bits_per_byte
 from dovetail.module import functional
 from dovetail.module.outputs import merge_into
@@ -20,12 +21,12 @@ from dovetail.trainer.interfaces import Evaluation
 class PeriodicEvaluator(Part):
     """Runs every so many steps; 0 means at the end only."""
 
-    class Config(Part.Config["PeriodicEvaluator"]):
+    class Config(Part.Config[T_co], Generic[T_co]):
         """How often."""
 
         every: int = 0
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config[Any]) -> None:
         super().__init__(config)
         if config.every < 0:
             raise ConfigError(f"every: expected 0 (at the end only) or more, got {config.every}.")
@@ -39,7 +40,7 @@ class PeriodicEvaluator(Part):
 class HeldOutLoss(PeriodicEvaluator):
     """The loss on data that training never sees, with every summary that the model adds."""
 
-    class Config(PeriodicEvaluator.Config):
+    class Config(PeriodicEvaluator.Config["HeldOutLoss"]):
         """How many batches of the held-out split; None means all."""
 
         num_batches: int | None = None
@@ -63,7 +64,10 @@ class HeldOutLoss(PeriodicEvaluator):
 
 
 class ByteTrigram(PeriodicEvaluator):
-    """What three bytes of context alone reach on the same held-out split, to measure the model against."""
+    """What a byte trigram reaches on the same held-out split, to measure the model against."""
+
+    class Config(PeriodicEvaluator.Config["ByteTrigram"]):
+        """Nothing beyond how often."""
 
     def evaluate(self, evaluation: Evaluation) -> Figures:
         """Returns the trigram's bits per byte."""

@@ -1,4 +1,4 @@
-"""The feed: each process makes the rows that its own devices need, and they become one global batch."""
+"""The feed: each process makes the rows of its own devices, and they become one global batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def device_batch(source: BatchSource, number: int, shardings: Any, spec: Any) ->
     local = source.batch(number, rows)
 
     def place(values: Any, sharding: Any, leaf_spec: Any) -> jax.Array:
-        def pick(index: tuple[slice, ...]) -> Any:
+        def pick(index: tuple[slice, ...] | None) -> Any:
+            assert index is not None  # only fully replicated scalars have none
             begin, end, _ = index[0].indices(leaf_spec.shape[0])
             return values[begin - rows.start : end - rows.start, *index[1:]]
 

@@ -1,4 +1,4 @@
-"""From a step's report to the figures that people read, and the clock that knows speed and time left."""
+"""From a step's report to figures that people read, and the clock that knows the speed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SMOOTHING = 0.9
 
 
 def report_figures(report: StepReport) -> dict[str, float | int | str]:
-    """Returns the figures of one step; a summary is named by the last piece of its path where unique."""
+    """Returns the figures of one step."""
     figures: dict[str, float | int | str] = {
         "loss": float(report.loss),
         "learning_rate": float(report.learning_rate),
@@ -31,7 +31,7 @@ def report_figures(report: StepReport) -> dict[str, float | int | str]:
 
 
 def shortened(values: dict[str, Any]) -> dict[str, Any]:
-    """Names values by the last piece of their path, or by the whole path where that is not unique."""
+    """Names values by the last piece of their path; by the whole path where that is not unique."""
     last = [path.rpartition("/")[2] for path in values]
     return {
         name if last.count(name) == 1 else path: value

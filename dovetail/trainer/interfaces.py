@@ -21,7 +21,9 @@ class StateLearner(Protocol):
         """Returns the first state."""
         ...
 
-    def step(self, model: Module, state: TrainState, batch: Any, key: Any) -> tuple[TrainState, StepReport]:
+    def step(
+        self, model: Module, state: TrainState, batch: Any, key: Any
+    ) -> tuple[TrainState, StepReport]:
         """Returns the next state and a report; pure."""
         ...
 
@@ -45,7 +47,9 @@ class StateSaver(Protocol):
         """Begins to save; never raises."""
         ...
 
-    def restore(self, like: Any, accept: Callable[[Any], Any] | None = None) -> tuple[int, Any] | None:
+    def restore(
+        self, like: Any, accept: Callable[[Any], Any] | None = None
+    ) -> tuple[int, Any] | None:
         """Returns the newest good state, or None."""
         ...
 

@@ -1,4 +1,4 @@
-"""The loop: feed, step, report, evaluate, save, stop. It waits for no figure that it does not need yet."""
+"""The loop: feed, step, report, evaluate, save, stop. It waits for no figure before its time."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ class Loop:
         self.hooks.say(f"resumed from step {step}")
         if step > self.trainer.steps:
             raise ConfigError(
-                f"steps: the run in {self.folder} is at step {step} already, past the {self.trainer.steps} asked "
-                f"for. Ask for more steps, or choose another folder."
+                f"steps: the run in {self.folder} is at step {step} already, past the "
+                f"{self.trainer.steps} asked for. Ask for more steps, or choose another folder."
             )
         return state, step
 
@@ -107,7 +107,9 @@ class Loop:
         self.clock = StepClock.of(self.program)
         return compiled
 
-    def _train(self, state: TrainState, first: int, step_function: Any, stop: StopRequest) -> TrainState:
+    def _train(
+        self, state: TrainState, first: int, step_function: Any, stop: StopRequest
+    ) -> TrainState:
         """Runs the steps. The returned state is complete up to `outcome.step`."""
         feed = Prefetcher(self._batch, first, self.trainer.steps)
         self.clock.start(first)
@@ -126,7 +128,7 @@ class Loop:
         return state
 
     def _between_steps(self, step: int, state: TrainState) -> None:
-        """Evaluates and saves where that is due. Both need the step's result, so reports come first."""
+        """Evaluates and saves where due. Both need the step's result, so reports come first."""
         evaluators = [name for name, child in self.trainer.evaluators.items() if child.due(step)]
         saving = self.trainer.checkpointer.due(step)
         if not (evaluators or saving) or not self._drain(0):
@@ -228,7 +230,8 @@ class _Halted:
         index = int(self.report.bad_parameter)
         where = f"the gradient of {self.paths[index]}" if index >= 0 else "the loss"
         return (
-            f"Step {self.step}: {where} is not finite (loss {float(self.report.loss)}, gradient norm "
-            f"{float(self.report.gradient_norm)}). The state before this step is saved. Look at the data of "
-            "this step, lower the learning rate, or run with --debug-nans to find the operation."
+            f"Step {self.step}: {where} is not finite (loss {float(self.report.loss)}, gradient "
+            f"norm {float(self.report.gradient_norm)}). The state before this step is saved. Look "
+            "at the data of this step, lower the learning rate, or run with --debug-nans to find "
+            "the operation."
         )

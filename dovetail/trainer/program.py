@@ -1,6 +1,7 @@
-"""The program: initial state and training step of an experiment, as compiled functions with shardings.
+"""The program: first state and training step of an experiment, compiled with shardings.
 
-It is made from specs alone. The trainer runs it, and a plan compiles the same one with no data and no device.
+It is made from specs alone. The trainer runs it, and a plan compiles the same one with no data and
+no device.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import Any
 
 import jax
 
+from dovetail.kernels import prefer
 from dovetail.learner import StepReport, TrainState
 from dovetail.module import Module, functional, parameter_specs, variable_specs
 from dovetail.parallel import Placement, placed
 from dovetail.runtime import matmul_flops
-from dovetail.kernels import prefer
 
 StepFunction = Callable[[TrainState, Any], tuple[TrainState, StepReport]]
 
@@ -44,15 +45,12 @@ class Program:
     def state_shardings(self) -> TrainState:
         """The sharding of every array of the state."""
         axes = self.learner.state_axes(self.model)
-        is_axes = lambda value: isinstance(value, tuple) and all(  # noqa: E731
-            name is None or isinstance(name, str) for name in value
-        )
 
         def sharding(path: Any, names: Any, shape: Any) -> Any:
             what = jax.tree_util.keystr(path)
             return self.placement.sharding(names, shape.shape, what)
 
-        return jax.tree_util.tree_map_with_path(sharding, axes, self.state_shapes, is_leaf=is_axes)
+        return jax.tree_util.tree_map_with_path(sharding, axes, self.state_shapes, is_leaf=_is_axes)
 
     @functools.cached_property
     def batch_shardings(self) -> Any:
@@ -73,14 +71,12 @@ class Program:
             (self.state_shapes, self._batch_shapes()),
             (self.state_shardings, self.batch_shardings),
         )
-        step = jax.jit(
-            self._step, donate_argnums=0, out_shardings=(self.state_shardings, None)
-        )
+        step = jax.jit(self._step, donate_argnums=0, out_shardings=(self.state_shardings, None))
         with placed(self.placement):
             return step.lower(*shapes)
 
     def step_flops(self) -> int:
-        """Returns the useful work of one step: three times the matrix products of a plain forward."""
+        """Returns the useful work of a step: three times the matrix products of a plain forward."""
         shapes = (self.state_shapes.params, self.state_shapes.variables, self._batch_shapes())
 
         def forward(params: Any, variables: Any, batch: Any) -> Any:
@@ -106,3 +102,8 @@ class Program:
         key = jax.random.fold_in(self.make_key(), 1)
         result: tuple[TrainState, StepReport] = self.learner.step(self.model, state, batch, key)
         return result
+
+
+def _is_axes(value: Any) -> bool:
+    """Says whether a value is the tuple of an array's logical axes."""
+    return isinstance(value, tuple) and all(name is None or isinstance(name, str) for name in value)

@@ -15,7 +15,7 @@ from dovetail.trainer.interfaces import Evaluation
 class Samples(PeriodicEvaluator):
     """Continues a few prompts with the model as it is."""
 
-    class Config(PeriodicEvaluator.Config):
+    class Config(PeriodicEvaluator.Config["Samples"]):
         """What to continue, how often and how long; the first `shown` samples are printed."""
 
         prompts: tuple[str, ...] = ("import ", "def ", "class ", "    if ")
@@ -57,5 +57,7 @@ class Samples(PeriodicEvaluator):
         ]
         # A sample ends wherever its tokens end, so its last line is cut off and not judged.
         judged = python_lines("\n".join(text.rpartition("\n")[0] for text in texts))
-        shown = {f"text_{i + 1}": text for i, text in enumerate(texts[:: self.stride][: self.shown])}
+        shown = {
+            f"text_{i + 1}": text for i, text in enumerate(texts[:: self.stride][: self.shown])
+        }
         return {"python_lines": judged.fraction, **shown}

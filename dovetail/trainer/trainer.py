@@ -78,8 +78,8 @@ def _with_vocabulary(model: Any, size: int) -> Any:
         return model.clone(vocab_size=size)
     if model.vocab_size < size:
         raise ConfigError(
-            f"model.vocab_size: the tokenizer has {size} tokens, but the model only {model.vocab_size}. "
-            "Leave model.vocab_size out, or make it at least as large."
+            f"model.vocab_size: the tokenizer has {size} tokens, but the model only "
+            f"{model.vocab_size}. Leave model.vocab_size out, or make it at least as large."
         )
     return model
 

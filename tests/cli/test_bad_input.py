@@ -1,0 +1,112 @@
+"""Bad input: one clear message, exit code 2, and nothing half-written."""
+
+import pytest
+
+from dovetail.cli import main
+
+TINY = [
+    "model.width=16",
+    "model.decoder.stack.num_layers=1",
+    "model.decoder.stack.layer.attention.num_heads=2",
+    "model.decoder.stack.layer.feed_forward.hidden=16",
+    "input.sequence_length=16",
+    "input.batch_size=8",
+    "mesh.fsdp=1",
+    "mesh.data=-1",
+    "learner.schedule.warmup_steps=1",
+    "evaluators={}",
+]
+
+
+def complain(capsys, tmp_path, monkeypatch, *argv):
+    """Runs a command that must fail, and returns its message."""
+    monkeypatch.chdir(tmp_path)
+    assert main(list(argv)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert list(tmp_path.iterdir()) == [], "something was written"
+    lines = captured.err.strip().splitlines()
+    assert lines[-1].startswith("dovetail: ") or len(lines) > 1
+    return captured.err
+
+
+CASES = {
+    "unknown experiment": (["train", "tiny-ml"], ["no experiment 'tiny-ml'", "'tiny-lm'"]),
+    "unknown field": (
+        ["train", "tiny-lm", "model.decoder.stack.num_layer=2"],
+        ["model.decoder.stack.num_layer", "Stack has no field", "'num_layers'"],
+    ),
+    "wrong type": (
+        ["train", "tiny-lm", "model.decoder.stack.num_layers=two"],
+        ["model.decoder.stack.num_layers", "two"],
+    ),
+    "wrong part": (
+        ["train", "tiny-lm", "model.decoder.stack=RMSNorm"],
+        ["model.decoder.stack", "expected a config that builds a Layer", "RMSNorm"],
+    ),
+    "not an override": (["train", "tiny-lm", "width"], ["expected key.path=value"]),
+    "heads that do not divide": (
+        ["train", "tiny-lm", *TINY, "model.decoder.stack.layer.attention.num_heads=3"],
+        ["a width of 16 does not divide into 3 heads"],
+    ),
+    "batch that does not divide the mesh": (
+        ["train", "tiny-lm", *TINY, "input.batch_size=12"],
+        ["input.batch_size", "12", "8 parts"],
+    ),
+    "mesh that does not fit": (
+        ["train", "tiny-lm", *TINY, "mesh.data=3"],
+        ["mesh", "8 devices"],
+    ),
+    "unknown modifier": (
+        ["train", "tiny-lm", "--with", "moee"],
+        ["--with moee", "no such modifier"],
+    ),
+    "unknown package": (
+        ["train", "tiny-lm", "--import", "no_such_package"],
+        ["--import no_such_package"],
+    ),
+    "bad profile": (["train", "tiny-lm", "--profile", "13:10"], ["--profile", "10:13"]),
+    "missing run": (["generate", "runs/nothing"], ["is not a run folder"]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_mistake_gives_one_clear_message_and_code_2(case, capsys, tmp_path, monkeypatch):
+    argv, pieces = CASES[case]
+    message = complain(capsys, tmp_path, monkeypatch, *argv)
+    for piece in pieces:
+        assert piece in message
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "unreadable"])
+def test_a_corpus_that_cannot_be_used(kind, capsys, tmp_path, monkeypatch):
+    corpus = tmp_path / "corpus"
+    if kind != "missing":
+        corpus.mkdir()
+    if kind == "unreadable":
+        (corpus / "a.txt").write_bytes(b"\xff\xfe\x00bad")
+    work = tmp_path / "work"
+    work.mkdir()
+    message = complain(
+        capsys,
+        work,
+        monkeypatch,
+        *["train", "tiny-lm", *TINY],
+        "input.corpus=TextFiles",
+        f"input.corpus.files={corpus}",
+    )
+    assert str(corpus) in message
+
+
+def test_a_run_folder_of_another_identity_is_refused_with_a_diff(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    argv = ["train", "tiny-lm", *TINY, "--steps", "2", "--run", "run"]
+    assert main(argv) == 0
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()}
+    capsys.readouterr()
+    assert main([*argv, "--seed", "7"]) == 2
+    message = capsys.readouterr().err
+    assert "another identity" in message
+    assert "seed: 0 -> 7" in message
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()} == before
+    assert main([*argv, "checkpointer.every=1"]) == 0, "a save policy may change"

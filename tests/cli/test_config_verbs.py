@@ -1,0 +1,94 @@
+"""`dovetail config` and its sisters: what they print, and what they do not load."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dovetail.cli import main
+from dovetail.config import from_text
+
+
+def output(capsys, *argv):
+    assert main(list(argv)) == 0
+    return capsys.readouterr().out
+
+
+def test_list_names_every_experiment(capsys):
+    assert "tiny-lm" in output(capsys, "config", "list")
+    assert "tiny-lm" in json.loads(output(capsys, "config", "list", "--json"))["experiments"]
+
+
+def test_show_prints_every_value_and_its_text_reads_back(capsys):
+    shown = output(capsys, "config", "show", "tiny-lm", "model.width=64")
+    assert "model.width = 64" in shown
+    assert "learner.clip_norm = " in shown, "defaults are shown too"
+    text = output(capsys, "config", "show", "tiny-lm", "model.width=64", "--text")
+    assert from_text(text).model.width == 64
+
+
+def test_why_names_the_line_that_set_a_value(capsys):
+    shown = output(capsys, "config", "show", "tiny-lm", "model.width=64", "--why")
+    lines = {line.split(" = ")[0]: line for line in shown.splitlines()}
+    assert "command line: model.width=64" in lines["model.width"]
+    assert "experiments/laptop.py:" in lines["steps"]
+
+
+def test_diff_shows_both_sides(capsys):
+    shown = output(capsys, "config", "diff", "tiny-lm", "small-lm")
+    assert "model.width: " in shown
+    changes = json.loads(output(capsys, "config", "diff", "tiny-lm", "small-lm", "--json"))
+    assert any(change["path"] == "model.width" for change in changes)
+
+
+def test_params_adds_up(capsys):
+    counted = json.loads(output(capsys, "config", "params", "tiny-lm", "--json"))
+    assert counted["total"] == counted["by_module"][""]
+    top = [n for path, n in counted["by_module"].items() if path and "/" not in path]
+    assert sum(top) == counted["total"]
+    assert "embedding" in output(capsys, "config", "params", "tiny-lm")
+
+
+def test_doctor_tells_about_the_machine(capsys):
+    facts = json.loads(output(capsys, "doctor", "--json"))
+    assert facts["devices"]["platform"] == "cpu"
+    assert facts["missing"] == []
+
+
+def test_a_dry_run_writes_nothing(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["model.decoder.stack.num_layers=1", "mesh.fsdp=1", "mesh.data=-1"]
+    facts = json.loads(output(capsys, "train", "tiny-lm", *options, "--dry-run", "--json"))
+    assert facts["parameters"] > 0
+    assert facts["kernels"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["config", "list"], ["completion", "bash"]])
+def test_light_verbs_load_no_jax(argv):
+    code = (
+        "import sys; from dovetail.cli import main\n"
+        f"try: main({argv!r})\n"
+        "except SystemExit: pass\n"
+        "assert 'jax' not in sys.modules and 'numpy' not in sys.modules, 'heavy import'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_tab_completion_offers_experiments(tmp_path):
+    script = (
+        'eval "$(dovetail completion bash)"\n'
+        "COMP_LINE='dovetail train ti' COMP_POINT=17 COMP_WORDS=(dovetail train ti) COMP_CWORD=2\n"
+        "complete -p dovetail >/dev/null\n"
+        "_python_argcomplete dovetail ti train 2>/dev/null; printf '%s\\n' \"${COMPREPLY[@]}\"\n"
+    )
+    import os
+    from pathlib import Path
+
+    folder = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "COMP_TYPE": "9"}
+    found = subprocess.run(
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "tiny-lm" in found.stdout, found.stderr

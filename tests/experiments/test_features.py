@@ -1,0 +1,114 @@
+"""A feature is a new file: each of these is defined here and runs in every experiment."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dovetail.config import REQUIRED, ConfigOf, config_for, replace, wraps
+from dovetail.experiments import experiments
+from dovetail.layers import FeedForward, Linear, RotaryEmbedding, TokenMap
+from dovetail.learner import Elementwise
+from dovetail.module import Constant, Module, functional, initialize, parameter
+from dovetail.parallel import MeshLayout
+
+EXPERIMENTS = list(experiments())
+
+
+class SquaredReLU(Module):
+    """A feed-forward of another shape."""
+
+    class Config(Module.Config["SquaredReLU"]):
+        width: int = REQUIRED
+        hidden: int = REQUIRED
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        shape = (config.width, config.hidden)
+        self.up = parameter(shape, ("embed", "mlp"), fan_in=(0,), fan_out=(1,))
+        self.down = parameter(shape[::-1], ("mlp", "embed"), fan_in=(0,), fan_out=(1,))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.square(jax.nn.relu(x @ self.up)) @ self.down
+
+
+class Drifting(Module):
+    """A position encoding that adds a learned drift to keys."""
+
+    class Config(Module.Config["Drifting"]):
+        head_width: int = REQUIRED
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.drift = parameter((config.head_width,), (None,), Constant.Config(), decays=False)
+
+    def __call__(self, query, key, positions):
+        return query, key + positions[..., None, None] * self.drift.astype(key.dtype)
+
+
+def sign_of_gradient(strength: float = 1.0) -> optax.GradientTransformation:
+    """An optimizer of three lines."""
+    return optax.stateless(
+        lambda updates, _: jax.tree.map(lambda u: strength * jnp.sign(u), updates)
+    )
+
+
+class Scaled(Module):
+    """An adapter around any linear map: a learned scale of its output."""
+
+    class Config(Module.Config["Scaled"]):
+        in_features: int = REQUIRED
+        out_features: int = REQUIRED
+        in_axis: str | None = None
+        out_axis: str | None = None
+        base: ConfigOf[TokenMap] = wraps()
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        names = ("in_features", "out_features", "in_axis", "out_axis")
+        sizes = {name: getattr(config, name) for name in names}
+        self.base = config.base.clone(**sizes).build()
+        ones = Constant.Config(value=1.0)
+        self.adapter = parameter((config.out_features,), (config.out_axis,), ones, decays=False)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.base(x) * self.adapter
+
+
+FEATURES = {
+    "feed-forward": lambda config: replace(config, FeedForward, SquaredReLU.Config()),
+    "positions": lambda config: replace(config, RotaryEmbedding, Drifting.Config()),
+    "optimizer": lambda config: config.clone().set(
+        learner=config.learner.clone(
+            optimizer=Elementwise.Config(transform=config_for(sign_of_gradient, strength=0.5))
+        )
+    ),
+    "adapter": lambda config: replace(config, Linear, Scaled.Config()),
+}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_feature_of_this_file_trains_in_every_experiment(name, feature, tmp_path):
+    config = experiments()[name].tiny()
+    config.set(steps=2, writers={}, evaluators={}, mesh=MeshLayout.Config(data=-1, fsdp=1))
+    outcome = FEATURES[feature](config).build().train(tmp_path)
+    assert outcome.step == 2
+    assert np.isfinite([loss for _, loss in outcome.losses]).all()
+
+
+def test_a_plain_checkpoint_restores_into_the_wrapped_model():
+    """The adapter keeps every path of what it wraps, and at its start it changes nothing."""
+    plain = experiments()["tiny-lm"].tiny().build()
+    wrapped = FEATURES["adapter"](experiments()["tiny-lm"].tiny()).build()
+    saved = initialize(plain.model, jax.random.key(0))
+    fresh = initialize(wrapped.model, jax.random.key(1))
+    assert set(saved) < set(fresh)
+    restored = {**fresh, **saved}
+    tokens = jnp.arange(12).reshape(2, 6)
+    from dovetail.layers import Places
+
+    places = Places(jnp.tile(jnp.arange(6), (2, 1)), jnp.ones((2, 6), jnp.int32))
+    run = lambda model, params: functional(model, params, (tokens, places), method="all_logits")[0]  # noqa: E731
+    np.testing.assert_array_equal(run(plain.model, saved), run(wrapped.model, restored))

@@ -1,0 +1,30 @@
+"""Every registered experiment: its text reads back, its tiny form trains."""
+
+import numpy as np
+import pytest
+
+from dovetail.config import ConfigError, from_text, to_text
+from dovetail.experiments import experiments, find_experiment
+from dovetail.parallel import MeshLayout
+
+
+@pytest.mark.parametrize("name", list(experiments()))
+def test_text_reads_back(name):
+    config = experiments()[name].config()
+    assert from_text(to_text(config)) == config
+
+
+@pytest.mark.parametrize("name", list(experiments()))
+def test_the_tiny_form_trains_and_evaluates(name, tmp_path):
+    config = experiments()[name].tiny()
+    config.set(writers={}, mesh=MeshLayout.Config(data=-1, fsdp=1))
+    outcome = config.build().train(tmp_path)
+    assert outcome.step == config.steps
+    assert np.isfinite(outcome.figures["held_out/bits_per_byte"])
+    assert 0.0 <= outcome.figures["samples/python_lines"] <= 1.0
+    assert isinstance(outcome.figures["samples/text_1"], str)
+
+
+def test_an_unknown_name_gives_the_nearest():
+    with pytest.raises(ConfigError, match=r"no experiment 'tinylm'.*'tiny-lm'"):
+        find_experiment("tinylm")

@@ -1,0 +1,213 @@
+"""The trainer: it learns, resumes exactly, stops cleanly, and never loses the last good state."""
+
+import json
+import math
+import os
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dovetail.config import REQUIRED, ConfigError, Part
+from dovetail.learner import Accumulate
+from dovetail.module import Module, parameter
+from dovetail.parallel import MeshLayout
+from dovetail.trainer import Hooks, NonFiniteError, Trainer
+
+
+def train(config, folder, **options):
+    folder.mkdir(exist_ok=True)
+    return config.build().train(folder, **options)
+
+
+def losses(folder):
+    entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {entry["step"]: entry["loss"] for entry in entries if "loss" in entry}
+
+
+def test_the_loss_falls(config, tmp_path):
+    outcome = train(config.set(steps=40), tmp_path / "run")
+    found = losses(tmp_path / "run")
+    assert outcome.step == 40
+    assert list(found) == list(range(1, 41))
+    assert found[1] == pytest.approx(math.log(257), rel=0.1)
+    assert found[40] < 0.8 * found[1]
+
+
+def test_a_run_that_is_cut_and_continued_gives_the_same_bits(config, tmp_path):
+    train(config, tmp_path / "whole")
+    train(config.clone(steps=6), tmp_path / "cut")
+    train(config, tmp_path / "cut")
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+
+
+def test_metrics_after_the_restored_step_are_cut(config, tmp_path):
+    folder = tmp_path / "run"
+    train(config.clone(steps=8), folder)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 9, "loss": 123.0}) + "\n")
+    train(config, folder)
+    assert losses(folder)[9] != 123.0
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 12
+
+
+def test_a_finished_run_can_be_extended_but_not_shortened(config, tmp_path):
+    train(config.clone(steps=4), tmp_path / "run")
+    assert train(config.clone(steps=4), tmp_path / "run").step == 4
+    with pytest.raises(ConfigError, match="is at step 4 already, past the 2 asked"):
+        train(config.clone(steps=2), tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_finishes_the_step_saves_and_can_be_continued(config, tmp_path, name):
+    class Once:
+        def __init__(self, step):
+            self.step = step
+
+        def __enter__(self):
+            if self.step == 5:
+                os.kill(os.getpid(), getattr(signal, name))
+
+        def __exit__(self, *_):
+            pass
+
+    outcome = train(config, tmp_path / "run", hooks=Hooks(around_step=Once))
+    assert (outcome.stopped_by, outcome.step) == (name, 6)
+    train(config, tmp_path / "run")
+    train(config, tmp_path / "whole")
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+
+
+class Explodes(Module):
+    """A model whose gradient for one parameter is not finite once the batch is right for it."""
+
+    class Config(Module.Config["Explodes"]):
+        vocab_size: int = REQUIRED
+        bad_step: int = REQUIRED
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.bad_step = config.bad_step
+        self.weight = parameter((4,), (None,), fan_in=(0,))
+        self.fuse = parameter((1,), (None,), fan_in=(0,))
+
+    def __call__(self, batch):
+        bad = jnp.where(batch.extras["number"].max() == self.bad_step, jnp.nan, 0.0)
+        # The value stays finite, the gradient of the fuse does not.
+        hurt = jnp.sum(self.fuse * 0.0) + jax.lax.stop_gradient(0.0) * bad
+        total = jnp.sum(self.weight**2) + hurt + _only_gradient(self.fuse, bad)
+        self.add_loss("square", total, 1.0)
+
+
+@jax.custom_jvp
+def _only_gradient(fuse, bad):
+    return jnp.sum(fuse) * 0.0
+
+
+@_only_gradient.defjvp
+def _only_gradient_jvp(primals, tangents):
+    fuse, bad = primals
+    return _only_gradient(fuse, bad), jnp.sum(tangents[0]) * bad
+
+
+class Numbered(Part):
+    """An input whose batches carry their own number."""
+
+    class Config(Part.Config["Numbered"]):
+        inner: object = REQUIRED
+
+    vocab_size = 4
+
+    def spec(self):
+        from dovetail.module.batch import sequence_batch_spec
+
+        return sequence_batch_spec(8, 4, {"number": "int32"})
+
+    def batch(self, step, rows=None):
+        from dovetail.module.batch import Batch
+
+        zeros = np.zeros((8, 4), np.int32)[rows or slice(None)]
+        return Batch(
+            tokens=zeros,
+            targets=zeros,
+            positions=zeros,
+            segment_ids=zeros + 1,
+            loss_weights=zeros.astype(np.float32),
+            extras={"number": zeros + step},
+        )
+
+    def prepare(self, progress=True):
+        return None
+
+    def held_out(self, num_batches=None):
+        return self
+
+    def tokenizer(self):
+        return None
+
+
+@pytest.mark.parametrize("bad_step", [0, 3, 9])
+def test_a_gradient_that_is_not_finite_stops_with_step_and_parameter(config, tmp_path, bad_step):
+    config = config.clone(model=Explodes.Config(bad_step=bad_step), mesh=MeshLayout.Config())
+    config.input = Numbered.Config(inner=None)
+    folder = tmp_path / "run"
+    with pytest.raises(
+        NonFiniteError, match=rf"Step {bad_step + 1}: the gradient of fuse is not finite"
+    ):
+        train(config, folder)
+    # What is saved is the state before the bad step.
+    trainer = config.build()
+    trainer.checkpointer.open(folder / "checkpoints")
+    program = trainer.program()
+    from dovetail.runtime import abstract_state
+
+    step, state = trainer.checkpointer.restore(
+        abstract_state(program.state_shapes, program.state_shardings)
+    )
+    assert step == bad_step
+    assert int(state.step) == bad_step
+    assert int(state.halted_at) == -1
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
+
+
+def test_a_batch_that_does_not_divide_the_mesh_is_refused(config):
+    config.input.batch_size = 6
+    with pytest.raises(ConfigError, match=r"input.batch_size.*size 6.*4 parts"):
+        config.build().program()
+
+
+def test_a_vocabulary_that_is_too_small_is_refused(config):
+    config.model.vocab_size = 100
+    with pytest.raises(ConfigError, match="257 tokens, but the model only 100"):
+        config.build()
+
+
+def test_another_mesh_gives_the_same_losses(config, tmp_path):
+    train(config, tmp_path / "sharded")
+    train(config.clone(mesh=MeshLayout.Config(fsdp=1, data=-1)), tmp_path / "data")
+    ours, theirs = losses(tmp_path / "sharded"), losses(tmp_path / "data")
+    np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=1e-5)
+
+
+def test_accumulation_trains_like_the_big_batch(config, tmp_path):
+    train(config, tmp_path / "whole")
+    config.learner.gradients = Accumulate.Config(microbatches=2)
+    train(config, tmp_path / "parts")
+    ours, theirs = losses(tmp_path / "parts"), losses(tmp_path / "whole")
+    np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=1e-5)
+
+
+def test_the_state_is_sharded_and_donated(config):
+    program = config.build().program()
+    shardings = program.state_shardings
+    weight = "decoder/stack/layer/feed_forward/up/weight"
+    assert shardings.params[weight].spec == jax.sharding.PartitionSpec(None, ("fsdp",), ("model",))
+    memory = program.lower().compile().memory_analysis()
+    assert memory.alias_size_in_bytes > 0
+
+
+def test_trainer_names_no_class_of_its_children():
+    """The trainer knows its children by interface: their classes stand only in defaults."""
+    assert Trainer.Config.fields()["model"].default is REQUIRED
