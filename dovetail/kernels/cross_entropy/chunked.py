@@ -6,20 +6,22 @@ gradients can be computed while its logits are there, and scaled by what comes f
 
 The sequence is split, not the batch: so a batch that is sharded over devices stays sharded.
 
-B batch, S sequence, C sequence of one chunk, E embed, V vocabulary.
+B batch, S sequence, C sequence of one chunk, E embed, V vocabulary, R shards of the batch.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.cross_entropy.op import CrossEntropy, cross_entropy_op
-from dovetail.parallel import current_placement
+from dovetail.parallel import constrain, current_placement
+
+T = TypeVar("T")
 
 # A chunk's logits take about this much on each device...
 CHUNK_BYTES = 2**26
@@ -32,6 +34,7 @@ class Plan(NamedTuple):
 
     z_loss: float
     chunks: int
+    shards: int
     weight_dtype: str
     weights_dtype: str
 
@@ -60,7 +63,8 @@ def chunked(
     """
     batch, sequence, _ = x_BSE.shape
     chunks = chunks or count_chunks(batch, sequence, weight_VE.shape[0])
-    plan = Plan(z_loss, chunks, weight_VE.dtype.name, weights_BS.dtype.name)
+    shards = _batch_shards(batch)
+    plan = Plan(z_loss, chunks, shards, weight_VE.dtype.name, weights_BS.dtype.name)
     return _cross_entropy(plan, x_BSE, weight_VE, targets_BS, weights_BS)
 
 
@@ -90,12 +94,11 @@ def _cross_entropy(
 ) -> CrossEntropy:
     """Computes the loss alone: what runs where nothing is differentiated."""
 
-    def step(sums: CrossEntropy, chunk: Chunk) -> tuple[CrossEntropy, None]:
-        logits_BCV = _logits(chunk.x_BCE, weight_VE)
-        more, _, _ = _losses(plan, logits_BCV, chunk)
-        return jax.tree.map(jnp.add, sums, more), None
+    def step(nothing: None, chunk: Chunk) -> tuple[None, Judged]:
+        return None, _judged(_product("bce,ve->bcv", chunk.x_BCE, weight_VE), chunk.targets_BC)
 
-    return jax.lax.scan(step, _no_sums(), _split(plan, x_BSE, targets_BS, weights_BS))[0]
+    _, judged = jax.lax.scan(step, None, _split(plan, x_BSE, targets_BS, weights_BS))
+    return _summed(plan, _joined(judged, x_BSE.shape[1]), weights_BS)[0]
 
 
 def _forward(
@@ -108,25 +111,25 @@ def _forward(
     """Computes the loss and its gradients."""
     vocabulary_V = jnp.arange(weight_VE.shape[0])
 
-    def step(carry: Any, chunk: Chunk) -> tuple[Any, tuple[jax.Array, jax.Array]]:
-        sums, by_weight_VE = carry
-        logits_BCV = _logits(chunk.x_BCE, weight_VE)
-        more, log_sum_BC, loss_BC = _losses(plan, logits_BCV, chunk)
-        factor_BC = chunk.weights_BC * (1 + 2 * plan.z_loss * log_sum_BC)
-        by_logits_BCV = factor_BC[..., None] * jnp.exp(logits_BCV - log_sum_BC[..., None])
+    def step(total_RVE: jax.Array, chunk: Chunk) -> tuple[jax.Array, tuple[Judged, jax.Array]]:
+        logits_BCV = _product("bce,ve->bcv", chunk.x_BCE, weight_VE)
+        judged = _judged(logits_BCV, chunk.targets_BC)
+        share_BCV = jnp.exp(logits_BCV - judged.log_sum[..., None])
+        factor_BC = chunk.weights_BC * (1 + 2 * plan.z_loss * judged.log_sum)
         is_target_BCV = vocabulary_V == chunk.targets_BC[..., None]
+        by_logits_BCV = factor_BC[..., None] * share_BCV
         by_logits_BCV -= jnp.where(is_target_BCV, chunk.weights_BC[..., None], 0)
         by_logits_BCV = by_logits_BCV.astype(jnp.result_type(chunk.x_BCE, weight_VE))
-        by_x_BCE = _product("bcv,ve->bce", by_logits_BCV, weight_VE)
-        by_weight_VE += _product("bcv,bce->ve", by_logits_BCV, chunk.x_BCE)
-        sums = jax.tree.map(jnp.add, sums, more)
-        return (sums, by_weight_VE), (by_x_BCE.astype(x_BSE.dtype), loss_BC)
+        by_x_BCE = _product("bcv,ve->bce", by_logits_BCV, weight_VE).astype(x_BSE.dtype)
+        total_RVE += _by_weight(plan.shards, by_logits_BCV, chunk.x_BCE)
+        return _kept_apart(total_RVE), (judged, by_x_BCE)
 
-    start = _no_sums(), jnp.zeros(weight_VE.shape, jnp.float32)
+    start_RVE = _kept_apart(jnp.zeros((plan.shards, *weight_VE.shape), jnp.float32))
     chunks = _split(plan, x_BSE, targets_BS, weights_BS)
-    (sums, by_weight_VE), (by_x, by_weights) = jax.lax.scan(step, start, chunks)
-    length = x_BSE.shape[1]
-    return sums, Gradients(_joined(by_x, length), by_weight_VE, _joined(by_weights, length))
+    total_RVE, (judged, by_x) = jax.lax.scan(step, start_RVE, chunks)
+    judged, by_x_BSE = _joined((judged, by_x), x_BSE.shape[1])
+    sums, loss_BS = _summed(plan, judged, weights_BS)
+    return sums, Gradients(by_x_BSE, total_RVE.sum(axis=0), loss_BS)
 
 
 def _backward(
@@ -153,6 +156,46 @@ class Chunk(NamedTuple):
     weights_BC: jax.Array
 
 
+class Judged(NamedTuple):
+    """What the logits say of each token; [B, C], or [B, S] for the whole sequence."""
+
+    log_sum: jax.Array
+    nll: jax.Array
+    is_correct: jax.Array
+
+
+def _judged(logits_BCV: jax.Array, targets_BC: jax.Array) -> Judged:
+    top_BC = logits_BCV.max(axis=-1)
+    log_sum_BC = top_BC + jnp.log(jnp.exp(logits_BCV - top_BC[..., None]).sum(axis=-1))
+    index_BC1 = targets_BC[..., None]
+    at_target_BC = jnp.take_along_axis(logits_BCV, index_BC1, axis=-1, mode="clip")[..., 0]
+    return Judged(log_sum_BC, log_sum_BC - at_target_BC, at_target_BC >= top_BC)
+
+
+def _summed(plan: Plan, judged: Judged, weights_BS: jax.Array) -> tuple[CrossEntropy, jax.Array]:
+    """Returns the sums over all tokens, and each token's loss."""
+    weights_BS = weights_BS.astype(jnp.float32)
+    loss_BS = judged.nll + plan.z_loss * judged.log_sum**2
+    values = (loss_BS, judged.nll, judged.is_correct)
+    return CrossEntropy(*((weights_BS * value_BS).sum() for value_BS in values)), loss_BS
+
+
+def _by_weight(shards: int, by_logits_BCV: jax.Array, x_BCE: jax.Array) -> jax.Array:
+    """Returns a chunk's gradient of the weight, apart for each shard of the batch.
+
+    Summed over the whole batch it would cost a reduction between devices in every chunk; so the
+    shards are summed up once, after the last.
+    """
+    if shards == 1:
+        return _product("bcv,bce->ve", by_logits_BCV, x_BCE)[None]
+    by_logits, x = (array.reshape(shards, -1, *array.shape[1:]) for array in (by_logits_BCV, x_BCE))
+    return _product("rbcv,rbce->rve", by_logits, x)
+
+
+def _kept_apart(total_RVE: jax.Array) -> jax.Array:
+    return total_RVE if total_RVE.shape[0] == 1 else constrain(total_RVE, "batch", "vocab", None)
+
+
 def _split(plan: Plan, x_BSE: jax.Array, targets_BS: jax.Array, weights_BS: jax.Array) -> Chunk:
     """Splits the sequence, and fills it up with zeros where it does not divide."""
     sequence = x_BSE.shape[1]
@@ -168,37 +211,26 @@ def _split(plan: Plan, x_BSE: jax.Array, targets_BS: jax.Array, weights_BS: jax.
     return Chunk(split(x_BSE), split(targets_BS), split(weights_BS.astype(jnp.float32)))
 
 
-def _joined(array: jax.Array, length: int) -> jax.Array:
-    """Undoes the splitting."""
-    array = jnp.moveaxis(array, 0, 1)
-    return array.reshape(array.shape[0], -1, *array.shape[3:])[:, :length]
+def _joined(tree: T, sequence: int) -> T:
+    """Undoes the splitting of every array in a tree."""
 
+    def joined(array: jax.Array) -> jax.Array:
+        array = jnp.moveaxis(array, 0, 1)
+        return array.reshape(array.shape[0], -1, *array.shape[3:])[:, :sequence]
 
-def _losses(
-    plan: Plan, logits_BCV: jax.Array, chunk: Chunk
-) -> tuple[CrossEntropy, jax.Array, jax.Array]:
-    """Returns the sums of a chunk, the log of each softmax's denominator, and each token's loss."""
-    top_BC = logits_BCV.max(axis=-1)
-    log_sum_BC = top_BC + jnp.log(jnp.exp(logits_BCV - top_BC[..., None]).sum(axis=-1))
-    index_BC1 = chunk.targets_BC[..., None]
-    at_target_BC = jnp.take_along_axis(logits_BCV, index_BC1, axis=-1, mode="clip")[..., 0]
-    nll_BC = log_sum_BC - at_target_BC
-    loss_BC = nll_BC + plan.z_loss * log_sum_BC**2
-    sums = CrossEntropy(
-        (chunk.weights_BC * loss_BC).sum(),
-        (chunk.weights_BC * nll_BC).sum(),
-        (chunk.weights_BC * (at_target_BC >= top_BC)).sum(),
-    )
-    return sums, log_sum_BC, loss_BC
-
-
-def _logits(x_BCE: jax.Array, weight_VE: jax.Array) -> jax.Array:
-    return _product("bce,ve->bcv", x_BCE, weight_VE)
+    return jax.tree.map(joined, tree)
 
 
 def _product(subscripts: str, left: jax.Array, right: jax.Array) -> jax.Array:
     return jnp.einsum(subscripts, left, right, preferred_element_type=jnp.float32)
 
 
-def _no_sums() -> CrossEntropy:
-    return CrossEntropy(*(jnp.zeros((), jnp.float32) for _ in CrossEntropy._fields))
+def _batch_shards(batch: int) -> int:
+    """Returns over how many devices the batch is split."""
+    placement = current_placement()
+    if placement is None:
+        return 1
+    entry = next(iter(placement.rules.partition(("batch",), placement.mesh)), None)
+    names = (entry,) if isinstance(entry, str) else entry or ()
+    shards = math.prod(placement.mesh.shape[name] for name in names)
+    return shards if batch % shards == 0 else 1
