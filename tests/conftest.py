@@ -13,6 +13,8 @@ import jax
 import jaxtyping
 import pytest
 
+import tests.typechecking  # noqa: F401  the import hook finds it by name
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # Rooms whose functions take arrays. Their annotations, shapes included, are checked at every call.
@@ -32,7 +34,9 @@ jax.config.update("jax_num_cpu_devices", 8)
 # What one run compiles, the next one loads. `make clean` empties it.
 jax.config.update("jax_compilation_cache_dir", str(ROOT / ".cache" / "jax-tests"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-jaxtyping.install_import_hook([f"dovetail.{room}" for room in CHECKED_ROOMS], "beartype.beartype")
+jaxtyping.install_import_hook(
+    [f"dovetail.{room}" for room in CHECKED_ROOMS], "tests.typechecking.check_calls"
+)
 
 
 @pytest.fixture(autouse=True, scope="session")
