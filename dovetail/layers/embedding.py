@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from dovetail.config import REQUIRED, ConfigOf
 from dovetail.layers.checks import require_positive
 from dovetail.module import Initializer, Module, Normal, parameter
+from dovetail.parallel import constrain
 
 
 class Embedding(Module):
@@ -33,7 +34,10 @@ class Embedding(Module):
 
         A token beyond the vocabulary gives NaN: a wrong tokenizer must not train in silence.
         """
-        return jnp.take(self.weight, tokens_BS, axis=0, mode="fill")
+        # Each device looks up whole vectors for its own rows. Left to itself, the partitioner would
+        # look up slices of vectors for all rows, and then copy everything everywhere.
+        weight_VE = constrain(self.weight, "vocab", None)
+        return jnp.take(weight_VE, tokens_BS, axis=0, mode="fill")
 
     def scores(self, x_BSE: jax.Array) -> jax.Array:
         """Scores every token of the vocabulary, in float32: [..., E] to [..., V]."""

@@ -8,15 +8,14 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.cross_entropy import cross_entropy
-from dovetail.layers.interfaces import Vocabulary
 from dovetail.module import Mean, Module
 from dovetail.module.batch import Batch
 
 
 class TokenLoss(Protocol):
-    """Adds the loss of a batch, given the vectors that the decoder made of it."""
+    """Adds the loss of a batch, given the decoder's vectors and the table of the vocabulary."""
 
-    def __call__(self, x_BSE: jax.Array, head: Vocabulary, batch: Batch, /) -> None:
+    def __call__(self, x_BSE: jax.Array, weight_VE: jax.Array, batch: Batch, /) -> None:
         """Adds losses and summaries."""
         ...
 
@@ -33,10 +32,10 @@ class NextTokenLoss(Module):
         super().__init__(config)
         self.z_loss = config.z_loss
 
-    def __call__(self, x_BSE: jax.Array, head: Vocabulary, batch: Batch) -> None:
+    def __call__(self, x_BSE: jax.Array, weight_VE: jax.Array, batch: Batch) -> None:
         """Adds the loss, and bits per byte where the input says how many bytes a target has."""
         weights_BS = batch.loss_weights
-        result = cross_entropy(x_BSE, head.weight, batch.targets, weights_BS, z_loss=self.z_loss)
+        result = cross_entropy(x_BSE, weight_VE, batch.targets, weights_BS, z_loss=self.z_loss)
         self.add_loss("next_token", result.loss_sum, weights_BS.sum())
         bytes_BS = batch.extras.get("target_bytes")
         if bytes_BS is not None:

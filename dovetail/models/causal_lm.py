@@ -46,7 +46,7 @@ class CausalLM(Module):
     def __call__(self, batch: Batch) -> None:
         """Adds the loss of a batch."""
         x_BSE = self.decoder(batch.tokens, Places(batch.positions, batch.segment_ids))
-        self.loss(x_BSE, self.head, batch)
+        self.loss(x_BSE, self.head.weight, batch)
 
     def logits(self, tokens_BS: jax.Array, places: Places, last_B: jax.Array) -> jax.Array:
         """Returns the scores [B, V] of the token that follows index `last_B` of each row."""

@@ -1,0 +1,152 @@
+"""Every layer with the arguments it is called with; a new layer is tested by being added to CASES.
+
+Sizes are such that eight devices, two along each of data, fsdp and model, divide them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dovetail.config import REQUIRED, Config, ConfigOf
+from dovetail.layers import (
+    Attention,
+    ContiguousMemory,
+    Decoder,
+    Dropout,
+    Embedding,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    NoMemory,
+    NoPositions,
+    Pattern,
+    Places,
+    PostNorm,
+    PreNorm,
+    Residual,
+    RMSNorm,
+    RotaryEmbedding,
+    SandwichNorm,
+    Stack,
+    TransformerBlock,
+)
+from dovetail.module import Module
+
+BATCH, SEQUENCE, WIDTH, HEADS, KV_HEADS, HIDDEN, VOCAB = 4, 6, 16, 4, 2, 24, 32
+HEAD_WIDTH = WIDTH // HEADS
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer, and what it is given: arrays, or things made of arrays."""
+
+    config: Config[Any]
+    arguments: Callable[[], tuple[Any, ...]]
+
+
+class Joined(Module):
+    """A residual around a fixed branch, so that a residual can be called like a layer."""
+
+    class Config(Module.Config["Joined"]):
+        residual: ConfigOf[Residual] = REQUIRED
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.residual = config.residual.clone(width=WIDTH).build()
+
+    def __call__(self, x_BSE: jax.Array) -> jax.Array:
+        return self.residual.after(x_BSE, jnp.tanh(self.residual.before(x_BSE)))
+
+
+def vectors(seed: int = 0, *shape: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(seed), shape or (BATCH, SEQUENCE, WIDTH))
+
+
+def tokens() -> jax.Array:
+    return jax.random.randint(jax.random.key(7), (BATCH, SEQUENCE), 0, VOCAB)
+
+
+def places() -> Places:
+    """One segment a row, from position 0."""
+    positions = jnp.broadcast_to(jnp.arange(SEQUENCE), (BATCH, SEQUENCE))
+    return Places(positions, jnp.ones_like(positions))
+
+
+def queries_and_keys() -> tuple[Any, ...]:
+    query = vectors(1, BATCH, SEQUENCE, HEADS, HEAD_WIDTH)
+    key = vectors(2, BATCH, SEQUENCE, KV_HEADS, HEAD_WIDTH)
+    return query, key, places().positions_BS
+
+
+def keys_and_values() -> tuple[Any, ...]:
+    shape = (BATCH, SEQUENCE, KV_HEADS, HEAD_WIDTH)
+    return vectors(1, *shape), vectors(2, *shape), places()
+
+
+def attention() -> Attention.Config:
+    return Attention.Config(num_heads=HEADS, num_kv_heads=KV_HEADS)
+
+
+def block() -> TransformerBlock.Config:
+    return TransformerBlock.Config(
+        attention=attention(), feed_forward=FeedForward.Config(hidden=HIDDEN)
+    )
+
+
+def alternating() -> Pattern.Config:
+    second = block()
+    second.attention.positions = NoPositions.Config()
+    second.feed_forward_residual = PostNorm.Config(norm=LayerNorm.Config())
+    return Pattern.Config(layers=(block(), second))
+
+
+def one() -> tuple[Any, ...]:
+    return (vectors(),)
+
+
+def mixing() -> tuple[Any, ...]:
+    return vectors(), places()
+
+
+CASES: dict[str, Case] = {
+    "linear": Case(
+        Linear.Config(in_features=WIDTH, out_features=HIDDEN, in_axis="embed", out_axis="mlp"), one
+    ),
+    "linear-bias": Case(
+        Linear.Config(in_features=WIDTH, out_features=HIDDEN, out_axis="mlp", bias=True), one
+    ),
+    "embedding": Case(Embedding.Config(vocab_size=VOCAB, width=WIDTH), lambda: (tokens(),)),
+    "rms-norm": Case(RMSNorm.Config(width=WIDTH), one),
+    "layer-norm": Case(LayerNorm.Config(width=WIDTH), one),
+    "layer-norm-no-bias": Case(LayerNorm.Config(width=WIDTH, bias=False), one),
+    "dropout": Case(Dropout.Config(rate=0.5), one),
+    "pre-norm": Case(Joined.Config(residual=PreNorm.Config()), one),
+    "post-norm": Case(Joined.Config(residual=PostNorm.Config()), one),
+    "sandwich-norm": Case(Joined.Config(residual=SandwichNorm.Config()), one),
+    "rotary": Case(RotaryEmbedding.Config(head_width=HEAD_WIDTH), queries_and_keys),
+    "no-positions": Case(NoPositions.Config(head_width=HEAD_WIDTH), queries_and_keys),
+    "no-memory": Case(NoMemory.Config(), keys_and_values),
+    "contiguous-memory": Case(ContiguousMemory.Config(length=SEQUENCE), keys_and_values),
+    "feed-forward": Case(FeedForward.Config(width=WIDTH, hidden=HIDDEN), one),
+    "attention": Case(attention().set(width=WIDTH), mixing),
+    "attention-wide-heads": Case(attention().set(width=WIDTH, head_width=8, scale=0.3), mixing),
+    "block": Case(block().set(width=WIDTH), mixing),
+    "stack": Case(Stack.Config(width=WIDTH, num_layers=3, layer=block()), mixing),
+    "hybrid": Case(
+        Pattern.Config(
+            width=WIDTH, layers=(block(), Stack.Config(num_layers=2, layer=alternating()))
+        ),
+        mixing,
+    ),
+    "decoder": Case(
+        Decoder.Config(
+            vocab_size=VOCAB, width=WIDTH, stack=Stack.Config(num_layers=2, layer=block())
+        ),
+        lambda: (tokens(), places()),
+    ),
+}

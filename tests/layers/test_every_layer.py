@@ -1,0 +1,171 @@
+"""What holds for every layer: see cases.py, where a new one is added."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dovetail.layers
+from dovetail.config import from_text, replace, select, to_text, visit
+from dovetail.layers import (
+    Attention,
+    ContiguousMemory,
+    NextTokenLoss,
+    NoMemory,
+    NormedResidual,
+    Places,
+)
+from dovetail.module import Module, functional, initialize, parameter_specs
+from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
+from tests.layers.cases import CASES, SEQUENCE
+
+every_layer = pytest.mark.parametrize("name", CASES)
+every_mixer = pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if len(select(case.config, Attention))]
+)
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What one layer gives on one device."""
+
+    module: Module
+    params: Any
+    arguments: Any
+    result: Any
+    gradients: Any
+
+
+@functools.cache
+def computed(name: str) -> Computed:
+    case = CASES[name]
+    module, arguments = case.config.build(), case.arguments()
+    params = initialize(module, jax.random.key(0))
+    result, gradients = jax.jit(functools.partial(run_and_differentiate, module))(params, arguments)
+    return Computed(module, params, arguments, result, gradients)
+
+
+def test_no_layer_is_left_out() -> None:
+    public = [getattr(dovetail.layers, name) for name in dovetail.layers.__all__]
+    layers = {found for found in public if isinstance(found, type) and issubclass(found, Module)}
+    swept = {type(found).builds() for case in CASES.values() for _, found in visit(case.config)}
+    # A base class, and a loss, which tests/models runs in a model.
+    assert layers - swept - {NormedResidual, NextTokenLoss} == set()
+
+
+@every_layer
+def test_text_round_trip(name: str) -> None:
+    assert from_text(to_text(CASES[name].config)) == CASES[name].config
+
+
+@every_layer
+def test_shape_and_type_are_known_without_running(name: str) -> None:
+    one = computed(name)
+    params = {path: spec.struct() for path, spec in parameter_specs(one.module).items()}
+    promised = jax.eval_shape(functools.partial(run, one.module), params, one.arguments)
+    assert jax.tree.map(shape_and_type, promised) == jax.tree.map(shape_and_type, one.result)
+    assert all(leaf.dtype == jnp.float32 for leaf in one.result)
+    assert all(np.isfinite(leaf).all() for leaf in one.result)
+
+
+@every_layer
+def test_gradients_reach_every_parameter(name: str) -> None:
+    one = computed(name)
+    specs = parameter_specs(one.module)
+    assert set(one.gradients) == set(specs)
+    for path, spec in specs.items():
+        gradient = np.asarray(one.gradients[path])
+        layers = gradient.reshape(*gradient.shape[: spec.stacked], -1)
+        assert np.isfinite(gradient).all(), path
+        assert (np.abs(layers).max(axis=-1) > 0).all(), f"{path}: some layer has no gradient"
+
+
+@every_layer
+def test_sharded_equals_unsharded(name: str) -> None:
+    one = computed(name)
+    mesh = MeshLayout.Config(data=2, fsdp=2, model=2).build().mesh()
+    placement = Placement(mesh, AxisRules.Config().build())
+    shardings = {
+        path: placement.sharding(spec.axes, spec.shape, path)
+        for path, spec in parameter_specs(one.module).items()
+    }
+
+    def sharded(params: Any, arguments: Any) -> Any:
+        with placed(placement):
+            return run_and_differentiate(one.module, params, arguments)
+
+    batch = placement.sharding(("batch",))
+    compute = jax.jit(sharded, in_shardings=(shardings, batch), out_shardings=(None, shardings))
+    result, gradients = compute(one.params, one.arguments)
+    assert all(len(leaf.sharding.device_set) == 8 for leaf in jax.tree.leaves(result))
+    for split, whole in zip(result, one.result, strict=True):
+        np.testing.assert_allclose(split, whole, rtol=2e-5, atol=2e-5)
+    for path, gradient in gradients.items():
+        np.testing.assert_allclose(gradient, one.gradients[path], rtol=2e-5, atol=2e-5)
+
+
+@every_layer
+def test_bfloat16(name: str) -> None:
+    one = computed(name)
+    module = CASES[name].config.clone(dtype="bfloat16").build()
+    assert all(spec.dtype == "float32" for spec in parameter_specs(module).values())
+    lowered = jax.tree.map(in_bfloat16, one.arguments)
+    result = jax.jit(functools.partial(run, module))(one.params, lowered)
+    for low, high in zip(result, one.result, strict=True):
+        assert low.dtype == jnp.bfloat16
+        difference = np.asarray(low, np.float32) - high
+        assert np.sqrt(np.mean(difference**2)) < 0.02 * np.sqrt(np.mean(high**2))
+
+
+@every_mixer
+def test_step_by_step_equals_all_at_once(name: str) -> None:
+    one = computed(name)
+    remembering = ContiguousMemory.Config(length=SEQUENCE + 2)
+    module = replace(CASES[name].config, NoMemory, remembering).build()
+    step = jax.jit(lambda *inputs, cache: functional(module, *inputs, cache=cache))
+    x, places = one.arguments
+    cache, start, results = None, 0, []
+    for length in (3, 1, 1, 1):
+        span = slice(start, start + length)
+        here = Places(places.positions_BS[:, span], places.segments_BS[:, span])
+        result, outputs = step(one.params, (x[:, span], here), cache=cache)
+        results.append(result)
+        cache, start = outputs.cache, start + length
+    assert start == SEQUENCE
+    whole = one.result[0]
+    np.testing.assert_allclose(np.concatenate(results, axis=1), whole, rtol=1e-5, atol=1e-5)
+
+
+def run(module: Module, params: Any, arguments: Any) -> list[jax.Array]:
+    """Returns the arrays of numbers that a layer gives."""
+    leaves = jax.tree.leaves(functional(module, params, arguments)[0])
+    return [leaf for leaf in leaves if is_floating(leaf)]
+
+
+def run_and_differentiate(module: Module, params: Any, arguments: Any) -> Any:
+    def measure(params: Any) -> tuple[jax.Array, Any]:
+        """Reduces a result to one number on which all of it has an influence."""
+        result = run(module, params, arguments)
+        waves = [jnp.sin(jnp.arange(leaf.size)).reshape(leaf.shape) for leaf in result]
+        return sum(map(jnp.vdot, result, waves), jnp.zeros(())), result
+
+    gradients, result = jax.grad(measure, has_aux=True)(params)
+    return result, gradients
+
+
+def is_floating(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def in_bfloat16(leaf: jax.Array) -> jax.Array:
+    return leaf.astype(jnp.bfloat16) if is_floating(leaf) else leaf
+
+
+def shape_and_type(leaf: Any) -> Any:
+    return leaf.shape, leaf.dtype
