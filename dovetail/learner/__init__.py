@@ -1,0 +1,48 @@
+"""The learner: loss to gradients to updates. It knows specs and paths, and nothing of models."""
+
+from dovetail.learner.accumulate import Accumulate, split_batch
+from dovetail.learner.axes import LogicalAxes
+from dovetail.learner.ema import Ema
+from dovetail.learner.gradients import Autodiff, GradientProducer, Produced
+from dovetail.learner.learner import Learner
+from dovetail.learner.muon import Muon
+from dovetail.learner.optimizer import Elementwise, Optimizer, PerTensor, chain, per_tensor
+from dovetail.learner.optimizers import Adafactor, AdamW, Lion, Sgd
+from dovetail.learner.schedules import (
+    Constant,
+    Cosine,
+    InverseSquareRoot,
+    Schedule,
+    WarmupStableDecay,
+)
+from dovetail.learner.state import StepReport, TrainState, averaged_parameters, main_loss
+
+__all__ = [
+    "Accumulate",
+    "Adafactor",
+    "AdamW",
+    "Autodiff",
+    "Constant",
+    "Cosine",
+    "Elementwise",
+    "Ema",
+    "GradientProducer",
+    "InverseSquareRoot",
+    "Learner",
+    "Lion",
+    "LogicalAxes",
+    "Muon",
+    "Optimizer",
+    "PerTensor",
+    "Produced",
+    "Schedule",
+    "Sgd",
+    "StepReport",
+    "TrainState",
+    "WarmupStableDecay",
+    "averaged_parameters",
+    "chain",
+    "main_loss",
+    "per_tensor",
+    "split_batch",
+]

@@ -1,0 +1,126 @@
+"""The logical axes of an optimizer's state, found by asking it: there is no code per optimizer.
+
+A leaf of the state belongs to the parameter whose path stands among its keys. Which axis of that
+parameter each of its own axes came from is seen by varying the parameter's shape: the state is made
+(in the abstract) for shapes in which all sizes differ, and a size that appears in the leaf gives
+the axis away. Twice, with all sizes shifted by one: what does not move along, such as three
+coefficients kept beside a 3 x 8 matrix, is no axis of the parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from dovetail.learner.optimizer import Optimizer, Specs
+from dovetail.module import ParameterSpec
+
+Shape = tuple[int, ...]
+
+
+class LogicalAxes(tuple[str | None, ...]):
+    """The logical axis of each dimension of an array. A leaf for JAX, unlike a plain tuple."""
+
+    __slots__ = ()
+
+
+def optimizer_axes(optimizer: Optimizer, specs: Specs) -> Any:
+    """Returns a tree like the optimizer's state, with the logical axes of each leaf."""
+    actual = _state_shapes(optimizer, specs)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(actual)
+    trials = [_Trial(optimizer, specs, vary) for vary in (_grow, _shrink)]
+    trials = [trial for trial in trials if trial.structures == [structure, structure]]
+
+    def axes_of(index: int, keys: Any, shape: Shape) -> LogicalAxes:
+        owner = _owner(keys, specs)
+        if owner is None:
+            return LogicalAxes((None,) * len(shape))
+        for trial in trials:
+            origins = trial.origins(index, owner, shape)
+            if origins is not None:
+                break
+        else:
+            # No variation leaves the state alike. A leaf of the parameter's own shape is still
+            # plain.
+            alike = shape == specs[owner].shape
+            origins = list(range(len(shape))) if alike else [None] * len(shape)
+        return LogicalAxes(None if o is None else specs[owner].axes[o] for o in origins)
+
+    found = [axes_of(i, keys, leaf.shape) for i, (keys, leaf) in enumerate(leaves)]
+    return jax.tree.unflatten(structure, found)
+
+
+class _Trial:
+    """The state for two variations of all shapes, one step apart."""
+
+    def __init__(
+        self, optimizer: Optimizer, specs: Specs, vary: Callable[[Shape, int], Shape]
+    ) -> None:
+        self.specs = specs
+        self.varied = [
+            {path: _with_shape(spec, vary(spec.shape, shift)) for path, spec in specs.items()}
+            for shift in (0, 1)
+        ]
+        states = [_state_shapes(optimizer, varied) for varied in self.varied]
+        self.leaves = [jax.tree.leaves(state) for state in states]
+        self.structures: list[Any] = [jax.tree.structure(state) for state in states]
+
+    def origins(self, index: int, owner: str, shape: Shape) -> list[int | None] | None:
+        """Returns the parameter's axis of each axis of a leaf; None if the leaf changed its nature.
+
+        That happens where a size decides: Adafactor factors only what is large enough.
+        """
+        first, second = (leaves[index].shape for leaves in self.leaves)
+        if not len(shape) == len(first) == len(second):
+            return None
+        sizes = self.specs[owner].shape
+        first_sizes, second_sizes = (varied[owner].shape for varied in self.varied)
+        pairs = list(zip(first_sizes, second_sizes, strict=True))
+        origins: list[int | None] = []
+        for size, pair in zip(shape, zip(first, second, strict=True), strict=True):
+            origin = pairs.index(pair) if pair in pairs else None
+            if origin is not None and sizes[origin] != size:
+                return None
+            if origin is None and pair[0] == pair[1] != size:
+                return None
+            origins.append(origin)
+        return origins
+
+
+def _grow(shape: Shape, shift: int) -> Shape:
+    """Makes all sizes differ by small additions that keep their order; of equals the last grows."""
+    return _distinct(shape, sorted(range(len(shape)), key=lambda i: (shape[i], i)), shift, 1)
+
+
+def _shrink(shape: Shape, shift: int) -> Shape:
+    """Makes all sizes different by small subtractions, in the same order."""
+    order = sorted(range(len(shape)), key=lambda i: (-shape[i], -i))
+    return _distinct(shape, order, shift, -1)
+
+
+def _distinct(shape: Shape, order: list[int], shift: int, sign: int) -> Shape:
+    sizes = list(shape)
+    previous: int | None = None
+    for i in order:
+        size = shape[i] + sign * shift
+        if previous is not None and (size - previous) * sign < 1:
+            size = previous + sign
+        sizes[i] = previous = size
+    return tuple(max(size, 1) for size in sizes)
+
+
+def _owner(keys: Any, specs: Specs) -> str | None:
+    named: Iterator[Any] = (getattr(key, "key", None) for key in keys)
+    return next((name for name in named if isinstance(name, str) and name in specs), None)
+
+
+def _state_shapes(optimizer: Optimizer, specs: Specs) -> Any:
+    structs = {path: spec.struct() for path, spec in specs.items()}
+    return jax.eval_shape(optimizer.transformation(specs).init, structs)
+
+
+def _with_shape(spec: ParameterSpec, shape: Shape) -> ParameterSpec:
+    return replace(spec, shape=shape)
