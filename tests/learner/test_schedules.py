@@ -1,0 +1,83 @@
+"""The shapes of the schedules."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dovetail.config import ConfigError, Part, from_text, to_text
+from dovetail.learner import Constant, Cosine, InverseSquareRoot, WarmupStableDecay
+from dovetail.learner.schedules import Decaying, WarmedUp
+
+
+def every_schedule() -> list[type[Part]]:
+    """Every schedule of the room, found by what it is: a new one is tested by being defined."""
+    found, waiting = [], [WarmedUp]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if kind not in (WarmedUp, Decaying) and kind.__module__.startswith("dovetail."):
+            found.append(kind)
+    return sorted(found, key=lambda kind: kind.__name__)
+
+
+def rates(schedule, steps: int = 101) -> np.ndarray:
+    return np.asarray(jax.jit(jax.vmap(schedule))(jnp.arange(steps)))
+
+
+def make(kind, **values):
+    ends = {"total_steps": 100} if "total_steps" in kind.Config.fields() else {}
+    return kind.Config(**(ends | values)).build()
+
+
+@pytest.mark.parametrize("kind", every_schedule(), ids=lambda kind: kind.__name__)
+def test_every_schedule_warms_up_linearly_and_never_stands_still(kind) -> None:
+    assert len(every_schedule()) >= 4
+    values = rates(make(kind, peak=0.5, warmup_steps=9))
+    np.testing.assert_allclose(values[:10], 0.05 * np.arange(1, 11), rtol=1e-6)
+    assert values.max() == pytest.approx(0.5)
+    assert (values[:100] > 0).all()
+    assert (np.diff(values[9:]) <= 1e-9).all()  # only downwards after the peak
+    assert rates(make(kind, peak=0.5))[0] == pytest.approx(0.5)  # no warm-up: at once
+    config = kind.Config(peak=0.25)
+    assert from_text(to_text(config)) == config
+
+
+def test_constant() -> None:
+    np.testing.assert_allclose(rates(make(Constant, peak=0.1)), 0.1)
+
+
+def test_cosine_ends_at_its_fraction_and_stays_there() -> None:
+    values = rates(make(Cosine, peak=1.0, end_fraction=0.2, warmup_steps=20), 150)
+    assert values[20] == pytest.approx(1.0)
+    assert values[60] == pytest.approx(0.6)  # halfway
+    assert values[40] == pytest.approx(0.2 + 0.8 * 0.5 * (1 + np.cos(np.pi / 4)))
+    np.testing.assert_allclose(values[100:], 0.2, rtol=1e-5)
+
+
+def test_warmup_stable_decay_decays_only_at_the_end() -> None:
+    values = rates(make(WarmupStableDecay, peak=1.0, warmup_steps=10, decay_fraction=0.25))
+    np.testing.assert_allclose(values[10:76], 1.0)
+    np.testing.assert_allclose(values[75:], 1 - np.arange(26) / 25, atol=1e-6)
+
+
+def test_inverse_square_root() -> None:
+    values = rates(make(InverseSquareRoot, peak=1.0, warmup_steps=3))
+    np.testing.assert_allclose(values[3:], np.sqrt(4 / np.arange(4, 102)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (Cosine.Config(), "Cosine: total_steps is not set"),
+        (
+            Cosine.Config(total_steps=5, warmup_steps=5),
+            "warm-up of 5 steps leaves nothing of total_steps=5",
+        ),
+        (Constant.Config(warmup_steps=-1), "warmup_steps must be 0 or more, got -1"),
+        (WarmupStableDecay.Config(total_steps=5, decay_fraction=2.0), "between 0 and 1, got 2.0"),
+    ],
+)
+def test_impossible_schedules_are_refused(config, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config.build()
