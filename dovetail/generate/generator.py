@@ -87,7 +87,7 @@ class Generator:
                 f"got that of {type(built).__name__}."
             )
         self._model, self._length = built, length
-        self._state = State(params, dict(variables or {}))
+        self._state = State(dict(params), dict(variables or {}))
         self._tokenizer, self._decoder, self._placement = tokenizer, decoder, placement
         self._programs: list[tuple[ConfigOf[Sampler], Programs]] = []
 
@@ -96,7 +96,7 @@ class Generator:
     ) -> Generator:
         """Returns a generator with other parameters that shares what is compiled."""
         other = copy.copy(self)
-        other._state = State(params, dict(variables or {}))
+        other._state = State(dict(params), dict(variables or {}))
         return other
 
     def generate(

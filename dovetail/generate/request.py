@@ -13,6 +13,7 @@ from dovetail.generate.interfaces import Prompt, Tokenizer
 
 _SHORTEST_PADDING = 16
 _FEWEST_STOPS = 4
+_SEEDS = 2**32
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ def checked_request(
         )
     if max_new_tokens < 1:
         raise ConfigError(f"max_new_tokens: expected 1 or more, got {max_new_tokens}.")
+    if not 0 <= seed < _SEEDS:
+        raise ConfigError(f"seed: expected 0 or more and less than {_SEEDS}, got {seed}.")
     checked = []
     for index, prompt in enumerate(prompts):
         tokens = _tokens(prompt, f"prompts[{index}]", vocab_size, tokenizer)

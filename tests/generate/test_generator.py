@@ -229,6 +229,7 @@ def test_with_params_uses_the_new_ones(generator: Generator) -> None:
         ([[-1]], {}, r"prompts\[0\]: token -1 is not in"),
         ([np.asarray([[1, 2]])], {}, r"prompts\[0\]: .* got an array of shape \(1, 2\)"),
         ([[1]], {"max_new_tokens": 0}, "max_new_tokens: expected 1 or more, got 0"),
+        ([[1]], {"seed": -1}, "seed: expected 0 or more and less than 4294967296, got -1"),
         ([[1]], {"stop_tokens": [300]}, "stop_tokens: 300 can never be generated"),
         ([[1]], {"stop_texts": [""]}, "stop_texts: an empty text would stop"),
         ([[1]], {"stop_texts": "END"}, r"stop_texts: expected several texts, .* Write \['END'\]"),
