@@ -136,3 +136,25 @@ def test_an_indivisible_batch_names_both_numbers() -> None:
         take_steps(learner, Net.Config().build(), [make_batch()])
     with pytest.raises(ConfigError, match="microbatches must be 1 or more, got 0"):
         Accumulate.Config(microbatches=0).build()
+
+
+class SelfWeighing(Module):
+    """Its loss counts by a weight that depends on a parameter."""
+
+    def __init__(self, config: Module.Config) -> None:
+        super().__init__(config)
+        self.weight = parameter((2,), ("embed",))
+
+    def __call__(self, x_BE: jax.Array) -> None:
+        y_BE = x_BE * self.weight
+        self.add_loss("loss", y_BE.sum(), (y_BE**2).sum())
+
+
+def test_weights_only_normalise() -> None:
+    """No gradient goes through a weight, in one pass or in several."""
+    model, batch = SelfWeighing.Config().build(), jnp.arange(1.0, 9.0).reshape(4, 2)
+    weight = initial(SelfWeighing)[0]["weight"]
+    expected = batch.sum(0) / ((batch * weight) ** 2).sum()
+    for config in (Autodiff.Config(), Accumulate.Config(microbatches=2)):
+        gradient = produce(config, model, batch).gradients["weight"]
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5)

@@ -1,12 +1,13 @@
 """The average of the parameters."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dovetail.config import ConfigError
 from dovetail.learner import Ema, averaged_parameters
-from tests.learner.tiny import Net, make_batch, make_learner, start, take_steps
+from tests.learner.tiny import Net, initial, make_batch, make_learner, start, take_steps
 
 
 @pytest.mark.parametrize(("warmup_steps", "decays"), [(0, [0.9, 0.9]), (9, [1 / 10, 2 / 11])])
@@ -31,6 +32,17 @@ def test_averages_are_float32_and_come_back_in_the_parameters_type() -> None:
     )
     assert averages["weight"].dtype == jnp.float32
     np.testing.assert_allclose(averages["weight"], 1.00390625)  # bfloat16 could not hold this
+
+
+def test_the_first_state_shares_no_buffers_so_it_can_be_donated() -> None:
+    model, learner = Net.Config().build(), make_learner(ema=Ema.Config())
+    params, variables = jax.tree.map(jnp.copy, initial(Net))
+    for init in (learner.init, jax.jit(learner.init, static_argnums=0)):
+        state = init(model, params, variables)
+        places = [
+            leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves((state.params, state.ema))
+        ]
+        assert len(set(places)) == len(places)
 
 
 def test_evaluation_gets_the_averages_and_what_is_frozen() -> None:
