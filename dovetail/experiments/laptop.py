@@ -44,7 +44,7 @@ def _language_model(
         ),
         learner=Learner.Config(
             optimizer=AdamW.Config(b2=0.95),
-            schedule=Cosine.Config(peak=learning_rate, warmup_steps=max(1, steps // 20)),
+            schedule=Cosine.Config(peak=learning_rate, warmup_fraction=0.05),
             weight_decay=0.1,
         ),
         steps=steps,

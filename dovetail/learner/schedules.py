@@ -86,11 +86,15 @@ class Decaying(WarmedUp):
     """A schedule with an end."""
 
     class Config(WarmedUp.Config[T_co], Generic[T_co]):
-        """Where the decay ends, and at which fraction of the peak."""
+        """Where the decay ends, and at which fraction of the peak.
+
+        The warm-up can be a fraction of all steps instead of a number, so that it fits any length.
+        """
 
         # None: the learner fills in its own number of steps, which it has from the trainer.
         total_steps: int | None = None
         end_fraction: float = 0.0
+        warmup_fraction: float = 0.0
 
     def __init__(self, config: Config[Any]) -> None:
         super().__init__(config)
@@ -101,11 +105,21 @@ class Decaying(WarmedUp):
                 "total_steps; a trainer sets it to its own number of steps."
             )
         self.total_steps: int = config.total_steps
+        if config.warmup_fraction:
+            self._warm_up_for(config.warmup_fraction)
         if self.warmup_steps >= self.total_steps:
             raise self._error(
                 f"a warm-up of {self.warmup_steps} steps leaves nothing of "
                 f"total_steps={self.total_steps}. Shorten the warm-up or train longer."
             )
+
+    def _warm_up_for(self, fraction: float) -> None:
+        if self.warmup_steps or not 0.0 < fraction < 1.0:
+            raise self._error(
+                f"warmup_fraction={fraction} must be between 0 and 1 and stand alone; warmup_steps is "
+                f"{self.warmup_steps}."
+            )
+        self.warmup_steps = int(fraction * self.total_steps)
 
     def progress(self, step: jax.Array, start: float) -> jax.Array:
         """Returns how far the step is between `start` and the end, from 0 to 1."""

@@ -13,7 +13,6 @@ TINY = [
     "input.batch_size=8",
     "mesh.fsdp=1",
     "mesh.data=-1",
-    "learner.schedule.warmup_steps=1",
     "evaluators={}",
 ]
 

@@ -15,7 +15,7 @@ COMMAND = [
     "-c",
     "import sys; from dovetail.cli import main; sys.exit(main())",
     *["train", "tiny-lm", "--steps", "40", "checkpointer.every=5", "evaluators={}"],
-    *["model.width=64", "model.decoder.stack.num_layers=2", "learner.schedule.warmup_steps=2"],
+    *["model.width=64", "model.decoder.stack.num_layers=2"],
     *["input.sequence_length=64", "model.decoder.stack.layer.attention.num_heads=2"],
 ]
 

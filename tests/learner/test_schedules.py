@@ -81,3 +81,12 @@ def test_inverse_square_root() -> None:
 def test_impossible_schedules_are_refused(config, message) -> None:
     with pytest.raises(ConfigError, match=message):
         config.build()
+
+
+def test_a_warmup_can_be_a_fraction_of_all_steps():
+    by_number = Cosine.Config(peak=1.0, warmup_steps=5, total_steps=100).build()
+    by_fraction = Cosine.Config(peak=1.0, warmup_fraction=0.05, total_steps=100).build()
+    for step in (0, 3, 5, 50, 99):
+        assert by_number(jnp.int32(step)) == by_fraction(jnp.int32(step))
+    with pytest.raises(ConfigError, match=r"warmup_fraction=0.5 must .* stand alone"):
+        Cosine.Config(warmup_steps=5, warmup_fraction=0.5, total_steps=100).build()
