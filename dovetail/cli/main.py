@@ -70,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parses; `key=value` may stand before or after options, which argparse alone does not allow."""
+    """Parses; `key=value` may stand before or after options, which argparse does not allow."""
     arguments, rest = parser.parse_known_args(argv)
     options = [word for word in rest if word.startswith("-")]
     if options or (rest and not hasattr(arguments, "overrides")):

@@ -70,6 +70,7 @@ class RunFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            self.release()
             raise ConfigError(
                 f"{self.path}: another process is writing to this run. Wait for it, stop it, or "
                 "choose another folder with --run."

@@ -47,7 +47,9 @@ class Program:
         axes = self.learner.state_axes(self.model)
 
         def sharding(path: Any, names: Any, shape: Any) -> Any:
-            what = jax.tree_util.keystr(path)
+            # State is keyed by the path of its parameter, wherever the optimizer keeps it.
+            keys = [str(entry.key) for entry in path if hasattr(entry, "key")]
+            what = keys[-1] if keys else jax.tree_util.keystr(path)
             return self.placement.sharding(names, shape.shape, what)
 
         return jax.tree_util.tree_map_with_path(sharding, axes, self.state_shapes, is_leaf=_is_axes)

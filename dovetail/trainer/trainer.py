@@ -45,9 +45,9 @@ class Trainer(Part):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        if config.steps < 0 or config.log_every < 1:
+        if config.steps < 1 or config.log_every < 1:
             raise ConfigError(
-                f"steps={config.steps} must be 0 or more, log_every={config.log_every} 1 or more."
+                f"steps={config.steps} and log_every={config.log_every} must be 1 or more."
             )
         self.steps, self.seed, self.log_every = config.steps, config.seed, config.log_every
         self.input = config.input.build()

@@ -16,6 +16,7 @@ def test_a_folder_describes_its_run(tmp_path):
     folder = RunFolder(tmp_path / "run")
     config = Run.Config(width=4, every=3)
     folder.claim(config, {"experiment": "x", "imports": []})
+    folder.release()
     assert RunFolder(tmp_path / "run").config() == config
     about = RunFolder(tmp_path / "run").about()
     assert about["experiment"] == "x"
@@ -45,7 +46,8 @@ def test_two_processes_do_not_share_a_folder(tmp_path):
     with pytest.raises(ConfigError, match="another process is writing"):
         RunFolder(tmp_path).claim(Run.Config(width=4), {})
     folder.release()
-    RunFolder(tmp_path).claim(Run.Config(width=4), {})
+    folder.claim(Run.Config(width=4), {})
+    folder.release()
 
 
 def test_a_folder_that_is_none_says_so(tmp_path):

@@ -22,7 +22,7 @@ def corpus(tmp_path_factory):
 @pytest.fixture
 def config(corpus):
     return Trainer.Config(
-        model=llama(width=16, num_layers=2, num_heads=2, hidden=32, tied=True),
+        model=llama(width=16, num_layers=2, num_heads=2, hidden=32, tied=True, vocab_size=264),
         input=TokenInput.Config(
             corpus=corpus, tokenizer=ByteTokenizer.Config(), sequence_length=16, batch_size=8
         ),

@@ -32,7 +32,7 @@ def test_the_loss_falls(config, tmp_path):
     found = losses(tmp_path / "run")
     assert outcome.step == 40
     assert list(found) == list(range(1, 41))
-    assert found[1] == pytest.approx(math.log(257), rel=0.1)
+    assert found[1] == pytest.approx(math.log(264), rel=0.1)
     assert found[40] < 0.8 * found[1]
 
 
@@ -96,9 +96,7 @@ class Explodes(Module):
     def __call__(self, batch):
         bad = jnp.where(batch.extras["number"].max() == self.bad_step, jnp.nan, 0.0)
         # The value stays finite, the gradient of the fuse does not.
-        hurt = jnp.sum(self.fuse * 0.0) + jax.lax.stop_gradient(0.0) * bad
-        total = jnp.sum(self.weight**2) + hurt + _only_gradient(self.fuse, bad)
-        self.add_loss("square", total, 1.0)
+        self.add_loss("square", jnp.sum(self.weight**2) + _only_gradient(self.fuse, bad), 1.0)
 
 
 @jax.custom_jvp
