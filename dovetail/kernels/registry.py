@@ -63,10 +63,14 @@ class Implementation:
     supports: Callable[..., str | None]
     slow: Callable[..., bool]
 
+    def runs_on(self, platform: str) -> bool:
+        """Returns whether it is made for a platform."""
+        return self.platforms is None or platform in self.platforms
+
     def refusal(self, platform: str, *args: Any, **kwargs: Any) -> str | None:
         """Returns why this implementation cannot take the call, or None if it can."""
-        if self.platforms is not None and platform not in self.platforms:
-            return f"it runs on {' and '.join(self.platforms)} only"
+        if not self.runs_on(platform):
+            return f"it runs on {' and '.join(self.platforms or ())} only"
         return self.supports(*args, **kwargs)
 
 
@@ -123,17 +127,19 @@ class Op:
         if wanted is not None:
             return self._forced(wanted, *args, **kwargs)
         platform = current_platform()
-        refusals: list[str] = []
+        refusals: dict[Implementation, str] = {}
         for implementation in self._implementations:
             refusal = implementation.refusal(platform, *args, **kwargs)
             if refusal is None:
-                choice = Choice(self.name, implementation.name, platform, tuple(refusals))
+                # Those made for other platforms were never in question.
+                asked = [text for one, text in refusals.items() if one.runs_on(platform)]
+                choice = Choice(self.name, implementation.name, platform, tuple(asked))
                 _note(choice, is_slow=implementation.slow(*args, **kwargs))
                 return implementation
-            refusals.append(f"{implementation.name}, because {refusal}")
+            refusals[implementation] = f"{implementation.name}, because {refusal}"
         raise ValueError(
             f"{self.name}: no implementation can take this call on {platform}. "
-            + "".join(f"Not {refusal}. " for refusal in refusals)
+            + "".join(f"Not {refusal}. " for refusal in refusals.values())
             + "Change the call, or register an implementation that takes it."
         )
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from dovetail.config import ConfigError
+
 
 class Mask(ABC):
     """Which keys a query may see. To the questions, False and None are always safe answers."""
@@ -77,7 +79,7 @@ class SlidingWindow(Mask):
     def __post_init__(self) -> None:
         """Refuses a window that holds nothing."""
         if self.window < 1:
-            raise ValueError(
+            raise ConfigError(
                 f"SlidingWindow: expected a window of 1 or more, got {self.window}. "
                 "A window of 1 means that each token sees itself alone."
             )
@@ -107,7 +109,7 @@ class Prefix(Mask):
     def __post_init__(self) -> None:
         """Refuses a length that means nothing."""
         if self.length < 0:
-            raise ValueError(f"Prefix: expected a length of 0 or more, got {self.length}.")
+            raise ConfigError(f"Prefix: expected a length of 0 or more, got {self.length}.")
 
     def allowed(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
         """Allows the prefix."""

@@ -1,0 +1,70 @@
+"""The attention op: which implementation runs, and calls that make no sense."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from dovetail.kernels import choices, forget_choices, strict, target_platform
+from dovetail.kernels.attention import Causal, Full, attention
+from tests.kernels.attention.cases import aligned_call, arrays
+
+
+@pytest.mark.parametrize(
+    ("length", "line"),
+    [
+        (16, "attention: reference (cpu; not blockwise, because 16 queries are too few to split)"),
+        (128, "attention: blockwise (cpu)"),
+    ],
+)
+def test_the_choice_follows_the_length_and_is_never_slow(length: int, line: str) -> None:
+    forget_choices()
+    with strict(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        call = aligned_call(Causal(), 1, length, is_packed=False)
+        jax.eval_shape(partial(attention, **call), *arrays(1, length, length, 2, 2, 4))
+    assert choices() == [line]
+
+
+def test_every_platform_has_an_implementation() -> None:
+    forget_choices()
+    for platform in ("tpu", "gpu"):
+        with target_platform(platform):
+            call = aligned_call(Full(), 1, 128, is_packed=False)
+            jax.eval_shape(partial(attention, **call), *arrays(1, 128, 128, 2, 2, 4))
+    assert choices() == ["attention: blockwise (tpu)", "attention: blockwise (gpu)"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"heads": (3, 2)}, r"multiple of key-value heads, got 3 and 2"),
+        ({"keys": 9}, r"as many keys as queries.*got 8 queries and 9 keys"),
+        ({"key_segments_BT": None}, r"segments of both .* got those of queries only"),
+        ({"query_segments_BS": None}, r"segments of both .* got those of keys only"),
+        (
+            {"query_positions_BS": jnp.zeros((1, 8))},
+            r"query_positions_BS of shape \(1, 8\) and int",
+        ),
+        (
+            {"key_positions_BT": jnp.zeros(8, int)},
+            r"key_positions_BT of shape \(1, 8\).*got \(8,\)",
+        ),
+        ({"value_width": 5}, r"key and value of one shape.*\(1, 8, 2, 5\)"),
+    ],
+)
+def test_calls_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:
+    heads, kv_heads = changes.pop("heads", (2, 2))
+    keys, value_width = changes.pop("keys", 8), changes.pop("value_width", 4)
+    query, key, _ = arrays(1, 8, keys, heads, kv_heads, 4)
+    value = jnp.zeros((1, keys, kv_heads, value_width))
+    ones = jnp.ones((1, 8), jnp.int32)
+    call = aligned_call(Causal(), 1, 8, is_packed=False)
+    call |= {"query_segments_BS": ones, "key_segments_BT": ones} | changes
+    with pytest.raises(ValueError, match=r"^attention: expected .*" + message):
+        attention(query, key, value, **call)
