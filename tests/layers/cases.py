@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dovetail.config import REQUIRED, Config, ConfigOf
 from dovetail.layers import (
@@ -35,7 +36,7 @@ from dovetail.layers import (
     Stack,
     TransformerBlock,
 )
-from dovetail.module import Module
+from dovetail.module import Module, parameter_specs
 
 BATCH, SEQUENCE, WIDTH, HEADS, KV_HEADS, HIDDEN, VOCAB = 4, 6, 16, 4, 2, 24, 32
 HEAD_WIDTH = WIDTH // HEADS
@@ -65,6 +66,13 @@ class Joined(Module):
 
 def vectors(seed: int = 0, *shape: int) -> jax.Array:
     return jax.random.normal(jax.random.key(seed), shape or (BATCH, SEQUENCE, WIDTH))
+
+
+def random_params(module: Module) -> dict[str, jax.Array]:
+    """Values for every parameter, none of them zero or one by rule, without compiling anything."""
+    random = np.random.default_rng(0)
+    specs = parameter_specs(module)
+    return {path: jnp.asarray(random.normal(0, 0.3, s.shape), s.dtype) for path, s in specs.items()}
 
 
 def tokens() -> jax.Array:

@@ -11,8 +11,8 @@ import pytest
 
 from dovetail.config import REQUIRED, ConfigError, ConfigOf, select
 from dovetail.layers import Dropout, Places, Stack, TokenMap
-from dovetail.module import Module, functional, initialize
-from tests.layers.cases import SEQUENCE, WIDTH, block, mixing
+from dovetail.module import Module, functional
+from tests.layers.cases import SEQUENCE, WIDTH, block, mixing, random_params
 
 LAYERS = 4
 
@@ -83,7 +83,7 @@ def test_a_rate_out_of_range(rate: float) -> None:
 
 def test_dropout_in_a_block_changes_training_only() -> None:
     config = select(block(), Dropout).set(rate=0.5).set(width=WIDTH)
-    params, inputs = initialize(config.build(), jax.random.key(0)), mixing()
+    params, inputs = random_params(config.build()), mixing()
 
     def run(**arguments: Any) -> np.ndarray:
         return np.asarray(functional(config.build(), params, inputs, **arguments)[0])

@@ -21,9 +21,9 @@ from dovetail.layers import (
     NormedResidual,
     Places,
 )
-from dovetail.module import Module, functional, initialize, parameter_specs
+from dovetail.module import Module, functional, parameter_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
-from tests.layers.cases import CASES, SEQUENCE
+from tests.layers.cases import CASES, SEQUENCE, random_params
 
 every_layer = pytest.mark.parametrize("name", CASES)
 every_mixer = pytest.mark.parametrize(
@@ -46,7 +46,7 @@ class Computed:
 def computed(name: str) -> Computed:
     case = CASES[name]
     module, arguments = case.config.build(), case.arguments()
-    params = initialize(module, jax.random.key(0))
+    params = random_params(module)
     result, gradients = jax.jit(functools.partial(run_and_differentiate, module))(params, arguments)
     return Computed(module, params, arguments, result, gradients)
 

@@ -1,0 +1,119 @@
+"""Stacks: a loop is its layers in order, and remat changes only what is kept."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dovetail.config import Config, ConfigError
+from dovetail.layers import Pattern, SandwichNorm, Stack
+from dovetail.module import functional
+from dovetail.parallel import KeepAll, KeepDots, KeepNothing, KeepTags
+from tests.layers.cases import (
+    BATCH,
+    HIDDEN,
+    SEQUENCE,
+    WIDTH,
+    alternating,
+    block,
+    mixing,
+    random_params,
+)
+
+LAYERS = 2
+TOKENS = BATCH * SEQUENCE
+POLICIES = {
+    "nothing": KeepNothing.Config(),
+    "dots": KeepDots.Config(),
+    "tags": KeepTags.Config(names=("attention_output", "feed_forward_gate")),
+}
+# How many numbers of each tagged value one token has.
+TAGS = {
+    "attention_query": WIDTH,
+    "attention_key": WIDTH // 2,
+    "attention_value": WIDTH // 2,
+    "attention_output": WIDTH,
+    "feed_forward_gate": HIDDEN,
+    "feed_forward_up": HIDDEN,
+    "feed_forward_output": WIDTH,
+}
+
+
+def stack(**fields: Any) -> Stack.Config:
+    return Stack.Config(width=WIDTH, num_layers=LAYERS, layer=block()).set(**fields)
+
+
+def loss(config: Config[Any], params: Any, inputs: Any) -> jax.Array:
+    return jnp.sum(jnp.sin(functional(config.build(), params, inputs)[0]))
+
+
+@functools.cache
+def loss_and_gradients(**fields: Any) -> Any:
+    config = stack(**{name: POLICIES.get(value, value) for name, value in fields.items()})
+    params = random_params(config.build())
+    # The inputs are arguments: constants would be folded, in straight code more than in a loop.
+    return jax.jit(jax.value_and_grad(functools.partial(loss, config)))(params, mixing())
+
+
+def kept_values(remat: Config[Any], layer: Config[Any] | None = None) -> int:
+    """Counts the numbers that the backward pass of a stack is given."""
+    config = stack(remat=remat, layer=layer or block())
+    params = random_params(config.build())
+    differentiate = functools.partial(jax.vjp, functools.partial(loss, config))
+    pullback = jax.eval_shape(lambda *arguments: differentiate(*arguments)[1], params, mixing())
+    return sum(leaf.size for leaf in jax.tree.leaves(pullback))
+
+
+def test_a_stack_applies_its_layers_in_order() -> None:
+    config = stack(layer=alternating(), num_layers=2)
+    params, (x, places) = random_params(config.build()), mixing()
+    together = functional(config.build(), params, (x, places))[0]
+    for index in range(2):
+        for place, layer in enumerate(alternating().layers):
+            prefix = f"layer/layers/{place}/"
+            own = {p.removeprefix(prefix): v[index] for p, v in params.items() if prefix in p}
+            x = functional(layer.clone(width=WIDTH).build(), own, (x, places))[0]
+    np.testing.assert_allclose(together, x, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("policy", "unroll"), [("nothing", 1), ("dots", 1), ("tags", 1), ("nothing", LAYERS)]
+)
+def test_remat_gives_equal_gradients(policy: str, unroll: int) -> None:
+    value, gradients = loss_and_gradients()
+    other_value, other_gradients = loss_and_gradients(remat=policy, unroll=unroll)
+    np.testing.assert_allclose(value, other_value, rtol=1e-6)
+    for path, gradient in gradients.items():
+        np.testing.assert_allclose(gradient, other_gradients[path], rtol=1e-5, atol=1e-5)
+
+
+def test_remat_keeps_fewer_values() -> None:
+    kept = {name: kept_values(config) for name, config in POLICIES.items()}
+    assert kept["tags"] - kept["nothing"] == LAYERS * TOKENS * (WIDTH + HIDDEN)
+    assert kept["nothing"] < kept["dots"] < kept_values(KeepAll.Config())
+
+
+@pytest.mark.parametrize("name", TAGS)
+def test_every_tag_can_be_kept(name: str) -> None:
+    # The output of the feed-forward is of use to the backward pass only where a norm follows it.
+    layer = block().set(feed_forward_residual=SandwichNorm.Config())
+    kept = kept_values(KeepTags.Config(names=(name,)), layer)
+    assert kept - kept_values(KeepNothing.Config(), layer) == LAYERS * TOKENS * TAGS[name]
+
+
+@pytest.mark.parametrize("field", ["num_layers", "unroll"])
+def test_a_stack_has_layers(field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        stack(**{field: 0}).build()
+    assert str(caught.value) == f"{field}: expected 1 or more, got 0."
+
+
+def test_a_pattern_has_layers() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Stack.Config(width=WIDTH, num_layers=1, layer=Pattern.Config(layers=())).build()
+    assert str(caught.value) == "layer.layers: expected at least one layer, got none."
