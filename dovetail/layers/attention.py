@@ -73,6 +73,8 @@ class Attention(Module):
         value_BSKD = self._heads(tag(self.value(x_BSE), "attention_value"), "kv_heads")
         query_BSHD, key_BSKD = self.positions(query_BSHD, key_BSKD, places.positions_BS)
         seen = self.memory(key_BSKD, value_BSKD, places)
+        if not seen.aligned and not self.mask.causal:
+            raise self._needs_causal_mask()
         mixed_BSHD = attention(
             query_BSHD,
             seen.key_BTKD,
@@ -87,6 +89,12 @@ class Attention(Module):
         )
         mixed_BSHD = tag(mixed_BSHD, "attention_output")
         return self.output(mixed_BSHD.reshape(*x_BSE.shape[:2], -1))
+
+    def _needs_causal_mask(self) -> ConfigError:
+        return ConfigError(
+            f"{self.config.locate('mask')}: {self.mask} lets tokens see later ones, which a memory "
+            "does not hold yet. Decode with a causal mask, or without a memory, all at once."
+        )
 
     def _heads(self, x: jax.Array, axis: str) -> jax.Array:
         x_BSHD = x.reshape(*x.shape[:2], -1, self.head_width)

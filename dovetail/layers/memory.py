@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.config import REQUIRED
+from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import Places
 from dovetail.module import Module
 
@@ -56,6 +57,7 @@ class ContiguousMemory(Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
+        require_positive(config, "length")
         self.length = config.length
 
     def __call__(self, key_BSKD: jax.Array, value_BSKD: jax.Array, places: Places) -> Remembered:

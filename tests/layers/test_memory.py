@@ -1,0 +1,86 @@
+"""Memories: what is written where, what padding does, and what they refuse."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dovetail.config import ConfigError, config_for
+from dovetail.kernels.attention import Full, SlidingWindow
+from dovetail.layers import Attention, ContiguousMemory, NoMemory, Places
+from dovetail.module import functional
+from tests.layers.cases import WIDTH, attention, mixing, random_params
+
+LENGTH = 5
+
+
+def remember(cache: object, value: float, positions: list[int], segments: list[int]) -> dict:
+    """Writes tokens that are all one value, and returns the cache."""
+    module = ContiguousMemory.Config(length=LENGTH).build()
+    new = jnp.full((1, len(positions), 1, 2), value)
+    places = Places(jnp.array([positions]), jnp.array([segments]))
+    outputs = functional(module, {}, (new, -new, places), cache=cache)[1]
+    assert outputs.cache is not None
+    return outputs.cache
+
+
+def test_tokens_are_kept_at_their_positions() -> None:
+    cache = remember(None, 1.0, [0, 1], [1, 1])
+    cache = remember(cache, 2.0, [2], [1])
+    np.testing.assert_array_equal(cache["keys"][0, :, 0, 0], [1, 1, 2, 0, 0])
+    np.testing.assert_array_equal(cache["values"][0, :, 0, 1], [-1, -1, -2, 0, 0])
+
+
+def test_padding_is_not_written() -> None:
+    cache = remember(None, 1.0, [0, 1, 2], [1, 1, 1])
+    cache = remember(cache, 2.0, [3, 0], [1, 0])
+    np.testing.assert_array_equal(cache["keys"][0, :, 0, 0], [1, 1, 1, 2, 0])
+
+
+def test_what_does_not_fit_overwrites_nothing() -> None:
+    cache = remember(None, 1.0, [0, 1, 2, 3, 4, 5], [1] * 6)
+    np.testing.assert_array_equal(cache["keys"][0, :, 0, 0], [1] * LENGTH)
+
+
+def test_no_memory_keeps_nothing() -> None:
+    new = jnp.ones((1, 2, 1, 2))
+    places = Places(jnp.array([[0, 1]]), jnp.array([[1, 1]]))
+    assert functional(NoMemory.Config().build(), {}, (new, new, places))[1].cache == {}
+
+
+def test_a_memory_holds_something() -> None:
+    config = attention().set(width=WIDTH, memory=ContiguousMemory.Config(length=0))
+    with pytest.raises(ConfigError) as caught:
+        config.build()
+    assert str(caught.value) == "memory.length: expected 1 or more, got 0."
+
+
+def decode(config: Attention.Config) -> jax.Array:
+    """Calls an attention with a memory twice: for all but the last token, then for that one."""
+    module = config.build()
+    params, (x, places) = random_params(module), mixing()
+    first, last = (
+        (x[:, span], Places(places.positions_BS[:, span], places.segments_BS[:, span]))
+        for span in (slice(None, -1), slice(-1, None))
+    )
+    cache = functional(module, params, first)[1].cache
+    return functional(module, params, last, cache=cache)[0]
+
+
+def test_a_memory_with_a_window() -> None:
+    windowed = attention().set(width=WIDTH, mask=config_for(SlidingWindow, window=2))
+    whole = functional(windowed.build(), random_params(windowed.build()), mixing())[0]
+    last = decode(windowed.set(memory=ContiguousMemory.Config(length=8)))
+    np.testing.assert_allclose(last[:, 0], whole[:, -1], rtol=1e-5, atol=1e-5)
+
+
+def test_a_memory_needs_a_causal_mask() -> None:
+    config = attention().set(width=WIDTH, memory=ContiguousMemory.Config(length=8))
+    with pytest.raises(ConfigError) as caught:
+        decode(config.set(mask=config_for(Full)))
+    assert str(caught.value) == (
+        "mask: Full() lets tokens see later ones, which a memory does not hold yet. "
+        "Decode with a causal mask, or without a memory, all at once."
+    )
