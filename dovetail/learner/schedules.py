@@ -116,8 +116,8 @@ class Decaying(WarmedUp):
     def _warm_up_for(self, fraction: float) -> None:
         if self.warmup_steps or not 0.0 < fraction < 1.0:
             raise self._error(
-                f"warmup_fraction={fraction} must be between 0 and 1 and stand alone; warmup_steps is "
-                f"{self.warmup_steps}."
+                f"warmup_fraction={fraction} must be between 0 and 1 and stand alone; "
+                f"warmup_steps is {self.warmup_steps}."
             )
         self.warmup_steps = int(fraction * self.total_steps)
 

@@ -52,7 +52,7 @@ class Program:
             what = keys[-1] if keys else jax.tree_util.keystr(path)
             return self.placement.sharding(names, shape.shape, what)
 
-        return jax.tree_util.tree_map_with_path(sharding, axes, self.state_shapes, is_leaf=_is_axes)
+        return jax.tree_util.tree_map_with_path(sharding, axes, self.state_shapes)
 
     @functools.cached_property
     def batch_shardings(self) -> Any:
@@ -104,8 +104,3 @@ class Program:
         key = jax.random.fold_in(self.make_key(), 1)
         result: tuple[TrainState, StepReport] = self.learner.step(self.model, state, batch, key)
         return result
-
-
-def _is_axes(value: Any) -> bool:
-    """Says whether a value is the tuple of an array's logical axes."""
-    return isinstance(value, tuple) and all(name is None or isinstance(name, str) for name in value)
