@@ -56,7 +56,7 @@ def make_step(sizes: Sizes, fast: bool) -> Any:
         norm = jnp.sqrt(sum(squares[1:], squares[0]))
         bad = jnp.argmax(~jnp.isfinite(jnp.stack(squares)))
         good = jnp.isfinite(loss) & jnp.isfinite(norm) & (state["halted"] < 0)
-        new = _adamw(state, grads, norm, good)
+        new = jax.lax.cond(good, lambda old: _adamw(old, grads, norm), lambda old: old, state)
         new["halted"] = jnp.where(good | (state["halted"] >= 0), state["halted"], state["step"])
         report = {"loss": loss, "weight": weight, "norm": norm, "finite": good, "bad": bad}
         return new, report | {"rate": jnp.float32(RATE)}
@@ -64,29 +64,20 @@ def make_step(sizes: Sizes, fast: bool) -> Any:
     return step
 
 
-def _adamw(
-    state: dict[str, Any], grads: dict[str, jax.Array], norm: jax.Array, good: jax.Array
-) -> Any:
-    scale = jnp.minimum(1.0, CLIP / (norm + 1e-16))
+def _adamw(state: dict[str, Any], grads: dict[str, jax.Array], norm: jax.Array) -> dict[str, Any]:
+    scale = jnp.minimum(1.0, CLIP / norm)
     count = state["step"] + 1
     first, second = 1 - B1**count, 1 - B2**count
-    new: dict[str, Any] = {
-        "step": jnp.where(good, count, state["step"]),
-        "params": {},
-        "m": {},
-        "v": {},
-    }
+    new: dict[str, Any] = {**state, "step": count, "params": {}, "m": {}, "v": {}}
     for path, grad in grads.items():
-        old, old_m, old_v = state["params"][path], state["m"][path], state["v"][path]
         grad = grad * scale
-        m = B1 * old_m + (1 - B1) * grad
-        v = B2 * old_v + (1 - B2) * grad * grad
+        m = B1 * state["m"][path] + (1 - B1) * grad
+        v = B2 * state["v"][path] + (1 - B2) * grad * grad
         update = (m / first) / (jnp.sqrt(v / second) + EPS)
         if not path.endswith("scale"):
-            update = update + DECAY * old
-        new["params"][path] = jnp.where(good, old - RATE * update, old)
-        new["m"][path] = jnp.where(good, m, old_m)
-        new["v"][path] = jnp.where(good, v, old_v)
+            update = update + DECAY * state["params"][path]
+        new["params"][path] = state["params"][path] - RATE * update
+        new["m"][path], new["v"][path] = m, v
     return new
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +51,8 @@ class Checkpointer(Part):
         """Begins to save in the background; a failure is reported, never raised."""
         self._finish_pending()
         self._failure = None
+        if step in self.steps():  # a run that was complete already was started again
+            return
         try:
             self._start(step, state)
         except Exception as error:  # noqa: BLE001  # whatever the disk says, training goes on
@@ -72,20 +73,16 @@ class Checkpointer(Part):
             return []
         return sorted(int(entry.name) for entry in folder.iterdir() if _is_committed(entry))
 
-    def restore(
-        self, like: Any, accept: Callable[[Any], Any] | None = None
-    ) -> tuple[int, Any] | None:
+    def restore(self, like: Any) -> tuple[int, Any] | None:
         """Returns (step, state) of the newest checkpoint that can be read; None if there is none.
 
         Args:
             like: the wanted state as shapes, types and shardings.
-            accept: looks at what was read; may raise to refuse it.
         """
         for step in reversed(self.steps()):
             try:
                 state = self._read(step, like)
-                if accept is not None:
-                    accept(state)
+                self._set_aside_after(step)
                 return step, state
             except Exception as error:  # noqa: BLE001  # damage shows itself in many ways
                 _LOG.warning(
@@ -100,10 +97,10 @@ class Checkpointer(Part):
             )
         return None
 
-    def discard_after(self, step: int) -> None:
-        """Removes checkpoints newer than a step (damaged ones that were passed over)."""
+    def _set_aside_after(self, step: int) -> None:
+        """Renames damaged checkpoints that were passed over, so that their steps can be saved."""
         for later in [saved for saved in self.steps() if saved > step]:
-            shutil.rmtree(self._opened() / str(later), ignore_errors=True)
+            (self._opened() / str(later)).rename(self._opened() / f"damaged-{later}")
 
     def _start(self, step: int, state: Any) -> None:
         import orbax.checkpoint as ocp
@@ -174,7 +171,8 @@ def _is_committed(entry: Path) -> bool:
 
 def _remove_partial(folder: Path) -> None:
     for entry in folder.iterdir() if folder.is_dir() else []:
-        if entry.is_dir() and not _is_committed(entry):
+        temporary = entry.is_dir() and not _is_committed(entry)
+        if temporary and not entry.name.startswith("damaged-"):
             shutil.rmtree(entry, ignore_errors=True)
 
 

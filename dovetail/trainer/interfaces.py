@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -47,9 +46,7 @@ class StateSaver(Protocol):
         """Begins to save; never raises."""
         ...
 
-    def restore(
-        self, like: Any, accept: Callable[[Any], Any] | None = None
-    ) -> tuple[int, Any] | None:
+    def restore(self, like: Any) -> tuple[int, Any] | None:
         """Returns the newest good state, or None."""
         ...
 

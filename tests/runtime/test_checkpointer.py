@@ -67,9 +67,13 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(tmp_path, caplog):
         if file.is_file() and file.parent.name == "d":
             file.write_bytes(b"damaged")
     with caplog.at_level(logging.WARNING, "dovetail"):
-        step, _ = opened(tmp_path).restore(like())
+        again = opened(tmp_path)
+        step, _ = again.restore(like())
     assert step == 1
     assert "The checkpoint of step 2 cannot be read" in caplog.text
+    again.save(2, state(2))
+    assert again.finish(), "its step can be saved again"
+    assert opened(tmp_path).restore(like())[0] == 2
 
 
 def test_only_damaged_checkpoints_are_an_error_that_says_what_to_do(tmp_path):
