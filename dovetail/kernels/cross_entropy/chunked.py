@@ -6,7 +6,7 @@ gradients can be computed while its logits are there, and scaled by what comes f
 
 The sequence is split, not the batch: so a batch that is sharded over devices stays sharded.
 
-B batch, S sequence, C sequence of one chunk, E embed, V vocabulary, R shards of the batch.
+B batch, S sequence, N tokens of a chunk, E embed, V vocabulary, R shards of the batch.
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ def _cross_entropy(
     """Computes the loss alone: what runs where nothing is differentiated."""
 
     def step(nothing: None, chunk: Chunk) -> tuple[None, Judged]:
-        return None, _judged(_product("bce,ve->bcv", chunk.x_BCE, weight_VE), chunk.targets_BC)
+        return None, _judged(_product("ne,ve->nv", chunk.x_NE, weight_VE), chunk.targets_N)
 
     _, judged = jax.lax.scan(step, None, _split(plan, x_BSE, targets_BS, weights_BS))
-    return _summed(plan, _joined(judged, x_BSE.shape[1]), weights_BS)[0]
+    return _summed(plan, _joined(judged, targets_BS.shape), weights_BS)[0]
 
 
 def _forward(
@@ -112,22 +112,22 @@ def _forward(
     vocabulary_V = jnp.arange(weight_VE.shape[0])
 
     def step(total_RVE: jax.Array, chunk: Chunk) -> tuple[jax.Array, tuple[Judged, jax.Array]]:
-        logits_BCV = _product("bce,ve->bcv", chunk.x_BCE, weight_VE)
-        judged = _judged(logits_BCV, chunk.targets_BC)
-        share_BCV = jnp.exp(logits_BCV - judged.log_sum[..., None])
-        factor_BC = chunk.weights_BC * (1 + 2 * plan.z_loss * judged.log_sum)
-        is_target_BCV = vocabulary_V == chunk.targets_BC[..., None]
-        by_logits_BCV = factor_BC[..., None] * share_BCV
-        by_logits_BCV -= jnp.where(is_target_BCV, chunk.weights_BC[..., None], 0)
-        by_logits_BCV = by_logits_BCV.astype(jnp.result_type(chunk.x_BCE, weight_VE))
-        by_x_BCE = _product("bcv,ve->bce", by_logits_BCV, weight_VE).astype(x_BSE.dtype)
-        total_RVE += _by_weight(plan.shards, by_logits_BCV, chunk.x_BCE)
-        return _kept_apart(total_RVE), (judged, by_x_BCE)
+        logits_NV = _product("ne,ve->nv", chunk.x_NE, weight_VE)
+        judged = _judged(logits_NV, chunk.targets_N)
+        share_NV = jnp.exp(logits_NV - judged.log_sum[..., None])
+        factor_N = chunk.weights_N * (1 + 2 * plan.z_loss * judged.log_sum)
+        is_target_NV = vocabulary_V == chunk.targets_N[..., None]
+        by_logits_NV = factor_N[..., None] * share_NV
+        by_logits_NV -= jnp.where(is_target_NV, chunk.weights_N[..., None], 0)
+        by_logits_NV = by_logits_NV.astype(jnp.result_type(chunk.x_NE, weight_VE))
+        by_x_NE = _product("nv,ve->ne", by_logits_NV, weight_VE).astype(x_BSE.dtype)
+        total_RVE += _by_weight(plan.shards, by_logits_NV, chunk.x_NE)
+        return _kept_apart(total_RVE), (judged, by_x_NE)
 
     start_RVE = _kept_apart(jnp.zeros((plan.shards, *weight_VE.shape), jnp.float32))
     chunks = _split(plan, x_BSE, targets_BS, weights_BS)
     total_RVE, (judged, by_x) = jax.lax.scan(step, start_RVE, chunks)
-    judged, by_x_BSE = _joined((judged, by_x), x_BSE.shape[1])
+    judged, by_x_BSE = _joined((judged, by_x), targets_BS.shape)
     sums, loss_BS = _summed(plan, judged, weights_BS)
     return sums, Gradients(by_x_BSE, total_RVE.sum(axis=0), loss_BS)
 
@@ -151,25 +151,25 @@ _cross_entropy.defvjp(_forward, _backward)
 class Chunk(NamedTuple):
     """A part of the sequence; all parts together have the chunks as an axis in front."""
 
-    x_BCE: jax.Array
-    targets_BC: jax.Array
-    weights_BC: jax.Array
+    x_NE: jax.Array
+    targets_N: jax.Array
+    weights_N: jax.Array
 
 
 class Judged(NamedTuple):
-    """What the logits say of each token; [B, C], or [B, S] for the whole sequence."""
+    """What the logits say of each token; [N], or [B, S] for the whole sequence."""
 
     log_sum: jax.Array
     nll: jax.Array
     is_correct: jax.Array
 
 
-def _judged(logits_BCV: jax.Array, targets_BC: jax.Array) -> Judged:
-    top_BC = logits_BCV.max(axis=-1)
-    log_sum_BC = top_BC + jnp.log(jnp.exp(logits_BCV - top_BC[..., None]).sum(axis=-1))
-    index_BC1 = targets_BC[..., None]
-    at_target_BC = jnp.take_along_axis(logits_BCV, index_BC1, axis=-1, mode="clip")[..., 0]
-    return Judged(log_sum_BC, log_sum_BC - at_target_BC, at_target_BC >= top_BC)
+def _judged(logits_NV: jax.Array, targets_N: jax.Array) -> Judged:
+    top_N = logits_NV.max(axis=-1)
+    log_sum_N = top_N + jnp.log(jnp.exp(logits_NV - top_N[..., None]).sum(axis=-1))
+    index_N1 = targets_N[..., None]
+    at_target_N = jnp.take_along_axis(logits_NV, index_N1, axis=-1, mode="clip")[..., 0]
+    return Judged(log_sum_N, log_sum_N - at_target_N, at_target_N >= top_N)
 
 
 def _summed(plan: Plan, judged: Judged, weights_BS: jax.Array) -> tuple[CrossEntropy, jax.Array]:
@@ -180,16 +180,16 @@ def _summed(plan: Plan, judged: Judged, weights_BS: jax.Array) -> tuple[CrossEnt
     return CrossEntropy(*((weights_BS * value_BS).sum() for value_BS in values)), loss_BS
 
 
-def _by_weight(shards: int, by_logits_BCV: jax.Array, x_BCE: jax.Array) -> jax.Array:
+def _by_weight(shards: int, by_logits_NV: jax.Array, x_NE: jax.Array) -> jax.Array:
     """Returns a chunk's gradient of the weight, apart for each shard of the batch.
 
     Summed over the whole batch it would cost a reduction between devices in every chunk; so the
     shards are summed up once, after the last.
     """
     if shards == 1:
-        return _product("bcv,bce->ve", by_logits_BCV, x_BCE)[None]
-    by_logits, x = (array.reshape(shards, -1, *array.shape[1:]) for array in (by_logits_BCV, x_BCE))
-    return _product("rbcv,rbce->rve", by_logits, x)
+        return _product("nv,ne->ve", by_logits_NV, x_NE)[None]
+    by_logits, x = (array.reshape(shards, -1, *array.shape[1:]) for array in (by_logits_NV, x_NE))
+    return _product("rnv,rne->rve", by_logits, x)
 
 
 def _kept_apart(total_RVE: jax.Array) -> jax.Array:
@@ -206,17 +206,19 @@ def _split(plan: Plan, x_BSE: jax.Array, targets_BS: jax.Array, weights_BS: jax.
         if missing:
             array = jnp.pad(array, [(0, 0), (0, missing), *[(0, 0)] * (array.ndim - 2)])
         array = array.reshape(array.shape[0], plan.chunks, length, *array.shape[2:])
-        return jnp.moveaxis(array, 1, 0)
+        return jnp.moveaxis(array, 1, 0).reshape(plan.chunks, -1, *array.shape[3:])
 
     return Chunk(split(x_BSE), split(targets_BS), split(weights_BS.astype(jnp.float32)))
 
 
-def _joined(tree: T, sequence: int) -> T:
-    """Undoes the splitting of every array in a tree."""
+def _joined(tree: T, shape: tuple[int, ...]) -> T:
+    """Undoes the splitting of every array in a tree; `shape` is that of batch and sequence."""
+    batch, sequence = shape
 
     def joined(array: jax.Array) -> jax.Array:
-        array = jnp.moveaxis(array, 0, 1)
-        return array.reshape(array.shape[0], -1, *array.shape[3:])[:, :sequence]
+        chunks, rows = array.shape[:2]
+        array = jnp.moveaxis(array.reshape(chunks, batch, rows // batch, *array.shape[2:]), 0, 1)
+        return array.reshape(batch, -1, *array.shape[3:])[:, :sequence]
 
     return jax.tree.map(joined, tree)
 
