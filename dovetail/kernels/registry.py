@@ -6,7 +6,8 @@ A new implementation is a new file that registers itself:
     def splash(query_BSHD, ...): ...
 
 The choice is made while JAX traces, from shapes and static arguments, so it costs nothing when the
-program runs; for the same reason a function that `jax.jit` has already compiled keeps its choice.
+program runs. The settings that steer it are part of what `jax.jit` caches by: a function that was
+compiled under one setting is traced again under another.
 """
 
 from __future__ import annotations
@@ -222,6 +223,7 @@ _choices: dict[tuple[str, str, str], Choice] = {}
 _warned: set[tuple[str, str, str]] = set()
 _platform: ContextVar[str | None] = ContextVar("dovetail_platform", default=None)
 _strict: ContextVar[bool] = ContextVar("dovetail_strict", default=False)
+_jit_key = jax.make_user_context(default_value=None)
 _preferred: ContextVar[Mapping[str, str]] = ContextVar(
     "dovetail_preferred", default=MappingProxyType({})
 )
@@ -249,7 +251,8 @@ def _note(choice: Choice, is_slow: bool) -> None:
 def _set(variable: ContextVar[T], value: T) -> Iterator[None]:
     token = variable.set(value)
     try:
-        yield
+        with _jit_key((_platform.get(), _strict.get(), tuple(sorted(_preferred.get().items())))):
+            yield
     finally:
         variable.reset(token)
 

@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 
+import jax
 import pytest
 
 from dovetail.config import ConfigError
@@ -149,6 +150,23 @@ def test_registering_a_name_again_replaces_it(op: Op) -> None:
     op.register("even", before="plain")(lambda number: "new")
     assert [one.name for one in op.implementations] == ["matrix", "even", "plain"]
     assert op(3) == "new"
+
+
+def test_a_compiled_function_follows_the_settings(op: Op) -> None:
+    chosen: list[str] = []
+
+    @jax.jit
+    def compiled(x: jax.Array) -> jax.Array:
+        chosen.append(op(4))
+        return x
+
+    for _ in range(2):
+        compiled(1.0)
+        with prefer(doubling="plain"):
+            compiled(1.0)
+        with target_platform("tpu"):
+            compiled(1.0)
+    assert chosen == ["even 8", "plain 8", "matrix 8"], "each setting is traced once"
 
 
 def test_settings_of_one_thread_do_not_reach_another(op: Op) -> None:
