@@ -51,15 +51,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Trains."""
     profiled = _profile_range(arguments.profile)
     chosen = choose(arguments)
-    import jax
-
     from dovetail.parallel import start_distributed
     from dovetail.runtime import use_compilation_cache
 
     use_compilation_cache()
     start_distributed()
-    if arguments.debug_nans:
-        jax.config.update("jax_debug_nans", True)
     trainer = chosen.config.build()
     if arguments.dry_run:
         return _dry_run(trainer, arguments.json)
@@ -78,7 +74,8 @@ def _train(chosen: Chosen, trainer: Trainer, arguments: argparse.Namespace, prof
     for report in chosen.reports:
         say(report)
     say(f"training {chosen.name} in {folder.path}")
-    hooks = Hooks(say, _profiler(folder.path, profiled) if profiled else None)
+    around = _profiler(folder.path, profiled) if profiled else None
+    hooks = Hooks(say, arguments.debug_nans, around)
     try:
         outcome = trainer.train(folder.path, hooks=hooks)
     except NonFiniteError as error:
@@ -162,7 +159,6 @@ def _profiler(folder: Path, steps: tuple[int, int]) -> Callable[[int], Any]:
         with jax.profiler.StepTraceAnnotation("train", step_num=step):
             yield
         if step == steps[1] - 1:
-            jax.block_until_ready(jax.numpy.zeros(()))
             jax.profiler.stop_trace()
             say(f"profile of steps {steps[0]} to {steps[1]} in {folder / 'profile'}")
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ import jax.numpy as jnp
 
 from dovetail.config import ConfigError
 from dovetail.data import Prefetcher
+from dovetail.kernels import choices
 from dovetail.learner import StepReport, TrainState, averaged_parameters
 from dovetail.module import parameter_specs
 from dovetail.parallel import placed
@@ -54,6 +57,7 @@ class Hooks:
     """What a caller may listen to."""
 
     say: Callable[[str], None] = _LOG.info
+    debug_nans: bool = False
     around_step: Callable[[int], contextlib.AbstractContextManager[Any]] | None = None
 
 
@@ -74,8 +78,7 @@ class Loop:
         self.trainer.checkpointer.open(self.folder / "checkpoints")
         with StopRequest() as stop, placed(self.program.placement):
             self.trainer.input.prepare()
-            state, first = self._first_state()
-            step_function = self._compile()
+            state, first, step_function = self._start()
             self._open_writers(first)
             try:
                 state = self._train(state, first, step_function, stop)
@@ -84,6 +87,13 @@ class Loop:
                 self._close_writers()
         self.outcome.seconds = time.monotonic() - started
         return self.outcome
+
+    def _start(self) -> tuple[TrainState, int, Any]:
+        """Compiles the step while the first state is made or restored; XLA leaves a core idle."""
+        with ThreadPoolExecutor(1, thread_name_prefix="dovetail-compile") as thread:
+            compiling = thread.submit(contextvars.copy_context().run, self._compile)
+            state, first = self._first_state()
+            return state, first, compiling.result()
 
     def _first_state(self) -> tuple[TrainState, int]:
         """Restores the newest good checkpoint, or makes the first state."""
@@ -104,8 +114,10 @@ class Loop:
         started = time.monotonic()
         compiled = self.program.lower().compile()
         self.hooks.say(f"compiled the step in {time.monotonic() - started:.1f} s")
+        for choice in choices():
+            self.hooks.say(f"kernel {choice}")
         self.clock = StepClock.of(self.program)
-        return compiled
+        return compiled if not self.hooks.debug_nans else self.program.debug_step()
 
     def _train(
         self, state: TrainState, first: int, step_function: Any, stop: StopRequest
@@ -118,14 +130,23 @@ class Loop:
             for step in range(first, self.trainer.steps):
                 if stop.received is not None or not self._drain(_LAG):
                     break
-                with self._around(step):
-                    state, report = step_function(state, next(feed))
+                state, report = self._step(step, step_function, state, next(feed))
                 self.pending.append((step + 1, report))
                 self.outcome.step = step + 1
                 if step + 1 < self.trainer.steps:
                     self._between_steps(step + 1, state)
         self._drain(0)
         return state
+
+    def _step(
+        self, step: int, step_function: Any, state: TrainState, batch: Any
+    ) -> tuple[TrainState, StepReport]:
+        """Starts a step. Somebody who looks on from around it wants to see it whole, so waits."""
+        if self.hooks.around_step is None:
+            result: tuple[TrainState, StepReport] = step_function(state, batch)
+            return result
+        with self.hooks.around_step(step):
+            return jax.block_until_ready(step_function(state, batch))
 
     def _between_steps(self, step: int, state: TrainState) -> None:
         """Evaluates and saves where due. Both need the step's result, so reports come first."""
@@ -194,10 +215,6 @@ class Loop:
     def _batch(self, step: int) -> Any:
         spec, shardings = self.program.batch_spec, self.program.batch_shardings
         return device_batch(self.trainer.input, step, shardings, spec)
-
-    def _around(self, step: int) -> contextlib.AbstractContextManager[Any]:
-        hook = self.hooks.around_step
-        return hook(step) if hook is not None else contextlib.nullcontext()
 
     def _open_writers(self, first: int) -> None:
         for writer in self._writers():

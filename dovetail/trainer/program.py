@@ -77,6 +77,16 @@ class Program:
         with placed(self.placement):
             return step.lower(*shapes)
 
+    def debug_step(self) -> StepFunction:
+        """Returns a step that stops at the operation which makes the first NaN. It is slow."""
+        step = jax.jit(self._step)  # nothing is donated: JAX runs the step again to find the place
+
+        def run(state: TrainState, batch: Any) -> tuple[TrainState, StepReport]:
+            with jax.debug_nans(True):
+                return step(state, batch)
+
+        return run
+
     def step_flops(self) -> int:
         """Returns the useful work of a step: three times the matrix products of a plain forward."""
         shapes = (self.state_shapes.params, self.state_shapes.variables, self._batch_shapes())

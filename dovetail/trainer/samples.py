@@ -30,25 +30,15 @@ class Samples(PeriodicEvaluator):
         self.max_new_tokens, self.shown = config.max_new_tokens, config.shown
         self.stride = max(1, config.samples_per_prompt)
         self.sampler = config.sampler
+        self._generator: Generator | None = None
 
     def evaluate(self, evaluation: Evaluation) -> Figures:
         """Returns the first samples, and the share of lines that pass Python's tokenizer."""
-        tokenizer = evaluation.input.tokenizer
-        length = max(len(tokenizer.encode(text)) for text in self.prompts) + self.max_new_tokens
-        model: Any = evaluation.model.config
-        generator = Generator(
-            model,
-            evaluation.params,
-            length=length,
-            variables=evaluation.variables,
-            tokenizer=tokenizer,
-            placement=evaluation.placement,
-        )
-        results = generator.generate(
+        results = self._generator_for(evaluation).generate(
             self.prompts,
             max_new_tokens=self.max_new_tokens,
             sampler=self.sampler,
-            stop_tokens=[tokenizer.end_of_text],
+            stop_tokens=[evaluation.input.tokenizer.end_of_text],
             seed=evaluation.step,
         )
         texts = [
@@ -61,3 +51,18 @@ class Samples(PeriodicEvaluator):
             f"text_{i + 1}": text for i, text in enumerate(texts[:: self.stride][: self.shown])
         }
         return {"python_lines": judged.fraction, **shown}
+
+    def _generator_for(self, evaluation: Evaluation) -> Generator:
+        """Returns a generator with the parameters of now; what the first one compiled is kept."""
+        if self._generator is None:
+            tokenizer = evaluation.input.tokenizer
+            longest = max(len(tokenizer.encode(text)) for text in self.prompts)
+            model: Any = evaluation.model.config
+            self._generator = Generator(
+                model,
+                evaluation.params,
+                length=longest + self.max_new_tokens,
+                tokenizer=tokenizer,
+                placement=evaluation.placement,
+            )
+        return self._generator.with_params(evaluation.params, evaluation.variables)

@@ -170,6 +170,24 @@ def test_a_gradient_that_is_not_finite_stops_with_step_and_parameter(config, tmp
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
 
 
+def test_debug_nans_stops_at_the_operation(config, tmp_path):
+    config = config.clone(model=Explodes.Config(bad_step=1), mesh=MeshLayout.Config(fsdp=8))
+    config.input = Numbered.Config(inner=None)
+    with pytest.raises(FloatingPointError, match="nan"):
+        train(config, tmp_path / "run", hooks=Hooks(debug_nans=True))
+
+
+def test_a_last_save_that_fails_is_told(config, tmp_path, caplog):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "checkpoints").write_text("a file stands where the folder should be")
+    outcome = train(config, folder)
+    assert outcome.step == 12, "training went on"
+    assert not outcome.saved
+    assert "Saving step 4 failed" in caplog.text
+    assert "Saving step 12 failed" in caplog.text
+
+
 def test_a_batch_that_does_not_divide_the_mesh_is_refused(config):
     config.input.batch_size = 6
     with pytest.raises(ConfigError, match=r"input.batch_size.*size 6.*4 parts"):
