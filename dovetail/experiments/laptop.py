@@ -23,7 +23,7 @@ def _language_model(
     learning_rate: float,
 ) -> Trainer.Config:
     from dovetail.data import BytePairTokenizer, TokenInput
-    from dovetail.learner import AdamW, Cosine, Learner
+    from dovetail.learner import Cosine, Learner, Muon
     from dovetail.models import llama
     from dovetail.runtime import Checkpointer
     from dovetail.trainer import ByteTrigram, HeldOutLoss, Samples, Trainer
@@ -43,7 +43,7 @@ def _language_model(
             batch_size=batch_size,
         ),
         learner=Learner.Config(
-            optimizer=AdamW.Config(b2=0.95),
+            optimizer=Muon.Config(),
             schedule=Cosine.Config(peak=learning_rate, warmup_fraction=0.05),
             weight_decay=0.1,
         ),
@@ -75,15 +75,15 @@ def _tiny_form() -> Trainer.Config:
 def tiny_lm() -> Trainer.Config:
     """Returns the experiment of the quick start."""
     return _language_model(
-        width=192,
+        width=128,
         num_layers=4,
-        num_heads=3,
-        hidden=512,
+        num_heads=2,
+        hidden=352,
         vocab_size=2048,
         sequence_length=256,
-        batch_size=16,
-        steps=500,
-        learning_rate=3e-3,
+        batch_size=8,
+        steps=300,
+        learning_rate=1e-2,
     )
 
 
@@ -91,13 +91,13 @@ def tiny_lm() -> Trainer.Config:
 def small_lm() -> Trainer.Config:
     """Returns the experiment for a coffee break."""
     return _language_model(
-        width=384,
+        width=256,
         num_layers=6,
-        num_heads=6,
-        hidden=1024,
+        num_heads=4,
+        hidden=704,
         vocab_size=4096,
         sequence_length=256,
-        batch_size=16,
-        steps=1200,
-        learning_rate=2e-3,
+        batch_size=8,
+        steps=700,
+        learning_rate=7e-3,
     )
