@@ -65,8 +65,9 @@ def decode(config: Attention.Config) -> jax.Array:
         (x[:, span], Places(places.positions_BS[:, span], places.segments_BS[:, span]))
         for span in (slice(None, -1), slice(-1, None))
     )
-    cache = functional(module, params, first)[1].cache
-    return functional(module, params, last, cache=cache)[0]
+    step = jax.jit(lambda *inputs, cache: functional(module, *inputs, cache=cache))
+    cache = step(params, first, cache=None)[1].cache
+    return step(params, last, cache=cache)[0]
 
 
 def test_a_memory_with_a_window() -> None:

@@ -46,7 +46,8 @@ def run(config: Config[Any], params: Params, *arguments: Any) -> Any:
         jnp.asarray(value, jnp.float32) if isinstance(value, np.ndarray) else value
         for value in arguments
     )
-    return functional(config.build(), lowered, inputs)[0]
+    module = config.build()
+    return jax.jit(lambda *arguments: functional(module, *arguments)[0])(lowered, inputs)
 
 
 def close(actual: Any, expected: np.ndarray) -> None:

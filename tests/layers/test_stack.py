@@ -48,6 +48,11 @@ def stack(**fields: Any) -> Stack.Config:
     return Stack.Config(width=WIDTH, num_layers=LAYERS, layer=block()).set(**fields)
 
 
+def run(config: Config[Any], params: Any, *inputs: Any) -> jax.Array:
+    module = config.build()
+    return jax.jit(lambda *arguments: functional(module, *arguments)[0])(params, inputs)
+
+
 def loss(config: Config[Any], params: Any, inputs: Any) -> jax.Array:
     return jnp.sum(jnp.sin(functional(config.build(), params, inputs)[0]))
 
@@ -72,18 +77,16 @@ def kept_values(remat: Config[Any], layer: Config[Any] | None = None) -> int:
 def test_a_stack_applies_its_layers_in_order() -> None:
     config = stack(layer=alternating(), num_layers=2)
     params, (x, places) = random_params(config.build()), mixing()
-    together = functional(config.build(), params, (x, places))[0]
+    together = run(config, params, x, places)
     for index in range(2):
         for place, layer in enumerate(alternating().layers):
             prefix = f"layer/layers/{place}/"
             own = {p.removeprefix(prefix): v[index] for p, v in params.items() if prefix in p}
-            x = functional(layer.clone(width=WIDTH).build(), own, (x, places))[0]
+            x = run(layer.clone(width=WIDTH), own, x, places)
     np.testing.assert_allclose(together, x, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("policy", "unroll"), [("nothing", 1), ("dots", 1), ("tags", 1), ("nothing", LAYERS)]
-)
+@pytest.mark.parametrize(("policy", "unroll"), [("tags", 1), ("nothing", LAYERS)])
 def test_remat_gives_equal_gradients(policy: str, unroll: int) -> None:
     value, gradients = loss_and_gradients()
     other_value, other_gradients = loss_and_gradients(remat=policy, unroll=unroll)

@@ -63,9 +63,13 @@ def loss_and_gradients(config: CausalLM.Config, params: Any, batch: Batch) -> An
     return jax.jit(jax.value_and_grad(loss))(params, batch)
 
 
-def logits_of(config: CausalLM.Config, params: Any, batch: Batch) -> np.ndarray:
-    inputs = (batch.tokens, Places(batch.positions, batch.segment_ids))
-    logits, _ = functional(config.build(), params, inputs, method="all_logits")
+def logits_of(params: Any, batch: Batch, last: Any = None, tied: bool = False) -> np.ndarray:
+    """Returns the logits of all tokens, or of the last one in each row."""
+    model, places = small(tied=tied).build(), Places(batch.positions, batch.segment_ids)
+    inputs = (batch.tokens, places) if last is None else (batch.tokens, places, last)
+    method = "all_logits" if last is None else "logits"
+    run = jax.jit(lambda *arguments: functional(model, *arguments, method=method)[0])
+    logits = run(params, inputs)
     assert logits.dtype == jnp.float32
     return np.asarray(logits, np.float64)
 
@@ -80,7 +84,7 @@ def test_tied_and_untied_heads() -> None:
 @pytest.mark.parametrize(("tied", "z_loss"), [(True, 0.1), (False, 0.0)])
 def test_the_loss_is_plain_cross_entropy(batch: Batch, tied: bool, z_loss: float) -> None:
     config = small(tied=tied).set(loss=NextTokenLoss.Config(z_loss=z_loss))
-    logits, weights = logits_of(config, params_of(tied), batch), np.asarray(batch.loss_weights)
+    logits, weights = logits_of(params_of(tied), batch, tied=tied), np.asarray(batch.loss_weights)
     normalizer = np.log(np.exp(logits).sum(axis=-1))
     picked = np.take_along_axis(logits, np.asarray(batch.targets)[..., None], axis=-1)[..., 0]
     surprise = (weights * (normalizer - picked)).sum()
@@ -101,19 +105,18 @@ def test_bits_per_byte_only_where_bytes_are_known(batch: Batch) -> None:
 
 
 def test_the_last_logits_are_those_of_all(batch: Batch) -> None:
-    everything = logits_of(small(), params_of(), batch)
+    everything = logits_of(params_of(), batch)
     last = jnp.array([0, 3, 8, 5])
-    inputs = (batch.tokens, Places(batch.positions, batch.segment_ids), last)
-    picked, _ = functional(small().build(), params_of(), inputs, method="logits")
+    picked = logits_of(params_of(), batch, last)
     np.testing.assert_allclose(picked, everything[np.arange(ROWS), last], rtol=1e-5, atol=1e-6)
 
 
 def test_packed_documents_are_as_good_as_alone(batch: Batch) -> None:
-    packed = logits_of(small(), params_of(), batch)
+    packed = logits_of(params_of(), batch)
     for start, stop in ((0, 5), (5, 9)):
         alone = jax.tree.map(lambda leaf, a=start, b=stop: leaf[:, a:b], batch)
         alone = dataclasses.replace(alone, segment_ids=jnp.ones_like(alone.segment_ids))
-        expected = logits_of(small(), params_of(), alone)
+        expected = logits_of(params_of(), alone)
         np.testing.assert_allclose(packed[:, start:stop], expected, rtol=1e-4, atol=1e-5)
 
 

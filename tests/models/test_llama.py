@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -34,7 +35,9 @@ def test_logits_agree_with_hugging_face() -> None:
     params = {p: jnp.asarray(formula(p, spec.shape), jnp.float32) for p, spec in specs.items()}
     positions = jnp.arange(4)[None]
     inputs = (jnp.asarray(TOKENS), Places(positions, jnp.ones_like(positions)))
-    logits, _ = functional(config.build(), params, inputs, method="all_logits")
+    model = config.build()
+    score = jax.jit(lambda *arguments: functional(model, *arguments, method="all_logits")[0])
+    logits = score(params, inputs)
     np.testing.assert_allclose(logits[0], LOGITS, atol=1e-5)
 
 
