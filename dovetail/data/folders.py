@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from dovetail.config import ConfigError
+from dovetail.hardware import user_cache_folder, write_whole
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
@@ -27,10 +28,7 @@ class DiskFullError(OSError):
 
 def data_folder() -> Path:
     """Returns the folder of all prepared data: `dovetail/data` in the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG specification says that a relative path is to be ignored.
-    root = cache if cache.is_absolute() else Path.home() / ".cache"
-    return root / "dovetail" / "data"
+    return user_cache_folder() / "data"
 
 
 @contextlib.contextmanager
@@ -57,15 +55,9 @@ def new_folder(final: Path) -> Iterator[Path]:
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes a small file at once: readers see the old one, none, or the whole new one."""
-    temporary = _temporary_for(path)
     with _explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            _flush(temporary)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(path, text)
 
 
 def remove_folder(folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 from dovetail.hardware.catalogue import CHIPS, chip_for_device, chip_named
 from dovetail.hardware.chip import PRECISIONS, Chip
-from dovetail.hardware.cpu import cpu_cores, cpu_model, measured_cpu, user_cache_folder
+from dovetail.hardware.cpu import cpu_cores, cpu_model, measured_cpu
+from dovetail.hardware.files import user_cache_folder, write_whole
 
 __all__ = [
     "CHIPS",
@@ -14,4 +15,5 @@ __all__ = [
     "cpu_model",
     "measured_cpu",
     "user_cache_folder",
+    "write_whole",
 ]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.hardware.chip import Chip
+from dovetail.hardware.files import user_cache_folder, write_whole
 
 _SIZE = 2048
 _BANDWIDTH_BYTES = 2**28
@@ -48,14 +49,6 @@ def measured_cpu(cache_folder: Path | None = None) -> Chip:
         figures = {name: max(value, figures.get(name, 0)) for name, value in measured.items()}
         _write(path, {**identity, **figures, "is_settled": is_settled})
     return replace(_chip(figures), devices_per_chip=jax.local_device_count("cpu"))
-
-
-def user_cache_folder() -> Path:
-    """Returns Dovetail's folder among the user's caches; it need not exist."""
-    root = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not root.is_absolute():  # the XDG rules say to pass over a relative one
-        root = Path.home() / ".cache"
-    return root / "dovetail"
 
 
 def cpu_cores() -> int:
@@ -149,6 +142,4 @@ def _write(path: Path, contents: dict[str, Any]) -> None:
     # A cache that cannot be written costs two seconds at every start, which is no reason to stop.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}.tmp")
-        unfinished.write_text(json.dumps(contents, indent=2, sort_keys=True) + "\n")
-        unfinished.replace(path)
+        write_whole(path, json.dumps(contents, indent=2, sort_keys=True) + "\n")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dovetail.config import Config, ConfigError, diff, from_text, identity, to_text
-from dovetail.runtime.files import write_whole
+from dovetail.hardware import write_whole
 
 
 def short_hash(config: Config[Any]) -> str:

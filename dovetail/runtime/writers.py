@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from dovetail.config import Part
-from dovetail.runtime.files import write_whole
+from dovetail.hardware import write_whole
 
 Figures = Mapping[str, float | int | str]
 
