@@ -19,14 +19,16 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.cross_entropy.op import CrossEntropy, cross_entropy_op
+from dovetail.kernels.registry import current_platform
 from dovetail.parallel import constrain, current_placement
 
 T = TypeVar("T")
 
-# A chunk's logits take about this much on each device...
-CHUNK_BYTES = 2**26
-# ...but it has no fewer rows than this: the gradient of the weight is read and written for each.
-CHUNK_ROWS = 512
+# Tokens of a chunk on each device. On a CPU fewer is slower (the gradient of the weight is read and
+# written for each chunk) and so is more (logits leave the caches). Accelerators multiply faster
+# in proportion to their memory, so there it takes more tokens to hide that traffic.
+CPU_ROWS = 512
+ACCELERATOR_ROWS = 2048
 
 
 class Plan(NamedTuple):
@@ -62,21 +64,21 @@ def chunked(
     `chunks` says into how many the sequence is split; None means as many as memory asks for.
     """
     batch, sequence, _ = x_BSE.shape
-    chunks = chunks or count_chunks(batch, sequence, weight_VE.shape[0])
+    chunks = chunks or count_chunks(batch, sequence)
     shards = _batch_shards(batch)
     plan = Plan(z_loss, chunks, shards, weight_VE.dtype.name, weights_BS.dtype.name)
     return _cross_entropy(plan, x_BSE, weight_VE, targets_BS, weights_BS)
 
 
-def count_chunks(batch: int, sequence: int, vocabulary: int) -> int:
-    """Returns into how many chunks to split a sequence, by the memory of a chunk's logits.
+def count_chunks(batch: int, sequence: int) -> int:
+    """Returns into how many chunks to split a sequence.
 
     A number that divides the sequence is taken where there is one within twice the number needed;
     otherwise the last chunk is filled up with tokens of weight 0.
     """
     placement = current_placement()
     devices = 1 if placement is None else placement.mesh.size
-    rows = devices * max(CHUNK_ROWS, CHUNK_BYTES // (4 * vocabulary))
+    rows = devices * (CPU_ROWS if current_platform() == "cpu" else ACCELERATOR_ROWS)
     wanted = min(sequence, math.ceil(batch * sequence / rows))
     for chunks in range(wanted, min(2 * wanted, sequence) + 1):
         if sequence % chunks == 0:
