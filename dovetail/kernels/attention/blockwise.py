@@ -142,6 +142,8 @@ def _forward(
 
 def _backward(plan: Plan, kept: tuple[Any, ...], gradient_BSHD: jax.Array) -> tuple[Any, ...]:
     query_BSHD, key_BTKD, value_BTKD, places, mixed_BSHD, log_BKGS = kept
+    # Or else, in a program that holds both passes, XLA would keep the scores of the first for this.
+    query_BSHD, gradient_BSHD = jax.lax.optimization_barrier((query_BSHD, gradient_BSHD))
     query_BKGSD, key_BKTD, value_BKTD = _by_head(query_BSHD, key_BTKD, value_BTKD)
     gradient_BKGSD = _to_heads(gradient_BSHD, key_BTKD.shape[2])
     # The sum of shares times their gradients is the output times its gradient.
@@ -159,8 +161,10 @@ def _backward(plan: Plan, kept: tuple[Any, ...], gradient_BSHD: jax.Array) -> tu
             value_BKTD[:, :, seen],
             gradient_BKGSD[:, :, :, rows],
         )
-        if 0 < plan.in_flight <= number:
-            parts = _after(finished[number - plan.in_flight], *parts)
+        if plan.in_flight:
+            waits = number >= plan.in_flight
+            begun_BK = gradient_BKGSD[:, :, 0, 0, 0]
+            parts = _after(finished[number - plan.in_flight] if waits else begun_BK, *parts)
         parts = (*parts, log_BKGS[..., rows], mean_BKGS[..., rows])
         to_query, to_key, to_value = _block_backward(plan, block, places, *parts)
         by_query.append(to_query)
