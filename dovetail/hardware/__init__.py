@@ -4,9 +4,11 @@ from dovetail.hardware.catalogue import CHIPS, chip_for_device, chip_named
 from dovetail.hardware.chip import PRECISIONS, Chip
 from dovetail.hardware.cpu import cpu_cores, cpu_model, measured_cpu
 from dovetail.hardware.files import user_cache_folder, write_whole
+from dovetail.hardware.mfu import MFU_FORMULA
 
 __all__ = [
     "CHIPS",
+    "MFU_FORMULA",
     "PRECISIONS",
     "Chip",
     "chip_for_device",

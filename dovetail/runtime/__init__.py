@@ -1,9 +1,10 @@
 """What keeps a run alive and tells about it: checkpoints, signals, run folders, writers."""
 
+from dovetail.hardware import MFU_FORMULA
 from dovetail.runtime.checkpointer import Checkpointer, abstract_state
 from dovetail.runtime.compilation_cache import use_compilation_cache
 from dovetail.runtime.console import Console
-from dovetail.runtime.flops import MFU_FORMULA, matmul_flops
+from dovetail.runtime.flops import matmul_flops
 from dovetail.runtime.memory import peak_memory_bytes
 from dovetail.runtime.run_folder import RunFolder, short_hash
 from dovetail.runtime.signals import StopRequest

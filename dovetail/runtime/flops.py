@@ -15,11 +15,6 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-MFU_FORMULA = (
-    "MFU = 3 x forward matmul FLOPs (plain attention, counted in full) / seconds a step / "
-    "peak FLOP/s of all chips at the precision of the products"
-)
-
 
 def matmul_flops(function: Callable[..., Any], *args: Any) -> int:
     """Returns the floating-point operations of all matrix products of a call; nothing is run."""
