@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from dovetail.cli.output import print_json, size
@@ -22,7 +21,7 @@ _PACKAGES = (
     "numpy",
     "rich",
 )
-_EXTRAS = {"libtpu": "tpu", "jax-cuda13-plugin": "cuda", "wandb": "wandb"}
+_EXTRAS = {"libtpu": "tpu", "jax-cuda13-plugin": "cuda"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         "devices": _devices(),
         "versions": {name: _version(name) for name in _PACKAGES},
         "extras": {name: _version(name) for name in _EXTRAS},
-        "missing": [],
+        "remarks": _remarks(),
     }
     facts["missing"] = _missing(facts)
     if arguments.json:
@@ -89,9 +88,14 @@ def _missing(facts: dict[str, Any]) -> list[str]:
         missing.append(f"a writable {facts['machine']['cache_folder']} (or set XDG_CACHE_HOME)")
     if facts["machine"]["cache_free_bytes"] < 1e9:
         missing.append(f"room in {facts['machine']['cache_folder']}: less than 1 GB is free")
-    if not Path(shutil.which("make") or "").is_file():
-        missing.append("make (for `make test`; training does not need it)")
     return missing
+
+
+def _remarks() -> list[str]:
+    """Returns what is good to know and keeps nobody from training."""
+    if shutil.which("make") is None:
+        return ["there is no `make`; only those who work on Dovetail itself need it"]
+    return []
 
 
 def _print(facts: dict[str, Any]) -> None:
@@ -108,6 +112,8 @@ def _print(facts: dict[str, Any]) -> None:
         print(f"{name:<18}{version or 'missing'}")
     for name, version in facts["extras"].items():
         print(f"{name:<18}{version or f'not installed (extra: {_EXTRAS[name]})'}")
+    for remark in facts["remarks"]:
+        print(f"remark    {remark}")
     for need in facts["missing"]:
         print(f"missing   {need}")
     if not facts["missing"]:
