@@ -9,6 +9,8 @@ dovetail config params tiny-lm
 from __future__ import annotations
 
 import argparse
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 from dovetail.cli.experiment import (
@@ -39,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         argument.completer = complete_experiments
     add_change_arguments(compare)
     compare.set_defaults(handler=_diff)
-    listing = actions.add_parser("list", help="all experiments")
+    listing = actions.add_parser("list", help="all experiments and modifiers")
     listing.add_argument("--import", dest="imports", action="append", default=[], metavar="PACKAGE")
     listing.set_defaults(handler=_list)
     params = actions.add_parser("params", help="parameter counts, with no array made")
@@ -82,9 +84,10 @@ def _list(arguments: argparse.Namespace) -> int:
         listed = {name: found.about for name, found in known.items()}
         print_json({"experiments": listed, "modifiers": list(modifiers())})
         return 0
-    width = max(len(name) for name in known)
-    for name, found in known.items():
-        print(f"{name:<{width}}  {found.about}")
+    _print_table({name: found.about for name, found in known.items()})
+    if changes := modifiers():
+        print("\nmodifiers, for --with:")
+        _print_table({_usage(name, change): _about(change) for name, change in changes.items()})
     return 0
 
 
@@ -112,3 +115,23 @@ def _by_module(sizes: dict[str, int]) -> dict[str, int]:
             prefix = "/".join(pieces[:depth])
             tree[prefix] = tree.get(prefix, 0) + number
     return dict(sorted(tree.items()))
+
+
+def _print_table(rows: dict[str, str]) -> None:
+    width = max(len(name) for name in rows)
+    for name, about in rows.items():
+        print(f"{name:<{width}}  {about}".rstrip())
+
+
+def _usage(name: str, modifier: Callable[..., Any]) -> str:
+    """Writes a modifier with its arguments the way that --with takes them."""
+    parameters = list(inspect.signature(modifier).parameters.values())[1:]
+    needed = [
+        f"{each.name}={'...' if each.default is each.empty else each.default}"
+        for each in parameters
+    ]
+    return f"{name}:{','.join(needed)}" if needed else name
+
+
+def _about(modifier: Callable[..., Any]) -> str:
+    return (inspect.getdoc(modifier) or "").partition("\n")[0]

@@ -6,20 +6,26 @@ import argparse
 import importlib
 import sys
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.config import (
+    ConfigError,
     apply_modifier,
     apply_overrides,
     collect_reports,
     identity,
     import_package,
+    modifiers,
 )
 from dovetail.experiments import experiments, find_experiment
 
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer
+
+# An installed package that names a module in this group of entry points is imported by itself.
+ENTRY_POINTS = "dovetail"
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,16 @@ class Chosen:
     base: Trainer.Config
     config: Trainer.Config
     imports: list[str]
+    entry_points: list[str]
     reports: list[str]
+
+    def about(self) -> dict[str, Any]:
+        """Returns what the run folder notes: the name, and all packages that had a part in it."""
+        return {
+            "experiment": self.name,
+            "imports": self.imports,
+            "entry_points": self.entry_points,
+        }
 
     def run_folder(self) -> Path:
         """Returns `runs/<experiment>`, with a hash where the run is another than the named one."""
@@ -57,7 +72,7 @@ def add_experiment_arguments(parser: argparse.ArgumentParser, name: str = "exper
 
 def add_change_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options that change an experiment."""
-    parser.add_argument(
+    argument: Any = parser.add_argument(
         "--with",
         dest="modifiers",
         action="append",
@@ -65,6 +80,7 @@ def add_change_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME:key=value,...",
         help="applies a registered modifier; may be repeated",
     )
+    argument.completer = complete_modifiers
     parser.add_argument(
         "--import",
         dest="imports",
@@ -73,13 +89,17 @@ def add_change_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PACKAGE",
         help="imports your own package, with its parts, modifiers and experiments",
     )
-    parser.add_argument("--seed", type=int, help="the seed of parameters and dropout")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        help="the seed of the first parameters and of dropout; the order of the data is input.seed",
+    )
     parser.add_argument("--steps", type=int, help="the number of training steps")
 
 
 def choose(arguments: argparse.Namespace, name: str | None = None) -> Chosen:
     """Returns the experiment: as named, then --with, then key=value."""
-    import_packages(arguments.imports)
+    entry_points = import_packages(arguments.imports)
     name = name or arguments.experiment
     base = find_experiment(name).config()
     config = base
@@ -90,15 +110,21 @@ def choose(arguments: argparse.Namespace, name: str | None = None) -> Chosen:
     options = {name: getattr(arguments, name) for name in ("seed", "steps")}
     overrides += [f"{name}={value}" for name, value in options.items() if value is not None]
     config = apply_overrides(config, overrides)
-    return Chosen(name, base, config, arguments.imports, [str(report) for report in reports])
+    told = [str(report) for report in reports]
+    return Chosen(name, base, config, arguments.imports, entry_points, told)
 
 
-def import_packages(names: list[str]) -> None:
-    """Imports the packages that the user named, from the working folder too."""
+def import_packages(names: list[str]) -> list[str]:
+    """Imports the installed packages that ask for it, and those that the user named.
+
+    A named one may be in the working folder. Returns the modules of the first kind.
+    """
+    found = [_import_entry_point(point) for point in metadata.entry_points(group=ENTRY_POINTS)]
     if names and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     for name in names:
         import_package(name)
+    return sorted(set(found))
 
 
 def complete_experiments(**_: Any) -> list[str]:
@@ -106,7 +132,26 @@ def complete_experiments(**_: Any) -> list[str]:
     return list(experiments())
 
 
+def complete_modifiers(**_: Any) -> list[str]:
+    """Returns the modifiers that are known without importing anybody's package."""
+    experiments()
+    return list(modifiers())
+
+
 def load_all_parts() -> None:
     """Imports every room whose parts a config text may name."""
     for room in ("data", "layers", "learner", "models", "parallel", "runtime", "trainer"):
         importlib.import_module(f"dovetail.{room}")
+
+
+def _import_entry_point(point: metadata.EntryPoint) -> str:
+    try:
+        import_package(point.module)
+    except ConfigError as error:
+        package = point.dist.name if point.dist is not None else "an installed package"
+        raise ConfigError(
+            f"{package} asks for its module {point.module} to be imported (entry point "
+            f"{point.name!r} of group {ENTRY_POINTS!r}), which fails: {error.__cause__}. Repair or "
+            "uninstall it."
+        ) from error
+    return point.module
