@@ -2,20 +2,29 @@
 
 What is on disk does not depend on the mesh: each array is stored once, under its path. A save that
 fails (a full disk) is reported and tried again at the next one; the checkpoints before it stay.
+Reading changes nothing on disk, so that anyone may read a run that somebody else is training.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from dovetail.config import ConfigError, Part
+from dovetail.config import ConfigError, Part, did_you_mean
 
 _LOG = logging.getLogger("dovetail")
+
+# A network disk that stumbled has recovered after so long.
+_SECONDS_BEFORE_SECOND_READ = 0.5
+
+# The folder of the state inside a checkpoint, as Orbax's manager names it.
+_ITEM = "default"
 
 
 class Checkpointer(Part):
@@ -38,6 +47,7 @@ class Checkpointer(Part):
         self._manager: Any = None
         self._pending: int | None = None
         self._failure: Exception | None = None
+        self._damaged: list[int] = []
 
     def open(self, folder: Path) -> None:
         """Says where checkpoints live. Nothing is read or written yet."""
@@ -51,10 +61,10 @@ class Checkpointer(Part):
         """Begins to save in the background; a failure is reported, never raised."""
         self._finish_pending()
         self._failure = None
-        if step in self.steps():  # a run that was complete already was started again
-            return
         try:
-            self._start(step, state)
+            self._set_damaged_aside()
+            if step not in self.steps():  # else a complete run was started again
+                self._start(step, state)
         except Exception as error:  # noqa: BLE001  # whatever the disk says, training goes on
             self._report(step, error)
 
@@ -76,31 +86,64 @@ class Checkpointer(Part):
     def restore(self, like: Any) -> tuple[int, Any] | None:
         """Returns (step, state) of the newest checkpoint that can be read; None if there is none.
 
+        Damaged ones that are newer are set aside by the first save, which only the owner makes.
+
         Args:
             like: the wanted state as shapes, types and shardings.
         """
-        for step in reversed(self.steps()):
+        found = self._newest_good(lambda step: _read_state(self._item(step), like))
+        if found is not None:
+            self._damaged = [step for step in self.steps() if step > found[0]]
+        return found
+
+    def restore_parameters(
+        self, like: Mapping[str, jax.ShapeDtypeStruct]
+    ) -> tuple[int, dict[str, jax.Array]] | None:
+        """Returns (step, arrays) of the newest checkpoint that can be read; None if there is none.
+
+        Reads nothing else of the state: no optimizer. Parameters come averaged where the run keeps
+        averages. What is wanted but not saved is left out.
+
+        Args:
+            like: the wanted parameters and variables by path, as shapes, types and shardings.
+        """
+        return self._newest_good(lambda step: _read_arrays(self._item(step), like))
+
+    def _newest_good(self, read: Callable[[int], Any]) -> tuple[int, Any] | None:
+        """Reads the newest checkpoint that can be read. A user's mistake is no damage."""
+        steps = self.steps()
+        for step in reversed(steps):
             try:
-                state = self._read(step, like)
-                self._set_aside_after(step)
-                return step, state
+                return step, _read_twice(read, step)
+            except ConfigError:
+                raise
             except Exception as error:  # noqa: BLE001  # damage shows itself in many ways
                 _LOG.warning(
                     "The checkpoint of step %d cannot be read (%s); trying the one before it.",
                     step,
-                    _first_line(error),
+                    _named(error),
                 )
-        if self.steps():
+        if steps:
             raise ConfigError(
-                f"No checkpoint in {self._opened()} can be read (steps {self.steps()}). Move the "
+                f"No checkpoint in {self._opened()} can be read (steps {steps}). Move the "
                 "folder away to start again from nothing."
             )
         return None
 
-    def _set_aside_after(self, step: int) -> None:
+    def _set_damaged_aside(self) -> None:
         """Renames damaged checkpoints that were passed over, so that their steps can be saved."""
-        for later in [saved for saved in self.steps() if saved > step]:
-            (self._opened() / str(later)).rename(self._opened() / f"damaged-{later}")
+        if not self._damaged:
+            return
+        if jax.process_index() == 0:
+            for step in self._damaged:
+                aside = self._opened() / f"damaged-{step}"
+                shutil.rmtree(aside, ignore_errors=True)  # the same step, damaged before
+                (self._opened() / str(step)).rename(aside)
+        if jax.process_count() > 1:
+            from jax.experimental.multihost_utils import sync_global_devices
+
+            sync_global_devices("dovetail: damaged checkpoints are set aside")
+        self._damaged = []
 
     def _start(self, step: int, state: Any) -> None:
         import orbax.checkpoint as ocp
@@ -139,15 +182,12 @@ class Checkpointer(Part):
             "Saving step %d failed: %s. Training goes on; the checkpoints before it are kept (%s), "
             "and the next save tries again.",
             step,
-            _first_line(error),
+            _named(error),
             ", ".join(map(str, self.steps())) or "none yet",
         )
 
-    def _read(self, step: int, like: Any) -> Any:
-        import orbax.checkpoint as ocp
-
-        with ocp.CheckpointManager(self._opened().absolute()) as manager:
-            return manager.restore(step, args=ocp.args.StandardRestore(like))
+    def _item(self, step: int) -> Path:
+        return self._opened().absolute() / str(step) / _ITEM
 
     def _opened(self) -> Path:
         if self._folder is None:
@@ -176,6 +216,79 @@ def _remove_partial(folder: Path) -> None:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]
+def _read_twice(read: Callable[[int], Any], step: int) -> Any:
+    """Reads again after a failure, which on a network disk may be over in a moment."""
+    try:
+        return read(step)
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001  # if it is damage, the second attempt raises it
+        _LOG.warning(
+            "Reading the checkpoint of step %d failed (%s); trying once more.", step, _named(error)
+        )
+    time.sleep(_SECONDS_BEFORE_SECOND_READ)
+    return read(step)
+
+
+def _read_state(folder: Path, like: Any) -> Any:
+    import orbax.checkpoint as ocp
+
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:
+        return reader.restore(folder, args=ocp.args.StandardRestore(like))
+
+
+def _read_arrays(folder: Path, like: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    """Reads the wanted arrays that are saved, each straight to its shards."""
+    import orbax.checkpoint as ocp
+
+    handler = ocp.PyTreeCheckpointHandler()
+    with ocp.Checkpointer(handler) as reader:
+        groups, shapes = _saved_arrays(handler.metadata(folder).tree)
+        _check_wanted(folder, like, shapes)
+        wanted: dict[str, dict[str, Any]] = {}
+        for path in like.keys() & shapes.keys():
+            wanted.setdefault(groups[path], {})[path] = like[path]
+        arguments = ocp.args.PyTreeRestore(
+            item=wanted,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+            partial_restore=True,
+        )
+        read = reader.restore(folder, args=arguments)
+    return {path: array for group in read.values() for path, array in group.items()}
+
+
+def _saved_arrays(tree: Any) -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
+    """Returns, for each saved parameter and variable, its group in the state and its shape."""
+    groups: dict[str, str] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for group in ("variables", "params", "ema"):  # an average comes last, so it is preferred
+        for path, saved in (tree.get(group) or {}).items():
+            groups[path], shapes[path] = group, tuple(saved.shape)
+    return groups, shapes
+
+
+def _check_wanted(
+    folder: Path,
+    like: Mapping[str, jax.ShapeDtypeStruct],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> None:
+    """Refuses a checkpoint of another model, and names the first parameter that tells."""
+    checkpoint = folder.parent
+    for path in sorted(like.keys() & shapes.keys()):
+        if shapes[path] != tuple(like[path].shape):
+            raise ConfigError(
+                f"{path}: its shape in {checkpoint} is {shapes[path]}, but this model wants "
+                f"{tuple(like[path].shape)}. Give the model the sizes of the one that was saved."
+            )
+    if like and not like.keys() & shapes.keys():
+        first = min(like)
+        raise ConfigError(
+            f"{checkpoint} holds no parameter of this model; {first!r}, for one, is not there. "
+            + did_you_mean(first, shapes)
+        )
+
+
+def _named(error: Exception) -> str:
+    """Returns an error's type and first line, whole: it may be all that is known of a damage."""
+    lines = str(error).strip().splitlines() or ["no message"]
+    return f"{type(error).__name__}: {lines[0]}"

@@ -1,6 +1,7 @@
 """Checkpoints: whole or not at all, never in the way of training."""
 
 import logging
+import re
 import resource
 import signal
 
@@ -11,6 +12,7 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.runtime import Checkpointer, abstract_state
+from dovetail.runtime import checkpointer as module
 
 
 def state(value):
@@ -58,22 +60,136 @@ def test_a_save_is_not_disturbed_by_donating_the_state_at_once(tmp_path):
     np.testing.assert_array_equal(restored["params"]["a/b/weight"], np.full((64, 64), 5.0))
 
 
-def test_a_damaged_checkpoint_is_passed_over_loudly(tmp_path, caplog):
-    saving = opened(tmp_path)
-    saving.save(1, state(1))
-    saving.save(2, state(2))
+def saved_twice(folder, make=state):
+    saving = opened(folder)
+    saving.save(1, make(1))
+    saving.save(2, make(2))
     assert saving.finish()
-    for file in (tmp_path / "2").rglob("*"):
+
+
+def damage(checkpoint):
+    for file in checkpoint.rglob("*"):
         if file.is_file() and file.parent.name == "d":
             file.write_bytes(b"damaged")
+
+
+def test_a_damaged_checkpoint_is_passed_over_loudly(tmp_path, caplog):
+    saved_twice(tmp_path)
+    damage(tmp_path / "2")
     with caplog.at_level(logging.WARNING, "dovetail"):
         again = opened(tmp_path)
         step, _ = again.restore(like())
     assert step == 1
-    assert "The checkpoint of step 2 cannot be read" in caplog.text
+    assert re.search(r"checkpoint of step 2 cannot be read \(\w+(Error|Exception): \S", caplog.text)
     again.save(2, state(2))
     assert again.finish(), "its step can be saved again"
     assert opened(tmp_path).restore(like())[0] == 2
+    damage(tmp_path / "2")
+    again = opened(tmp_path)
+    again.restore(like())
+    again.save(2, state(2))
+    assert again.finish(), "and once more"
+
+
+def test_reading_changes_nothing_on_disk(tmp_path):
+    saved_twice(tmp_path)
+    damage(tmp_path / "2")
+    before = sorted(tmp_path.rglob("*"))
+    assert opened(tmp_path).restore(like())[0] == 1
+    assert opened(tmp_path).restore_parameters(like()["params"])[0] == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_only_the_first_process_sets_damaged_checkpoints_aside(tmp_path, monkeypatch):
+    saved_twice(tmp_path)
+    damage(tmp_path / "2")
+    again = opened(tmp_path)
+    again.restore(like())
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "process_index", lambda: 1)
+        again._set_damaged_aside()
+    assert (tmp_path / "2").is_dir()
+    again.restore(like())
+    again._set_damaged_aside()
+    assert (tmp_path / "damaged-2").is_dir()
+    assert opened(tmp_path).steps() == [1]
+
+
+def test_a_read_that_fails_once_is_tried_again(tmp_path, monkeypatch, caplog):
+    saved_twice(tmp_path)
+    reads, read_state = [], module._read_state
+
+    def stumbling(folder, wanted):
+        reads.append(folder)
+        if len(reads) == 1:
+            raise OSError("the disk\nis away")
+        return read_state(folder, wanted)
+
+    monkeypatch.setattr(module, "_read_state", stumbling)
+    with caplog.at_level(logging.WARNING, "dovetail"):
+        assert opened(tmp_path).restore(like())[0] == 2
+    assert "step 2 failed (OSError: the disk); trying once more" in caplog.text
+
+
+def averaging(value):
+    averages = {"a/b/weight": jnp.full((64, 64), -value, jnp.float32)}
+    return {
+        **state(value),
+        "ema": averages,
+        "variables": {"router/bias": jnp.full(5, value)},
+        "optimizer": ({"a/b/weight": jnp.zeros((64, 64))},),
+    }
+
+
+def wanted(shape=(64, 64), **more):
+    devices = np.array(jax.devices()[:2])
+    split = jax.sharding.NamedSharding(
+        jax.sharding.Mesh(devices, ("fsdp",)), jax.sharding.PartitionSpec("fsdp")
+    )
+    weight = jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=split)
+    return {"a/b/weight": weight, **more}
+
+
+def test_parameters_alone_come_straight_to_their_shards(tmp_path):
+    saved_twice(tmp_path)
+    adapter = like()["params"]["c"]
+    step, arrays = opened(tmp_path).restore_parameters(wanted(**{"a/b/adapter": adapter}))
+    assert step == 2
+    assert list(arrays) == ["a/b/weight"], "what is not saved is left out"
+    weight = arrays["a/b/weight"]
+    assert weight.sharding == wanted()["a/b/weight"].sharding
+    assert weight.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(weight, np.full((64, 64), 2.0))
+
+
+def test_parameters_come_averaged_where_averages_are_kept(tmp_path):
+    saved_twice(tmp_path, averaging)
+    one = like()["params"]["c"]
+    more = {"c": one, "router/bias": jax.ShapeDtypeStruct((5,), jnp.int32, sharding=one.sharding)}
+    _, arrays = opened(tmp_path).restore_parameters(wanted(**more))
+    np.testing.assert_array_equal(arrays["a/b/weight"], np.full((64, 64), -2.0))
+    np.testing.assert_array_equal(arrays["c"], np.arange(3.0), "a frozen one has no average")
+    np.testing.assert_array_equal(arrays["router/bias"], np.full(5, 2))
+
+
+def test_parameters_of_another_shape_are_refused_with_both_shapes(tmp_path):
+    saved_twice(tmp_path)
+    expected = r"a/b/weight: its shape in .*2 is \(64, 64\), but this model wants \(64, 32\)"
+    with pytest.raises(ConfigError, match=expected):
+        opened(tmp_path).restore_parameters(wanted((64, 32)))
+
+
+def test_parameters_of_another_model_are_refused_with_the_nearest(tmp_path):
+    saved_twice(tmp_path)
+    struct = wanted()["a/b/weight"]
+    with pytest.raises(
+        ConfigError, match=r"holds no parameter of this model; 'a/b/wait'.*'a/b/weight'"
+    ):
+        opened(tmp_path).restore_parameters({"a/b/wait": struct})
+
+
+def test_no_checkpoint_means_no_parameters(tmp_path):
+    assert opened(tmp_path).restore_parameters(wanted()) is None
 
 
 def test_only_damaged_checkpoints_are_an_error_that_says_what_to_do(tmp_path):
