@@ -107,10 +107,8 @@ def block() -> TransformerBlock.Config:
 
 
 def alternating() -> Pattern.Config:
-    second = block()
-    second.attention.positions = NoPositions.Config()
-    second.feed_forward_residual = PostNorm.Config(norm=LayerNorm.Config())
-    return Pattern.Config(layers=(block(), second))
+    """Layers of two kinds; any sequence mixer is a layer, too."""
+    return Pattern.Config(layers=(attention(), attention().set(positions=NoPositions.Config())))
 
 
 def one() -> tuple[Any, ...]:
@@ -142,12 +140,10 @@ CASES: dict[str, Case] = {
     "contiguous-memory": Case(ContiguousMemory.Config(length=SEQUENCE), keys_and_values),
     "feed-forward": Case(FeedForward.Config(width=WIDTH, hidden=HIDDEN), one),
     "attention": Case(attention().set(width=WIDTH), mixing),
-    "attention-wide-heads": Case(attention().set(width=WIDTH, head_width=8, scale=0.3), mixing),
-    "block": Case(block().set(width=WIDTH), mixing),
     "stack": Case(Stack.Config(width=WIDTH, num_layers=3, layer=block()), mixing),
     "hybrid": Case(
         Pattern.Config(
-            width=WIDTH, layers=(block(), Stack.Config(num_layers=2, layer=alternating()))
+            width=WIDTH, layers=(attention(), Stack.Config(num_layers=2, layer=alternating()))
         ),
         mixing,
     ),
