@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.config import REQUIRED, ConfigError, ConfigOf, Part
+from dovetail.config import REQUIRED, ConfigError, ConfigOf, Part, incidental
 from dovetail.data.corpus import StandardLibrary
 from dovetail.data.interfaces import HELD_OUT, TRAIN, Corpus, PreparedData, Tokenizer
 from dovetail.data.order import SequentialOrder, ShuffledOrder, merged_ranges
@@ -39,8 +39,8 @@ class TokenInput(Part):
         """Rows of the global batch, over all hosts."""
         split: Literal["train", "held_out"] = "train"
         seed: int = 0
-        skips: tuple[tuple[int, int], ...] = ()
-        """Half-open ranges of batches that are passed over."""
+        skips: tuple[tuple[int, int], ...] = incidental(())
+        """Half-open ranges of batches that are passed over; a run may be continued with more."""
 
     def __init__(self, config: Config) -> None:
         """Checks the numbers; looks at no file yet."""

@@ -15,7 +15,7 @@ from dovetail.learner.schedules import (
     Schedule,
     WarmupStableDecay,
 )
-from dovetail.learner.state import StepReport, TrainState, averaged_parameters, main_loss
+from dovetail.learner.state import StepReport, TrainState, averaged_parameters, main_loss, resumable
 
 __all__ = [
     "Accumulate",
@@ -44,5 +44,6 @@ __all__ = [
     "chain",
     "main_loss",
     "per_tensor",
+    "resumable",
     "split_batch",
 ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 # Arrays by path. In a TrainState of shardings or logical axes, those stand in place of the arrays.
 Arrays = dict[str, Any]
@@ -58,6 +59,11 @@ def averaged_parameters(state: TrainState) -> Arrays:
     """Returns the parameters to evaluate and export: the averages, where they are kept."""
     averages = {path: value.astype(state.params[path].dtype) for path, value in state.ema.items()}
     return {**state.params, **averages}
+
+
+def resumable(state: TrainState) -> TrainState:
+    """Returns the state with its mark of a bad step taken off: the last good one, to go on from."""
+    return replace(state, halted_at=jnp.full_like(state.halted_at, -1))
 
 
 def main_loss(paths: list[str]) -> str:

@@ -76,10 +76,21 @@ class RunFolder:
                 "choose another folder with --run."
             ) from error
         self.check_identity(config)
+        self._check_data(about)
         write_whole(self.path / "config.txt", to_text(config))
         write_whole(self.path / "identity.txt", to_text(identity(config)))
         described = {**about, "versions": _versions()}
         write_whole(self.path / "run.json", json.dumps(described, indent=2, sort_keys=True) + "\n")
+
+    def _check_data(self, about: dict[str, Any]) -> None:
+        """Refuses to continue on other data than the run began with."""
+        before = self.about().get("data") if (self.path / "run.json").exists() else None
+        if before is not None and before != about.get("data"):
+            raise ConfigError(
+                f"{self.path} was trained on other data: {before}, and now the same config gives "
+                f"{about.get('data')}. The corpus has changed since; choose another folder with "
+                "--run."
+            )
 
     def release(self) -> None:
         """Lets another process use the folder."""

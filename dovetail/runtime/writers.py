@@ -34,17 +34,20 @@ class JsonLines(Part):
     """Writes `metrics.jsonl`: one JSON object a line, readable while the run goes on."""
 
     def open(self, folder: Path, first_step: int) -> None:
-        """Cuts the file to the restored step, so that no step stands in it twice."""
+        """Cuts the file to the restored step, so that no line stands in it twice."""
         path = folder / "metrics.jsonl"
+        kept = _kept(path.read_text(), first_step) if path.exists() else []
         if path.exists():
-            write_whole(path, "".join(_kept(path.read_text(), first_step)))
+            write_whole(path, "".join(kept))
+        self._written = {_what(json.loads(line)) for line in kept}
         self._file: IO[str] = path.open("a", encoding="utf-8")
 
     def write(self, step: int, figures: Figures) -> None:
-        """Appends a line."""
-        values = {name: _json_number(value) for name, value in figures.items()}
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
-        self._file.flush()
+        """Appends a line, unless it is there: a finished run started again evaluates again."""
+        entry = {"step": step, **{name: _json_number(value) for name, value in figures.items()}}
+        if _what(entry) not in self._written:
+            self._file.write(json.dumps(entry) + "\n")
+            self._file.flush()
 
     def close(self) -> None:
         """Closes the file."""
@@ -65,7 +68,7 @@ class TensorBoard(Part):
             from tensorboardX import SummaryWriter
 
             self._events = SummaryWriter(
-                str(self._folder / "tensorboard"), purge_step=self._first_step
+                str(self._folder / "tensorboard"), purge_step=self._first_step + 1
             )
         for name, value in figures.items():
             if isinstance(value, str):
@@ -90,6 +93,11 @@ def _kept(text: str, last_step: int) -> list[str]:
         if entry.get("step", 0) <= last_step:
             kept.append(line + "\n")
     return kept
+
+
+def _what(entry: dict[str, Any]) -> tuple[int, frozenset[str]]:
+    """Names a line by its step and the figures that it holds."""
+    return int(entry["step"]), frozenset(entry)
 
 
 def _json_number(value: float | int | str) -> float | int | str | None:

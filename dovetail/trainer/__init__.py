@@ -5,12 +5,15 @@ from dovetail.trainer.interfaces import Evaluation, Evaluator, StateLearner, Sta
 from dovetail.trainer.loop import Hooks, NonFiniteError, Outcome
 from dovetail.trainer.program import Program
 from dovetail.trainer.samples import Samples
+from dovetail.trainer.start import FromRun, FromScratch, Start
 from dovetail.trainer.trainer import Trainer
 
 __all__ = [
     "ByteTrigram",
     "Evaluation",
     "Evaluator",
+    "FromRun",
+    "FromScratch",
     "HeldOutLoss",
     "Hooks",
     "NonFiniteError",
@@ -18,6 +21,7 @@ __all__ = [
     "PeriodicEvaluator",
     "Program",
     "Samples",
+    "Start",
     "StateLearner",
     "StateSaver",
     "Trainer",

@@ -38,6 +38,10 @@ class StateSaver(Protocol):
         """Says where."""
         ...
 
+    def steps(self) -> list[int]:
+        """Returns the steps that are saved, oldest first."""
+        ...
+
     def due(self, step: int) -> bool:
         """Says whether to save after this step."""
         ...

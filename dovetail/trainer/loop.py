@@ -9,23 +9,22 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 
-from dovetail.config import ConfigError
 from dovetail.data import Prefetcher
 from dovetail.kernels import choices
-from dovetail.learner import StepReport, TrainState, averaged_parameters
+from dovetail.learner import StepReport, TrainState, averaged_parameters, resumable
 from dovetail.module import parameter_specs
 from dovetail.parallel import placed
 from dovetail.runtime import StopRequest, abstract_state
 from dovetail.trainer.feed import device_batch
 from dovetail.trainer.figures import StepClock, report_figures
 from dovetail.trainer.interfaces import Evaluation
+from dovetail.trainer.start import first_state
 
 if TYPE_CHECKING:
     from dovetail.trainer.trainer import Trainer
@@ -58,33 +57,42 @@ class Hooks:
 
     say: Callable[[str], None] = _LOG.info
     debug_nans: bool = False
-    around_step: Callable[[int], contextlib.AbstractContextManager[Any]] | None = None
+    # Called with each step's number; a step that it returns a context for runs inside it.
+    around_step: Callable[[int], contextlib.AbstractContextManager[Any] | None] | None = None
 
 
 class Loop:
     """One run of a trainer in one folder."""
 
-    def __init__(self, trainer: Trainer, folder: Path, hooks: Hooks | None = None) -> None:
+    def __init__(
+        self, trainer: Trainer, folder: Path, hooks: Hooks | None, stop: StopRequest | None
+    ) -> None:
         """Prepares nothing yet."""
         self.trainer, self.folder = trainer, folder
-        self.hooks = hooks or Hooks()
+        self.hooks, self.stop = hooks or Hooks(), stop or StopRequest()
         self.pending: deque[tuple[int, StepReport]] = deque()
         self.outcome = Outcome(0)
+        self._halted: _Halted | None = None
+        self._mute_writers: set[str] = set()
 
     def run(self) -> Outcome:
         """Trains until the last step or a signal."""
         started = time.monotonic()
         self.program = self.trainer.program()
         self.trainer.checkpointer.open(self.folder / "checkpoints")
-        with StopRequest() as stop, placed(self.program.placement):
+        with self.stop, placed(self.program.placement):
             self.trainer.input.prepare()
             state, first, step_function = self._start()
-            self._open_writers(first)
+            self._each_writer(lambda writer: writer.open(self.folder, first))
             try:
-                state = self._train(state, first, step_function, stop)
-                self._finish(state, stop)
+                state = self._train(state, first, step_function)
+                self._finish(state)
             finally:
-                self._close_writers()
+                # Whatever happened, a save that has begun is completed.
+                self.outcome.saved = self.trainer.checkpointer.finish()
+                self._each_writer(lambda writer: writer.close())
+        if self._halted is not None:
+            raise NonFiniteError(self._halted.message(self.outcome.saved))
         self.outcome.seconds = time.monotonic() - started
         return self.outcome
 
@@ -100,35 +108,28 @@ class Loop:
         like = abstract_state(self.program.state_shapes, self.program.state_shardings)
         found = self.trainer.checkpointer.restore(like)
         if found is None:
-            return self.program.initialize(), 0
+            return first_state(self.program, self.trainer.start, self.hooks.say), 0
         step, state = found
         self.hooks.say(f"resumed from step {step}")
-        if step > self.trainer.steps:
-            raise ConfigError(
-                f"steps: the run in {self.folder} is at step {step} already, past the "
-                f"{self.trainer.steps} asked for. Ask for more steps, or choose another folder."
-            )
         return state, step
 
     def _compile(self) -> Any:
         started = time.monotonic()
-        compiled = self.program.lower().compile()
+        compiled = self.program.lowered.compile()
         self.hooks.say(f"compiled the step in {time.monotonic() - started:.1f} s")
         for choice in choices():
             self.hooks.say(f"kernel {choice}")
         self.clock = StepClock.of(self.program)
         return compiled if not self.hooks.debug_nans else self.program.debug_step()
 
-    def _train(
-        self, state: TrainState, first: int, step_function: Any, stop: StopRequest
-    ) -> TrainState:
+    def _train(self, state: TrainState, first: int, step_function: Any) -> TrainState:
         """Runs the steps. The returned state is complete up to `outcome.step`."""
         feed = Prefetcher(self._batch, first, self.trainer.steps)
         self.clock.start(first)
         self.outcome.step = first
         with feed:
             for step in range(first, self.trainer.steps):
-                if stop.received is not None or not self._drain(_LAG):
+                if self.stop.received is not None or not self._drain(_LAG):
                     break
                 state, report = self._step(step, step_function, state, next(feed))
                 self.pending.append((step + 1, report))
@@ -141,11 +142,12 @@ class Loop:
     def _step(
         self, step: int, step_function: Any, state: TrainState, batch: Any
     ) -> tuple[TrainState, StepReport]:
-        """Starts a step. Somebody who looks on from around it wants to see it whole, so waits."""
-        if self.hooks.around_step is None:
+        """Starts a step. Who looks on from around it wants to see it whole, so it is waited for."""
+        around = self.hooks.around_step(step) if self.hooks.around_step is not None else None
+        if around is None:
             result: tuple[TrainState, StepReport] = step_function(state, batch)
             return result
-        with self.hooks.around_step(step):
+        with around:
             return jax.block_until_ready(step_function(state, batch))
 
     def _between_steps(self, step: int, state: TrainState) -> None:
@@ -156,27 +158,21 @@ class Loop:
             return
         with self.clock.paused():
             for name in evaluators:
-                self._evaluate(name, step, state)
+                if self.stop.received is None:
+                    self._evaluate(name, step, state)
             if saving:
-                self._save(step, state)
+                self.trainer.checkpointer.save(step, state)
 
-    def _finish(self, state: TrainState, stop: StopRequest) -> None:
+    def _finish(self, state: TrainState) -> None:
         """Saves the last good state, and evaluates it if the run came to its end."""
-        bad = self._halted
-        last = bad.step - 1 if bad is not None else self.outcome.step
-        # A halted state is the last good one; with the mark taken off it can be continued.
-        state = replace(state, halted_at=jnp.full_like(state.halted_at, -1))
-        self.outcome.step, self.outcome.stopped_by = last, stop.received
-        self._save(last, state)
-        if bad is None and stop.received is None:
-            for name in self.trainer.evaluators:
-                self._evaluate(name, last, state)
-        self.outcome.saved = self.trainer.checkpointer.finish()
-        if bad is not None:
-            raise NonFiniteError(str(bad))
-
-    def _save(self, step: int, state: TrainState) -> None:
-        self.trainer.checkpointer.save(step, state)
+        if self._halted is not None:
+            self.outcome.step = self._halted.step - 1
+        self.trainer.checkpointer.save(self.outcome.step, resumable(state))
+        at_the_end = self.outcome.step == self.trainer.steps and self._halted is None
+        for name in self.trainer.evaluators if at_the_end else ():
+            if self.stop.received is None:
+                self._evaluate(name, self.outcome.step, state)
+        self.outcome.stopped_by = self.stop.received
 
     def _evaluate(self, name: str, step: int, state: TrainState) -> None:
         evaluation = Evaluation(
@@ -216,23 +212,20 @@ class Loop:
         spec, shardings = self.program.batch_spec, self.program.batch_shardings
         return device_batch(self.trainer.input, step, shardings, spec)
 
-    def _open_writers(self, first: int) -> None:
-        for writer in self._writers():
-            writer.open(self.folder, first)
-
     def _write(self, step: int, figures: Any) -> None:
-        for writer in self._writers():
-            writer.write(step, figures)
+        self._each_writer(lambda writer: writer.write(step, figures))
 
-    def _close_writers(self) -> None:
-        for writer in self._writers():
-            writer.close()
-
-    def _writers(self) -> list[Any]:
-        # One process tells about the run; the others only compute.
-        return list(self.trainer.writers.values()) if jax.process_index() == 0 else []
-
-    _halted: _Halted | None = None
+    def _each_writer(self, action: Callable[[Any], None]) -> None:
+        """Lets each writer do something. A full disk may lose figures, never the training."""
+        if jax.process_index() != 0:  # one process tells about the run; the others only compute
+            return
+        for name, writer in self.trainer.writers.items():
+            try:
+                action(writer)
+            except OSError as error:
+                if name not in self._mute_writers:
+                    _LOG.warning("The writer %r failed: %s. Training goes on.", name, error)
+                self._mute_writers.add(name)
 
 
 @dataclass(frozen=True)
@@ -243,12 +236,15 @@ class _Halted:
     report: StepReport
     paths: list[str]
 
-    def __str__(self) -> str:
+    def message(self, saved: bool) -> str:
+        """Says what happened, what is saved, and what to do."""
         index = int(self.report.bad_parameter)
         where = f"the gradient of {self.paths[index]}" if index >= 0 else "the loss"
+        batch = self.step - 1
+        kept = "The state before it is saved" if saved else "Saving the state before it failed"
         return (
             f"Step {self.step}: {where} is not finite (loss {float(self.report.loss)}, gradient "
-            f"norm {float(self.report.gradient_norm)}). The state before this step is saved. Look "
-            "at the data of this step, lower the learning rate, or run with --debug-nans to find "
-            "the operation."
+            f"norm {float(self.report.gradient_norm)}). {kept}. Go on without its data with "
+            f"input.skips=(({batch},{batch + 1}),), start again with a lower learning rate, or "
+            "find the operation with --debug-nans."
         )

@@ -61,13 +61,18 @@ class Program:
             lambda leaf: self.placement.sharding(leaf.axes, leaf.shape, "batch"), self.batch_spec
         )
 
+    def check(self) -> None:
+        """Raises a ConfigError for what does not divide or fit; nothing is compiled."""
+        _ = self.lowered
+
     def initialize(self) -> TrainState:
         """Makes the first state, each array on its own shards."""
         with placed(self.placement):
             return jax.jit(self._initial, out_shardings=self.state_shardings)()
 
-    def lower(self) -> Any:
-        """Lowers the step; `.compile()` on the result gives the function that trains."""
+    @functools.cached_property
+    def lowered(self) -> Any:
+        """The step, lowered; `.compile()` gives the function that trains."""
         shapes = jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
             (self.state_shapes, self._batch_shapes()),

@@ -13,21 +13,23 @@ from dovetail.data import Input
 from dovetail.learner import Learner
 from dovetail.module import Module
 from dovetail.parallel import AxisRules, MeshLayout, Placement
-from dovetail.runtime import Checkpointer, Console, JsonLines, TensorBoard, Writer
+from dovetail.runtime import Checkpointer, Console, JsonLines, StopRequest, TensorBoard, Writer
 from dovetail.trainer.interfaces import Evaluator, StateLearner, StateSaver
-from dovetail.trainer.loop import Loop, Outcome
+from dovetail.trainer.loop import Hooks, Loop, Outcome
 from dovetail.trainer.program import Program
+from dovetail.trainer.start import FromScratch, Start
 
 
 class Trainer(Part):
     """Trains a model on an input for a number of steps."""
 
     class Config(Part.Config["Trainer"]):
-        """Model, learner, input and seed are a run's identity; the rest may change on resume."""
+        """Model, learner, input, start and seed are a run's identity; the rest may change."""
 
         model: ConfigOf[Module] = REQUIRED
         learner: ConfigOf[StateLearner] = Learner.Config()
         input: ConfigOf[Input] = REQUIRED
+        start: ConfigOf[Start] = FromScratch.Config()
         seed: int = 0
         steps: int = incidental(REQUIRED)
         evaluators: dict[str, ConfigOf[Evaluator]] = incidental({})
@@ -56,8 +58,10 @@ class Trainer(Part):
         self.mesh, self.rules = config.mesh.build(), config.rules.build()
         self.evaluators = {name: child.build() for name, child in config.evaluators.items()}
         self.checkpointer = config.checkpointer.build()
+        self.start = config.start.build()
         self.writers = {name: child.build() for name, child in config.writers.items()}
 
+    @functools.lru_cache(maxsize=1)  # noqa: B019  # a trainer lives as long as the process
     def program(self, devices: Any = None) -> Program:
         """Returns the step of this experiment, ready to be compiled for some devices."""
         placement = Placement(self.mesh.mesh(devices), self.rules)
@@ -65,9 +69,28 @@ class Trainer(Part):
         key = functools.partial(jax.random.key, self.seed)
         return Program(self.model, self.learner, self.input.spec(), placement, key)
 
-    def train(self, folder: Path, **options: Any) -> Outcome:
+    def check(self, folder: Path) -> None:
+        """Raises a ConfigError for what would stop a run in this folder; writes nothing there."""
+        self.program().check()
+        self.input.prepare()
+        if self.evaluators:
+            _ = self.input.held_out().num_batches  # an input without held-out data says so
+        self.checkpointer.open(folder / "checkpoints")
+        saved = max(self.checkpointer.steps(), default=0)
+        if not saved:
+            self.start.check()
+        if saved > self.steps:
+            raise ConfigError(
+                f"steps: the run in {folder} is at step {saved} already, past the {self.steps} "
+                "asked for. Ask for more steps, or choose another folder."
+            )
+
+    def train(
+        self, folder: Path, hooks: Hooks | None = None, stop: StopRequest | None = None
+    ) -> Outcome:
         """Trains to the end, or until a signal; continues a run that is already in the folder."""
-        return Loop(self, folder, **options).run()
+        self.check(folder)
+        return Loop(self, folder, hooks, stop).run()
 
 
 def _with_vocabulary(model: Any, size: int) -> Any:

@@ -10,11 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import REQUIRED, ConfigError, Part
+from dovetail.config import REQUIRED, ConfigError, Part, identity
 from dovetail.learner import Accumulate
 from dovetail.module import Module, parameter
 from dovetail.parallel import MeshLayout
-from dovetail.trainer import Hooks, NonFiniteError, Trainer
+from dovetail.trainer import (
+    HeldOutLoss,
+    Hooks,
+    NonFiniteError,
+    PeriodicEvaluator,
+    Trainer,
+    feed,
+    loop,
+    program,
+)
 
 
 def train(config, folder, **options):
@@ -220,10 +229,77 @@ def test_the_state_is_sharded_and_donated(config):
     shardings = program.state_shardings
     weight = "decoder/stack/layer/feed_forward/up/weight"
     assert shardings.params[weight].spec == jax.sharding.PartitionSpec(None, ("fsdp",), ("model",))
-    memory = program.lower().compile().memory_analysis()
+    memory = program.lowered.compile().memory_analysis()
     assert memory.alias_size_in_bytes > 0
 
 
-def test_trainer_names_no_class_of_its_children():
-    """The trainer knows its children by interface: their classes stand only in defaults."""
-    assert Trainer.Config.fields()["model"].default is REQUIRED
+def test_the_loop_imports_no_class_of_the_trainers_children():
+    """The trainer knows its children by interface: their classes stand only in its defaults."""
+    from dovetail.config.registry import find_part
+
+    for module in (loop, program, feed):
+        for name, value in vars(module).items():
+            is_part = isinstance(value, type) and issubclass(value, Part)
+            assert not is_part or name == "Module", f"{module.__name__} imports the part {name}"
+    assert find_part("Trainer", "") is Trainer
+
+
+def test_a_finished_run_started_again_adds_no_line(config, tmp_path):
+    config.evaluators = {"held_out": HeldOutLoss.Config(num_batches=1)}
+    train(config, tmp_path / "run")
+    before = (tmp_path / "run" / "metrics.jsonl").read_text()
+    train(config, tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
+
+
+class FullDisk(Part):
+    """A writer on a full disk."""
+
+    def open(self, folder, first_step):
+        raise OSError(28, "No space left on device")
+
+    def write(self, step, figures):
+        raise OSError(28, "No space left on device")
+
+    def close(self):
+        raise OSError(28, "No space left on device")
+
+
+def test_a_writer_on_a_full_disk_does_not_stop_training(config, tmp_path, caplog):
+    config.writers = {**config.writers, "full": FullDisk.Config()}
+    outcome = train(config, tmp_path / "run")
+    assert (outcome.step, outcome.saved) == (12, True)
+    assert len(losses(tmp_path / "run")) == 12
+    assert caplog.text.count("The writer 'full' failed") == 1
+
+
+class Broken(PeriodicEvaluator):
+    """An evaluator with a bug."""
+
+    class Config(PeriodicEvaluator.Config["Broken"]):
+        pass
+
+    def evaluate(self, evaluation):
+        raise RuntimeError("a bug in an evaluator")
+
+
+def test_a_save_that_has_begun_is_completed_whatever_happens(config, tmp_path):
+    config.evaluators = {"broken": Broken.Config()}
+    with pytest.raises(RuntimeError, match="a bug in an evaluator"):
+        train(config, tmp_path / "run")
+    checkpointer = config.checkpointer.build()
+    checkpointer.open(tmp_path / "run" / "checkpoints")
+    assert checkpointer.steps()[-1] == 12
+
+
+def test_skipped_batches_may_be_added_on_resume(config, tmp_path):
+    assert identity(config) == identity(
+        config.clone().set(input=config.input.clone(skips=((3, 4),)))
+    )
+    train(config.clone(steps=3), tmp_path / "run")
+    skipping = config.clone()
+    skipping.input.skips = ((3, 4),)
+    train(skipping, tmp_path / "run")
+    train(config, tmp_path / "plain")
+    ours, plain = losses(tmp_path / "run"), losses(tmp_path / "plain")
+    assert [ours[step] == plain[step] for step in (1, 2, 3, 4)] == [True, True, True, False]

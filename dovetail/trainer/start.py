@@ -1,0 +1,107 @@
+"""Where a run's first parameters come from: from nothing, or from another run's checkpoint.
+
+It is asked once, when the run has no checkpoint of its own yet. What it finds takes the place of
+the initial parameters of the same path; the others, such as an adapter's, stay as initialised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import jax
+
+from dovetail.config import REQUIRED, ConfigError, Part
+from dovetail.learner import TrainState
+from dovetail.parallel import placed
+from dovetail.runtime import Checkpointer, RunFolder, abstract_state
+from dovetail.trainer.program import Program
+
+Arrays = dict[str, jax.Array]
+Wanted = Mapping[str, jax.ShapeDtypeStruct]
+
+
+class Start(Protocol):
+    """Knows parameters to begin with."""
+
+    def check(self) -> None:
+        """Raises a ConfigError if it cannot be started from here; reads no array."""
+        ...
+
+    def arrays(self, like: Wanted, say: Callable[[str], None]) -> Arrays:
+        """Returns those of the wanted parameters and variables that it knows, by path."""
+        ...
+
+
+class FromScratch(Part):
+    """Every parameter begins as its initializer makes it."""
+
+    class Config(Part.Config["FromScratch"]):
+        """Nothing to choose."""
+
+    def check(self) -> None:
+        """Always possible."""
+
+    def arrays(self, like: Wanted, say: Callable[[str], None]) -> Arrays:
+        """Knows none."""
+        return {}
+
+
+class FromRun(Part):
+    """Parameters begin as another run left them, found by path; averaged where it kept averages."""
+
+    class Config(Part.Config["FromRun"]):
+        """Which run."""
+
+        run: str = REQUIRED
+        """Its folder, such as runs/tiny-lm."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.name, self.folder = config.locate("run"), RunFolder(Path(config.run))
+
+    def check(self) -> None:
+        """Raises a ConfigError if the run or its checkpoint is missing."""
+        if not self._checkpointer().steps():
+            there = "has no checkpoint" if self.folder.path.is_dir() else "does not exist"
+            raise ConfigError(
+                f"{self.name}: the run folder {self.folder.path} {there}. Train it first, or name "
+                "one that is trained; a relative path counts from the working folder."
+            )
+
+    def arrays(self, like: Wanted, say: Callable[[str], None]) -> Arrays:
+        """Reads what the newest good checkpoint holds, each array straight to its shards."""
+        self.check()
+        found = self._checkpointer().restore_parameters(like)
+        step, arrays = found if found is not None else (0, {})
+        say(
+            f"started from step {step} of {self.folder.path}: took {len(arrays)} parameters; "
+            f"{len(like) - len(arrays)} stay as initialised"
+        )
+        return arrays
+
+    def _checkpointer(self) -> Checkpointer:
+        checkpointer = Checkpointer.Config().build()
+        checkpointer.open(self.folder.checkpoints)
+        return checkpointer
+
+
+def first_state(program: Program, start: Start, say: Callable[[str], None]) -> TrainState:
+    """Makes the state before the first step; averages and optimizer follow what was taken over."""
+    like = abstract_state(program.state_shapes, program.state_shardings)
+    taken = start.arrays({**like.params, **like.variables}, say)
+    fresh = program.initialize()
+    if not taken:
+        return fresh
+    params = {path: taken.get(path, array) for path, array in fresh.params.items()}
+    variables = {path: taken.get(path, array) for path, array in fresh.variables.items()}
+    del fresh  # its optimizer state makes room for the new one
+
+    def state(params: Arrays, variables: Arrays) -> TrainState:
+        made: TrainState = program.learner.init(program.model, params, variables)
+        return made
+
+    with placed(program.placement):
+        make = jax.jit(state, donate_argnums=(0, 1), out_shardings=program.state_shardings)
+        return make(params, variables)
