@@ -1,17 +1,23 @@
 """`dovetail`: reads the command line, runs a verb, and turns every outcome into an exit code.
 
 Exit codes: 0 done, 2 the user's input was wrong, 75 stopped by a signal and resumable, 1 anything
-else.
+else. What the world may do to a correct program (a full disk, a NaN) is told in one line, and
+DOVETAIL_TRACEBACK=1 shows where; a traceback without it is a bug.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 from dovetail.config import ConfigError
@@ -38,8 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(parser, argv)
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     try:
-        code: int = arguments.handler(arguments)
-        sys.stdout.flush()
+        with _sigterm_as_ctrl_c(), _plain_warnings():
+            code: int = arguments.handler(arguments)
+            sys.stdout.flush()
         return code
     except ConfigError as error:
         return _complain(_with_notes(error), 2)
@@ -49,6 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has gone (`| head`); there is nobody left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (OSError, FloatingPointError) as error:
+        if os.environ.get("DOVETAIL_TRACEBACK", "") not in ("", "0"):
+            raise
+        return _complain(f"{_one_line(error)} (DOVETAIL_TRACEBACK=1 shows the traceback)", 1)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -88,3 +99,49 @@ def _complain(message: object, code: int) -> int:
 def _with_notes(error: ConfigError) -> str:
     notes = [note for note in getattr(error, "__notes__", []) if note.startswith("in the module")]
     return "\n  ".join([str(error), *notes])
+
+
+def _one_line(error: OSError | FloatingPointError) -> str:
+    """Says what happened; for a NaN also where, because JAX's own message names no line."""
+    message = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, OSError):
+        return message
+    jax_folder = f"{os.sep}jax{os.sep}"
+    ours = [f for f in traceback.extract_tb(error.__traceback__) if jax_folder not in f.filename]
+    return f"{message.rstrip('.')}, at {ours[-1].filename}:{ours[-1].lineno}" if ours else message
+
+
+@contextlib.contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """Lets SIGTERM end what does not listen to it itself the way Ctrl-C does, with code 75."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Prints a warning as one line for people, without the source line that gave it."""
+    previous = warnings.formatwarning
+
+    def plain(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        if issubclass(category, UserWarning):
+            return f"warning: {message}\n"
+        return previous(message, category, filename, lineno, line)
+
+    warnings.formatwarning = plain
+    try:
+        yield
+    finally:
+        warnings.formatwarning = previous

@@ -9,28 +9,28 @@ Ctrl-C or SIGTERM finishes the step, saves and exits with code 75; the same comm
 from __future__ import annotations
 
 import argparse
-import contextlib
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dovetail.cli.experiment import Chosen, add_experiment_arguments, choose
+from dovetail.cli.experiment import add_experiment_arguments, choose
 from dovetail.cli.output import count, print_json, say, size
-from dovetail.config import ConfigError
+from dovetail.cli.profiler import Profiler, profile_range
+from dovetail.hardware import MFU_FORMULA
 
 if TYPE_CHECKING:
+    from dovetail.runtime import RunFolder, StopRequest
     from dovetail.trainer import Outcome, Trainer
 
-_MFU = """The MFU shown while training is
-  3 x forward matmul FLOPs (plain attention, counted in full) / seconds a step
-  / peak FLOP/s of all chips; on a CPU the peak is its own measured matrix-product rate.
-"""
+_STOPPED = 75
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
     add_experiment_arguments(parser)
-    parser.epilog = _MFU
+    mfu = f"{MFU_FORMULA}. The peak of a CPU is its own measured rate of matrix products."
+    parser.epilog = textwrap.fill(mfu, 80)
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="default: runs/<experiment>")
     parser.add_argument(
         "--dry-run", action="store_true", help="compile and tell what would happen; train nothing"
@@ -49,47 +49,76 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains."""
-    profiled = _profile_range(arguments.profile)
+    steps = profile_range(arguments.profile)
     chosen = choose(arguments)
     from dovetail.parallel import start_distributed
-    from dovetail.runtime import use_compilation_cache
+    from dovetail.runtime import RunFolder, StopRequest, use_compilation_cache
 
     use_compilation_cache()
-    start_distributed()
-    trainer = chosen.config.build()
+    process = start_distributed()
     if arguments.dry_run:
-        return _dry_run(trainer, arguments.json)
-    return _train(chosen, trainer, arguments, profiled)
+        return _dry_run(chosen.config.build(), arguments.json)
+    # One process writes and talks; the others only compute.
+    tell = say if process.index == 0 else _keep_quiet
+    with StopRequest() as stop:
+        trainer = chosen.config.build()
+        folder = RunFolder(arguments.run or chosen.run_folder())
+        folder.check_identity(chosen.config)
+        trainer.check(folder.path)  # what cannot work is said before anything is written
+        if stop.received is not None:
+            tell(f"dovetail: stopped by {stop.received} before the first step; nothing is written")
+            return _STOPPED
+        if process.index == 0:
+            folder.claim(chosen.config, chosen.about() | {"data": _data(trainer)})
+        try:
+            for report in chosen.reports:
+                tell(report)
+            tell(f"training {chosen.name} in {folder.path}")
+            outcome = _train(trainer, folder, arguments.debug_nans, steps, stop, tell)
+        finally:
+            folder.release()
+    if outcome is None:
+        return 1
+    return _report(outcome, folder.path, arguments, quiet=process.index != 0)
 
 
-def _train(chosen: Chosen, trainer: Trainer, arguments: argparse.Namespace, profiled: Any) -> int:
-    from dovetail.runtime import RunFolder
+def _train(
+    trainer: Trainer,
+    folder: RunFolder,
+    debug_nans: bool,
+    steps: range | None,
+    stop: StopRequest,
+    tell: Callable[[str], None],
+) -> Outcome | None:
+    """Trains, and profiles the chosen steps. None: a figure was not finite, which was said."""
     from dovetail.trainer import Hooks, NonFiniteError
 
-    folder = RunFolder(arguments.run or chosen.run_folder())
-    folder.check_identity(chosen.config)
-    trainer.program()  # a mesh or batch that does not fit is said before anything is written
-    trainer.input.prepare()
-    folder.claim(chosen.config, {"experiment": chosen.name, "imports": chosen.imports})
-    for report in chosen.reports:
-        say(report)
-    say(f"training {chosen.name} in {folder.path}")
-    around = _profiler(folder.path, profiled) if profiled else None
-    hooks = Hooks(say, arguments.debug_nans, around)
+    profiler = Profiler(folder.path, steps, tell) if steps is not None else None
+    around = profiler.around_step if profiler is not None else None
     try:
-        outcome = trainer.train(folder.path, hooks=hooks)
+        return trainer.train(folder.path, Hooks(tell, debug_nans, around), stop)
     except NonFiniteError as error:
-        say(f"dovetail: {error}")
-        return 1
+        tell(f"dovetail: {error}")
+        return None
     finally:
-        folder.release()
-    return _report(outcome, folder.path, arguments)
+        if profiler is not None:
+            profiler.finish()
 
 
-def _report(outcome: Outcome, folder: Path, arguments: argparse.Namespace) -> int:
+def _data(trainer: Trainer) -> str:
+    """Names the prepared data that the run is trained on; it stands for their content."""
+    return trainer.input.prepare().folder.name
+
+
+def _keep_quiet(line: str) -> None:
+    """Takes a line that another process prints."""
+
+
+def _report(outcome: Outcome, folder: Path, arguments: argparse.Namespace, quiet: bool) -> int:
+    """Prints how the run ended, and returns the exit code."""
     from dovetail.cli.summary import summary
 
-    if arguments.json:
+    if arguments.json and not quiet:
         numbers = {k: v for k, v in outcome.figures.items() if not isinstance(v, str)}
         print_json(
             {
@@ -101,12 +130,12 @@ def _report(outcome: Outcome, folder: Path, arguments: argparse.Namespace) -> in
                 "figures": numbers,
             }
         )
-    else:
+    elif not quiet:
         print(summary(outcome, folder))
     if not outcome.saved:
         say(f"dovetail: the last save failed; {folder}/checkpoints holds the one before it.")
         return 1
-    return 75 if outcome.stopped_by else 0
+    return _STOPPED if outcome.stopped_by else 0
 
 
 def _dry_run(trainer: Trainer, as_json: bool) -> int:
@@ -115,7 +144,7 @@ def _dry_run(trainer: Trainer, as_json: bool) -> int:
     from dovetail.module import parameter_specs
 
     program = trainer.program()
-    memory = program.lower().compile().memory_analysis()
+    memory = program.lowered.compile().memory_analysis()
     facts = {
         "parameters": sum(spec.size for spec in parameter_specs(trainer.model).values()),
         "tokens_per_step": program.batch_spec.tokens.shape[0] * program.batch_spec.tokens.shape[1],
@@ -137,29 +166,3 @@ def _dry_run(trainer: Trainer, as_json: bool) -> int:
     for line in facts["kernels"]:
         print(f"kernel           {line}")
     return 0
-
-
-def _profile_range(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    first, colon, end = text.partition(":")
-    if not (colon and first.isdigit() and end.isdigit() and int(first) < int(end)):
-        raise ConfigError(f"--profile: expected FIRST:END, such as 10:13, got {text!r}.")
-    return int(first), int(end)
-
-
-def _profiler(folder: Path, steps: tuple[int, int]) -> Callable[[int], Any]:
-    """Returns a hook that profiles the chosen steps into the run folder."""
-    import jax
-
-    @contextlib.contextmanager
-    def around(step: int) -> Iterator[None]:
-        if step == steps[0]:
-            jax.profiler.start_trace(str(folder / "profile"))
-        with jax.profiler.StepTraceAnnotation("train", step_num=step):
-            yield
-        if step == steps[1] - 1:
-            jax.profiler.stop_trace()
-            say(f"profile of steps {steps[0]} to {steps[1]} in {folder / 'profile'}")
-
-    return around

@@ -1,0 +1,63 @@
+"""`train --profile FIRST:END`: a trace of a few steps, in the run folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from dovetail.config import ConfigError
+
+
+def profile_range(text: str | None) -> range | None:
+    """Reads FIRST:END."""
+    if text is None:
+        return None
+    first, colon, end = text.partition(":")
+    if not (colon and first.isdigit() and end.isdigit() and int(first) < int(end)):
+        raise ConfigError(f"--profile: expected FIRST:END, such as 10:13, got {text!r}.")
+    return range(int(first), int(end))
+
+
+class Profiler:
+    """Traces the chosen steps that a run takes: all of them, some or, with a remark, none."""
+
+    def __init__(self, folder: Path, steps: range, say: Callable[[str], None]) -> None:
+        """Writes nothing yet."""
+        self._folder, self._steps, self._say = folder / "profile", steps, say
+        self._traced: list[int] = []
+        self._tracing = False
+
+    def around_step(self, step: int) -> AbstractContextManager[None] | None:
+        """Returns what a chosen step runs in, and None for the others, which nobody waits for."""
+        return self._trace(step) if step in self._steps else None
+
+    def finish(self) -> None:
+        """Writes what there is of the trace, if the run ended inside the range."""
+        if self._tracing:
+            self._stop()
+        if not self._traced:
+            first, end = self._steps.start, self._steps.stop
+            self._say(f"--profile {first}:{end}: this run took none of these steps; no profile.")
+
+    @contextlib.contextmanager
+    def _trace(self, step: int) -> Iterator[None]:
+        import jax
+
+        if not self._tracing:
+            jax.profiler.start_trace(str(self._folder))
+            self._tracing = True
+        self._traced.append(step)
+        with jax.profiler.StepTraceAnnotation("train", step_num=step):
+            yield
+        if step == self._steps[-1]:
+            self._stop()
+
+    def _stop(self) -> None:
+        import jax
+
+        self._tracing = False
+        jax.profiler.stop_trace()
+        first, end = self._traced[0], self._traced[-1] + 1
+        self._say(f"profile of steps {first}:{end} in {self._folder}")
