@@ -15,6 +15,7 @@ from dovetail.kernels.registry import (
     current_platform,
     forget_choices,
     prefer,
+    references,
     strict,
     target_platform,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "current_platform",
     "forget_choices",
     "prefer",
+    "references",
     "strict",
     "target_platform",
 ]
