@@ -6,12 +6,25 @@ import numpy as np
 import optax
 import pytest
 
-from dovetail.config import REQUIRED, ConfigOf, config_for, replace, wraps
+from dovetail.config import (
+    REQUIRED,
+    ConfigError,
+    ConfigOf,
+    config_for,
+    from_text,
+    identity,
+    replace,
+    to_text,
+    wraps,
+)
 from dovetail.experiments import experiments
-from dovetail.layers import FeedForward, Linear, RotaryEmbedding, TokenMap
-from dovetail.learner import Elementwise
-from dovetail.module import Constant, Module, functional, initialize, parameter
+from dovetail.layers import FeedForward, Linear, Places, RotaryEmbedding, TokenMap
+from dovetail.learner import Elementwise, Ema
+from dovetail.module import Constant, Module, functional, parameter
 from dovetail.parallel import MeshLayout
+from dovetail.runtime import abstract_state
+from dovetail.trainer import FromRun, Hooks
+from dovetail.trainer.start import first_state
 
 EXPERIMENTS = list(experiments())
 
@@ -98,17 +111,57 @@ def test_a_feature_of_this_file_trains_in_every_experiment(name, feature, tmp_pa
     assert np.isfinite([loss for _, loss in outcome.losses]).all()
 
 
-def test_a_plain_checkpoint_restores_into_the_wrapped_model():
-    """The adapter keeps every path of what it wraps, and at its start it changes nothing."""
-    plain = experiments()["tiny-lm"].tiny().build()
-    wrapped = FEATURES["adapter"](experiments()["tiny-lm"].tiny()).build()
-    saved = initialize(plain.model, jax.random.key(0))
-    fresh = initialize(wrapped.model, jax.random.key(1))
-    assert set(saved) < set(fresh)
-    restored = {**fresh, **saved}
-    tokens = jnp.arange(12).reshape(2, 6)
-    from dovetail.layers import Places
+def trained(config, folder):
+    """Trains a small config for two steps; returns the trainer, what it said, and the outcome."""
+    config.set(steps=2, writers={}, evaluators={}, mesh=MeshLayout.Config(data=-1, fsdp=1))
+    said = []
+    trainer = config.build()
+    return trainer, said, trainer.train(folder, hooks=Hooks(said.append))
 
+
+def logits(trainer, state):
+    """Runs a model on a few tokens."""
+    tokens = jnp.arange(12).reshape(2, 6)
     places = Places(jnp.tile(jnp.arange(6), (2, 1)), jnp.ones((2, 6), jnp.int32))
-    run = lambda model, params: functional(model, params, (tokens, places), method="all_logits")[0]  # noqa: E731
-    np.testing.assert_array_equal(run(plain.model, saved), run(wrapped.model, restored))
+    return functional(trainer.model, state.params, (tokens, places), method="all_logits")[0]
+
+
+def test_a_plain_checkpoint_restores_into_the_wrapped_model(tmp_path):
+    """The adapter keeps every path of what it wraps, and at its start it changes nothing."""
+    plain, _, _ = trained(experiments()["tiny-lm"].tiny(), tmp_path / "plain")
+    program = plain.program()
+    like = abstract_state(program.state_shapes, program.state_shardings)
+    step, saved = plain.checkpointer.restore(like)
+    assert step == 2
+    config = FEATURES["adapter"](experiments()["tiny-lm"].tiny())
+    config.set(start=FromRun.Config(run=str(tmp_path / "plain")), seed=1)
+    config.learner.set(ema=Ema.Config())
+    wrapped, said, outcome = trained(config, tmp_path / "wrapped")
+    before = first_state(wrapped.program(), wrapped.start, said.append)
+    np.testing.assert_array_equal(logits(plain, saved), logits(wrapped, before))
+    assert before.step == 0
+    for path, average in before.ema.items():
+        np.testing.assert_array_equal(average, before.params[path], path)
+    added = len(before.params) - len(saved.params)
+    assert added > 0
+    taken = f"took {len(saved.params)} parameters; {added} stay as initialised"
+    assert f"started from step 2 of {tmp_path / 'plain'}: {taken}" in said
+    assert outcome.step == 2
+    assert np.isfinite([loss for _, loss in outcome.losses]).all()
+
+
+def test_a_run_to_start_from_must_be_there(tmp_path):
+    config = experiments()["tiny-lm"].tiny()
+    config.start = FromRun.Config(run=str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match=r"start.run: the run folder .*nowhere does not exist"):
+        config.build().start.arrays({}, print)
+    (tmp_path / "nowhere").mkdir()
+    with pytest.raises(ConfigError, match=r"nowhere has no checkpoint. Train it first"):
+        config.build().start.check()
+
+
+def test_where_a_run_starts_from_is_part_of_its_identity():
+    config = experiments()["tiny-lm"].tiny()
+    other = config.clone(start=FromRun.Config(run="runs/tiny-lm"))
+    assert identity(config) != identity(other)
+    assert from_text(to_text(other)) == other
