@@ -95,9 +95,8 @@ def _dovetail(sizes: hand_written.Sizes, batch: Any) -> Program:
         weight_decay=hand_written.DECAY,
     )
     spec = sequence_batch_spec(*batch.tokens.shape)
-    placement = Placement(
-        MeshLayout.Config().build().mesh(jax.devices()[:1]), AxisRules.Config().build()
-    )
+    mesh = MeshLayout.Config().build().mesh(jax.devices()[:1])
+    placement = Placement(mesh, AxisRules.Config().build())
     return Program(model.build(), learner.build(), spec, placement, lambda: jax.random.key(0))
 
 
@@ -164,9 +163,7 @@ def _report(
     plain_ratio, plain_interval = _ratio(seconds["dovetail"], seconds["plain"])
     print(f"losses after the last step: {losses}")
     if not np.allclose(losses["dovetail"], list(losses.values()), rtol=1e-3):
-        raise SystemExit(
-            "the three steps do not compute the same thing, so their times say nothing"
-        )
+        raise SystemExit("the three steps do not compute the same, so their times say nothing")
     print(
         f"time against the floor: {ratio:.3f}, 95% interval {interval[0]:.3f} to {interval[1]:.3f}"
     )
