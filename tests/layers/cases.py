@@ -107,8 +107,10 @@ def block() -> TransformerBlock.Config:
 
 
 def alternating() -> Pattern.Config:
-    """Layers of two kinds; any sequence mixer is a layer, too."""
-    return Pattern.Config(layers=(attention(), attention().set(positions=NoPositions.Config())))
+    """Layers of two kinds in a row."""
+    second = block().set(feed_forward_residual=PostNorm.Config(norm=LayerNorm.Config()))
+    second.attention.positions = NoPositions.Config()
+    return Pattern.Config(layers=(block(), second))
 
 
 def one() -> tuple[Any, ...]:
@@ -142,9 +144,7 @@ CASES: dict[str, Case] = {
     "attention": Case(attention().set(width=WIDTH), mixing),
     "stack": Case(Stack.Config(width=WIDTH, num_layers=3, layer=block()), mixing),
     "hybrid": Case(
-        Pattern.Config(
-            width=WIDTH, layers=(attention(), Stack.Config(num_layers=2, layer=alternating()))
-        ),
+        Pattern.Config(width=WIDTH, layers=(Stack.Config(num_layers=2, layer=alternating()),)),
         mixing,
     ),
     "decoder": Case(

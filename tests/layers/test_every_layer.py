@@ -161,7 +161,7 @@ def run_and_differentiate(module: Module, params: Any, arguments: Any) -> Any:
 def assert_close(actual: Any, expected: Any) -> None:
     """Compares with respect to the largest number: a sum of large ones may well be small."""
     size = np.abs(expected).max()
-    np.testing.assert_allclose(actual / size, expected / size, rtol=0, atol=3e-5)
+    np.testing.assert_allclose(actual / size, expected / size, rtol=0, atol=1e-5)
 
 
 def is_floating(leaf: Any) -> bool:
