@@ -6,6 +6,7 @@ dovetail generate runs/tiny-lm --prompt "def main("
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from dovetail.config import ConfigError
 
 if TYPE_CHECKING:
     from dovetail.generate import Generator
+    from dovetail.parallel import AxisRules, Placement
     from dovetail.runtime import RunFolder
 
 
@@ -39,6 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stop", action="append", default=[], metavar="TEXT", help="stop at this text"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="PACKAGE",
+        help="imports your own package, if the run was trained with it",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object when done")
     parser.set_defaults(handler=run)
 
@@ -49,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     use_compilation_cache()
     folder = RunFolder(arguments.run_folder)
-    import_packages(folder.about()["imports"])
+    _check_imports(folder, arguments.imports)
     load_all_parts()
     prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
     step, generator, end_of_text = _load(folder, prompt, arguments.tokens)
@@ -71,30 +81,91 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check_imports(folder: RunFolder, imports: list[str]) -> None:
+    """Imports what the user named. What only the run folder names is not imported: it runs code."""
+    known = {*imports, *import_packages(imports)}
+    missing = [name for name in folder.about().get("imports", []) if name not in known]
+    if missing:
+        options = " ".join(f"--import {name}" for name in missing)
+        raise ConfigError(f"{folder.path}: this run was trained with {options}; pass it.")
+
+
 def _load(folder: RunFolder, prompt: str, tokens: int) -> tuple[int, Generator, int]:
     """Returns the trained step, a generator with its parameters, and the token that ends a text."""
     from dovetail.generate import Generator
-    from dovetail.learner import averaged_parameters
-    from dovetail.runtime import abstract_state
+    from dovetail.module import parameter_specs, variable_specs
 
     trainer: Any = folder.config().build()
-    program = trainer.program()
+    _check_data(folder, trainer.input.prepare().folder.name)
+    params, variables = parameter_specs(trainer.model), variable_specs(trainer.model)
+    specs = {**params, **variables}
+    placement = _local_placement(trainer.rules, specs)
     trainer.checkpointer.open(folder.checkpoints)
-    like = abstract_state(program.state_shapes, program.state_shardings)
-    found = trainer.checkpointer.restore(like)
-    if found is None:
-        raise ConfigError(f"{folder.path} has no checkpoint yet. Train first: `dovetail train`.")
-    step, state = found
+    step, arrays = _restore(folder, trainer.checkpointer, _structs(specs, placement))
     tokenizer = trainer.input.tokenizer
     generator = Generator(
         trainer.model.config,
-        averaged_parameters(state),
+        {path: arrays[path] for path in params},
         length=len(tokenizer.encode(prompt)) + tokens,
-        variables=state.variables,
+        variables={path: arrays[path] for path in variables},
         tokenizer=tokenizer,
-        placement=program.placement,
+        placement=placement,
     )
     return step, generator, tokenizer.end_of_text
+
+
+def _check_data(folder: RunFolder, now: str) -> None:
+    before = folder.about().get("data")
+    if before is not None and before != now:
+        raise ConfigError(
+            f"{folder.path}: the corpus has changed since this run was trained (its data were "
+            f"{before}, now they are {now}), so the tokenizer may differ and the text would be "
+            "nonsense. Bring the corpus back as it was, or train anew."
+        )
+
+
+def _local_placement(rules: AxisRules, specs: dict[str, Any]) -> Placement:
+    """Splits parameters over as many devices of this process as divide them all, 1 at worst."""
+    import jax
+
+    from dovetail.parallel import MeshLayout, Placement
+
+    layout, devices = MeshLayout.Config().build(), jax.local_devices()
+    while len(devices) > 1:
+        placement = Placement(layout.mesh(devices), rules)
+        with contextlib.suppress(ConfigError):  # an axis that does not divide
+            _structs(specs, placement)
+            return placement
+        devices = devices[:-1]
+    return Placement(layout.mesh(devices), rules)
+
+
+def _structs(specs: dict[str, Any], placement: Placement) -> dict[str, Any]:
+    """Returns each array's shape, type and sharding."""
+    import jax
+
+    return {
+        path: jax.ShapeDtypeStruct(
+            spec.shape, spec.dtype, sharding=placement.sharding(spec.axes, spec.shape, path)
+        )
+        for path, spec in specs.items()
+    }
+
+
+def _restore(folder: RunFolder, checkpointer: Any, like: dict[str, Any]) -> tuple[int, Any]:
+    """Reads what the model needs of the newest good checkpoint, and nothing else of it."""
+    found = checkpointer.restore_parameters(like)
+    if found is None:
+        raise ConfigError(f"{folder.path} has no checkpoint yet. Train first: `dovetail train`.")
+    step, arrays = found
+    missing = sorted(like.keys() - arrays.keys())
+    if missing:
+        raise ConfigError(
+            f"{folder.path}: its checkpoint of step {step} lacks {len(missing)} of the model's "
+            f"parameters, {missing[0]!r} for one: config.txt or the code of the model has changed "
+            "since. Use them as they were, or train anew."
+        )
+    return step, arrays
 
 
 def _sampler(arguments: argparse.Namespace) -> Any:

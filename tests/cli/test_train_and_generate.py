@@ -1,10 +1,14 @@
 """`dovetail train` and `dovetail generate`, from the first step to the text."""
 
 import json
+import re
+import shutil
+import sys
 
+import jax
 import pytest
 
-from dovetail.cli import main
+from dovetail.cli import generate, main
 
 TINY = [
     "model.width=16",
@@ -67,6 +71,75 @@ def test_generate_is_greedy_at_temperature_0(run, capsys):
         assert main(argv) == 0
         texts.add(capsys.readouterr().out)
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_generate_needs_neither_the_mesh_nor_the_batch_of_the_run(run, count, monkeypatch, capsys):
+    """The run was trained on 8 devices, and 3 divide neither its batch nor its parameters."""
+    few = jax.local_devices()[:count]
+    monkeypatch.setattr(jax, "local_devices", lambda: few)
+    made = []
+    placement = generate._local_placement
+    monkeypatch.setattr(
+        generate, "_local_placement", lambda *args: made.append(placement(*args)) or made[-1]
+    )
+    assert main(["generate", str(run), "--prompt", "def ", "--tokens", "6"]) == 0
+    assert capsys.readouterr().out.startswith("def ")
+    assert list(made[0].mesh.devices.flat) == few[: 2 if count == 3 else 1]
+
+
+@pytest.fixture
+def edited(run, tmp_path):
+    """Copies the run with other entries in its run.json."""
+
+    def edit(**values):
+        folder = tmp_path / "edited"
+        shutil.copytree(run, folder)
+        about = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps(about | values))
+        return folder
+
+    return edit
+
+
+def test_generate_imports_only_what_the_user_names(edited, capsys):
+    folder = edited(imports=["antigravity"])
+    sys.modules.pop("antigravity", None)
+    assert main(["generate", str(folder), "--tokens", "2"]) == 2
+    assert "was trained with --import antigravity; pass it" in capsys.readouterr().err
+    assert "antigravity" not in sys.modules
+
+
+def test_generate_with_the_packages_of_the_run(edited, capsys):
+    folder = edited(imports=["colorsys"])
+    assert main(["generate", str(folder), "--tokens", "2", "--import", "colorsys"]) == 0
+    capsys.readouterr()
+
+
+def test_generate_refuses_another_corpus(edited, capsys):
+    folder = edited(data="another-corpus")
+    assert main(["generate", str(folder), "--tokens", "2"]) == 2
+    assert re.search(
+        "corpus has changed .*another-corpus, now .*tokenizer may differ", capsys.readouterr().err
+    )
+
+
+def test_generate_leaves_a_damaged_checkpoint_where_it_is(edited, capsys):
+    folder = edited()
+    damaged = folder / "checkpoints" / "9"
+    damaged.mkdir()
+    (damaged / "_CHECKPOINT_METADATA").write_text("{}")
+    before = sorted(folder.rglob("*"))
+    assert main(["generate", str(folder), "--tokens", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 3
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_generate_without_a_checkpoint_says_to_train(edited, capsys):
+    folder = edited()
+    shutil.rmtree(folder / "checkpoints")
+    assert main(["generate", str(folder)]) == 2
+    assert "has no checkpoint yet. Train first" in capsys.readouterr().err
 
 
 def test_the_closing_summary_has_chart_samples_and_figures(run, tmp_path, capsys):
