@@ -1,4 +1,8 @@
-"""Model families: functions that compose configs of the layer library."""
+"""Model families: functions that compose configs of the layer library.
+
+A family is a file with a function from sizes to a config. It has a class of its own only where its
+mathematics is new, and then that is a layer.
+"""
 
 from dovetail.models.causal_lm import CausalLM, TokenDecoder
 from dovetail.models.llama import llama
