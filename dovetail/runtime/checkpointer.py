@@ -241,7 +241,7 @@ def _read_arrays(folder: Path, like: Mapping[str, jax.ShapeDtypeStruct]) -> dict
     """Reads the wanted arrays that are saved, each straight to its shards."""
     import orbax.checkpoint as ocp
 
-    handler = ocp.PyTreeCheckpointHandler()
+    handler: Any = ocp.PyTreeCheckpointHandler()  # it is annotated for a path type of its own
     with ocp.Checkpointer(handler) as reader:
         groups, shapes = _saved_arrays(handler.metadata(folder).tree)
         _check_wanted(folder, like, shapes)
