@@ -2,8 +2,8 @@
 
 First values: linear maps have variance 1 / fan-in, tables a standard deviation of 0.02. The scores
 of a new model then have a variance of about 0.0004 x width, and its loss lies about half of that
-above the log of the vocabulary. Projections into the stream are not scaled down by depth; where that
-is wanted, set `weight_init` on `attention.output` and `feed_forward.down`.
+above the log of the vocabulary. Projections into the stream are not scaled down by depth; where
+that is wanted, set `weight_init` on `attention.output` and `feed_forward.down`.
 """
 
 from __future__ import annotations
