@@ -28,8 +28,8 @@ PATIENCE = (
 )
 
 os.environ["JAX_PLATFORMS"] = "cpu"  # for the processes that tests start, too
-# A device that waits at a collective holds a thread of XLA's pool, which has as many threads as there
-# are devices; with a second program in flight they can run out, and all wait for ever (seen once in
+# A device that waits at a collective holds a thread of XLA's pool, which has as many threads as
+# devices; with a second program in flight they can run out, and all wait for ever (seen once in
 # tests/learner/test_sharding.py). XLA reads the size of its pool from here.
 os.environ.setdefault("NPROC", "32")
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {PATIENCE}".strip()
