@@ -1,0 +1,120 @@
+"""A user's own package: named with --import or by an entry point, used, and noted in the run."""
+
+import json
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from dovetail.cli import experiment, main
+from dovetail.cli.experiment import complete_modifiers
+from tests.cli.test_train_and_generate import TINY
+
+MINE = '''
+"""A feed-forward of my own, and the modifier that puts it in."""
+
+
+from dovetail.config import modifier
+from dovetail.layers import FeedForward
+
+
+class Twice(FeedForward):
+    """The usual feed-forward, times a number."""
+
+    class Config(FeedForward.Config):
+        times: float = 2.0
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.times = config.times
+
+    def __call__(self, x_BSE):
+        return self.times * super().__call__(x_BSE)
+
+
+@modifier("NAME")
+def twice(config, times: float = 2.0):
+    """Doubles every feed-forward."""
+    layer = config.model.decoder.stack.layer
+    layer.feed_forward = Twice.Config(hidden=layer.feed_forward.hidden, times=times)
+    return config
+'''
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Makes a package in the working folder; its modifier has the package's name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def make(name):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(MINE.replace("NAME", name))
+        return name
+
+    return make
+
+
+def test_a_package_of_ones_own_trains(package):
+    name = package("my_twice")
+    assert main(train_with(name)) == 0
+    assert json.loads(Path("run/run.json").read_text())["imports"] == [name]
+    assert f"{name}:Twice" in Path("run/config.txt").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(reason="reading a config takes a part of an imported package for a function")
+def test_a_run_with_a_package_of_ones_own_continues_and_generates(package):
+    name = package("my_continued")
+    assert main(train_with(name)) == 0
+    assert main([*train_with(name), "--steps", "3"]) == 0
+    assert main(["generate", "run", "--tokens", "3", "--import", name]) == 0
+
+
+def train_with(name):
+    modified = ["--import", name, "--with", f"{name}:times=3.0"]
+    return ["train", "tiny-lm", *modified, *TINY, "evaluators={}", "--steps", "2", "--run", "run"]
+
+
+def test_list_and_completion_know_the_modifiers(package, capsys):
+    name = package("my_listed")
+    assert main(["config", "list", "--import", name]) == 0
+    rows = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line]
+    assert [f"{name}:times=2.0", "Doubles every feed-forward."] in rows
+    assert name in complete_modifiers()
+
+
+def test_an_entry_point_is_imported_by_itself_and_noted(package, monkeypatch, capsys):
+    name = package("my_installed")
+    sys.path.insert(0, ".")
+    offer(monkeypatch, name)
+    argv = ["config", "show", "tiny-lm", "--with", f"{name}:times=3.0"]
+    assert main(argv) == 0
+    assert "feed_forward.times = 3.0" in capsys.readouterr().out
+    parsed = main_parser().parse_args(argv)
+    assert experiment.choose(parsed).about()["entry_points"] == [name]
+
+
+def test_an_entry_point_that_fails_is_named(monkeypatch, capsys):
+    offer(monkeypatch, "my_broken")
+    assert main(["config", "list"]) == 2
+    message = capsys.readouterr().err
+    assert "entry point 'mine' of group 'dovetail'" in message
+    assert "No module named 'my_broken'" in message
+
+
+def offer(monkeypatch, module):
+    """Pretends that an installed package has an entry point."""
+    point = metadata.EntryPoint("mine", module, "dovetail")
+
+    def entry_points(*, group):
+        return [point] if group == point.group else []
+
+    monkeypatch.setattr(metadata, "entry_points", entry_points)
+
+
+def main_parser():
+    from dovetail.cli.main import build_parser
+
+    return build_parser()
