@@ -8,6 +8,7 @@ import pytest
 
 from dovetail.cli import main
 from dovetail.config import from_text
+from dovetail.hardware import MFU_FORMULA
 
 
 def output(capsys, *argv):
@@ -65,7 +66,22 @@ def test_a_dry_run_writes_nothing(capsys, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["config", "list"], ["completion", "bash"]])
+def test_doctor_only_remarks_on_a_missing_make(capsys, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    facts = json.loads(output(capsys, "doctor", "--json"))
+    assert facts["missing"] == []
+    assert "no `make`" in facts["remarks"][0]
+
+
+def test_the_help_of_train_says_what_mfu_is(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert MFU_FORMULA in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["train", "--help"], ["config", "list"], ["completion", "bash"]]
+)
 def test_light_verbs_load_no_jax(argv):
     code = (
         "import sys; from dovetail.cli import main\n"
