@@ -171,6 +171,8 @@ def _unique(short_name: str, known: dict[str, Any], where: str) -> Any:
 def _from_packages(name: str) -> Any:
     """Finds a function that an imported package itself defines; what it imports stays unknown."""
     module, _, qualname = name.partition(":")
+    if name in _parts:  # a part is known by its config, not as a class to call
+        return None
     if not any(module == package or module.startswith(f"{package}.") for package in _packages):
         return None
     if _is_private(module) or _is_private(qualname):

@@ -2,7 +2,7 @@
 
 from dovetail.parallel.constraints import Placement, constrain, current_placement, placed
 from dovetail.parallel.distributed import Processes, start_distributed
-from dovetail.parallel.mesh import MESH_AXES, MeshLayout
+from dovetail.parallel.mesh import MESH_AXES, MeshLayout, steps_ahead
 from dovetail.parallel.remat import KeepAll, KeepDots, KeepNothing, KeepTags, Remat, tag
 from dovetail.parallel.rules import AxisRules
 
@@ -21,5 +21,6 @@ __all__ = [
     "current_placement",
     "placed",
     "start_distributed",
+    "steps_ahead",
     "tag",
 ]

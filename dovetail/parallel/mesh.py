@@ -64,3 +64,14 @@ class MeshLayout(Part):
         if devices is None:
             return jax.make_mesh(sizes, MESH_AXES, axis_types=auto)
         return Mesh(np.asarray(devices, dtype=object).reshape(sizes), MESH_AXES, axis_types=auto)
+
+
+def steps_ahead(mesh: Mesh) -> int:
+    """Returns how many steps may be in flight before the result of the first is waited for.
+
+    Two keep a device busy. The virtual devices of one CPU share a pool of threads, and each that
+    waits at a collective holds one: a second step in flight can take the threads that the first
+    needs, and both wait for ever (seen with 8 devices on 2 cores). So there it is none.
+    """
+    first = mesh.devices.flat[0]
+    return 0 if first.platform == "cpu" and mesh.size > 1 else 2

@@ -58,7 +58,8 @@ class HeldOutLoss(PeriodicEvaluator):
         merged: dict[str, Any] = {}
         for index in range(source.num_batches):
             batch = device_batch(source, index, shardings, spec)
-            losses, summaries = run(evaluation.params, evaluation.variables, batch)
+            found = run(evaluation.params, evaluation.variables, batch)
+            losses, summaries = jax.device_get(found)
             merge_into(merged, {"losses/loss": _added(losses), **summaries})
         return {name: float(value.value()) for name, value in shortened(merged).items()}
 

@@ -19,7 +19,7 @@ from dovetail.data import Prefetcher
 from dovetail.kernels import choices
 from dovetail.learner import StepReport, TrainState, averaged_parameters, resumable
 from dovetail.module import parameter_specs
-from dovetail.parallel import placed
+from dovetail.parallel import placed, steps_ahead
 from dovetail.runtime import StopRequest, abstract_state
 from dovetail.trainer.feed import device_batch
 from dovetail.trainer.figures import StepClock, report_figures
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from dovetail.trainer.trainer import Trainer
 
 _LOG = logging.getLogger("dovetail")
-
-# Reports are read this many steps late, so that the device always has the next step to work on.
-_LAG = 2
 
 
 class NonFiniteError(RuntimeError):
@@ -126,10 +123,12 @@ class Loop:
         """Runs the steps. The returned state is complete up to `outcome.step`."""
         feed = Prefetcher(self._batch, first, self.trainer.steps)
         self.clock.start(first)
+        # Reports are read so many steps late, so that the device has always a step to work on.
+        ahead = steps_ahead(self.program.placement.mesh)
         self.outcome.step = first
         with feed:
             for step in range(first, self.trainer.steps):
-                if self.stop.received is not None or not self._drain(_LAG):
+                if self.stop.received is not None or not self._drain(ahead):
                     break
                 state, report = self._step(step, step_function, state, next(feed))
                 self.pending.append((step + 1, report))

@@ -64,7 +64,6 @@ def test_a_package_of_ones_own_trains(package):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="reading a config takes a part of an imported package for a function")
 def test_a_run_with_a_package_of_ones_own_continues_and_generates(package):
     name = package("my_continued")
     assert main(train_with(name)) == 0

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AxisType
 
 from dovetail.config import REQUIRED, ConfigError, ConfigOf, Part
-from dovetail.parallel import MESH_AXES, MeshLayout
+from dovetail.parallel import MESH_AXES, MeshLayout, steps_ahead
 
 
 def test_minus_one_takes_all_devices_that_are_left() -> None:
@@ -87,3 +87,9 @@ def test_an_error_names_the_path_of_the_layout() -> None:
     layout = Holder.Config(layout=MeshLayout.Config(fsdp=5)).build().layout
     with pytest.raises(ConfigError, match=r"^layout: fsdp=5 does not fit 8 devices: "):
         layout.mesh()
+
+
+def test_virtual_devices_of_a_cpu_take_one_step_at_a_time():
+    layout = MeshLayout.Config().build()
+    assert steps_ahead(layout.mesh(jax.devices())) == 0
+    assert steps_ahead(layout.mesh(jax.devices()[:1])) == 2
