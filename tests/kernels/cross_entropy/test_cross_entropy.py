@@ -77,7 +77,7 @@ def test_the_reference_agrees_with_optax(z_loss: float) -> None:
 
 @pytest.mark.parametrize(
     ("sequence", "chunks", "z_loss", "vocabulary"),
-    [(12, 1, 0.0, 30), (12, 4, 0.2, 30), (13, 4, 0.0, 5), (11, 11, 0.2, 5), (7, 3, 0.0, 200)],
+    [(12, 1, 0.2, 30), (12, 4, 0.2, 30), (13, 4, 0.0, 5), (7, 7, 0.0, 200)],
 )
 def test_chunked_agrees_with_the_reference(
     sequence: int, chunks: int, z_loss: float, vocabulary: int
