@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(parser, argv)
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     try:
-        with _sigterm_as_ctrl_c(), _plain_warnings():
+        with _leaving_on_signals(), _plain_warnings():
             code: int = arguments.handler(arguments)
             sys.stdout.flush()
         return code
@@ -112,16 +112,27 @@ def _one_line(error: OSError | FloatingPointError) -> str:
 
 
 @contextlib.contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """Lets SIGTERM end what does not listen to it itself the way Ctrl-C does, with code 75."""
+def _leaving_on_signals() -> Iterator[None]:
+    """Lets SIGINT and SIGTERM end at once, with code 75, what does not listen to them itself.
+
+    An exception raised in the middle of importing compiled code can crash Python (seen), so there is
+    none: whatever is written to disk is written whole or not at all, and needs no cleaning up.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    previous = {number: signal.signal(number, _leave) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, frame: object) -> None:
+    os.write(2, b"dovetail: stopped\n")
+    os._exit(75)
 
 
 @contextlib.contextmanager

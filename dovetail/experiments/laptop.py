@@ -82,7 +82,7 @@ def tiny_lm() -> Trainer.Config:
         vocab_size=2048,
         sequence_length=256,
         batch_size=8,
-        steps=300,
+        steps=200,
         learning_rate=1e-2,
     )
 
@@ -98,6 +98,6 @@ def small_lm() -> Trainer.Config:
         vocab_size=4096,
         sequence_length=256,
         batch_size=8,
-        steps=700,
+        steps=500,
         learning_rate=7e-3,
     )
