@@ -115,8 +115,8 @@ def _one_line(error: OSError | FloatingPointError) -> str:
 def _leaving_on_signals() -> Iterator[None]:
     """Lets SIGINT and SIGTERM end at once, with code 75, what does not listen to them itself.
 
-    An exception raised in the middle of importing compiled code can crash Python (seen), so there is
-    none: whatever is written to disk is written whole or not at all, and needs no cleaning up.
+    An exception raised in the middle of importing compiled code can crash Python (seen), so there
+    is none: whatever goes to disk is written whole or not at all, and needs no cleaning up.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

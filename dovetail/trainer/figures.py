@@ -99,10 +99,7 @@ def _peak_flops(devices: Any, model: Any) -> float | None:
     chip = _chip(devices[0])
     if chip is None:
         return None
-    precision = model.compute_dtype or "float32"
-    rate = chip.peak_flops.get(precision) or max(chip.peak_flops.values())
-    # Virtual devices of one CPU share its cores.
-    return rate * (1 if devices[0].platform == "cpu" else len(devices))
+    return chip.flops_per_device(model.compute_dtype or "float32") * len(devices)
 
 
 def _chip(device: jax.Device) -> Chip | None:
