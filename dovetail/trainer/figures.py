@@ -99,7 +99,10 @@ def _peak_flops(devices: Any, model: Any) -> float | None:
     chip = _chip(devices[0])
     if chip is None:
         return None
-    return chip.flops_per_device(model.compute_dtype or "float32") * len(devices)
+    precision = model.compute_dtype or "float32"
+    if precision not in chip.peak_flops:
+        return None  # no MFU is better than one against another precision's peak
+    return chip.flops_per_device(precision) * len(devices)
 
 
 def _chip(device: jax.Device) -> Chip | None:

@@ -34,6 +34,7 @@ from tests.config.parts import (
     double,
     tree,
     triple,
+    without_address,
 )
 
 PARSED: list[tuple[str, Any, Any]] = [
@@ -88,7 +89,7 @@ PARSED: list[tuple[str, Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("text", "hint", "expected"), PARSED, ids=str)
+@pytest.mark.parametrize(("text", "hint", "expected"), PARSED, ids=without_address)
 def test_what_is_typed_is_read_by_its_type(text: str, hint: Any, expected: Any) -> None:
     value = parse_value(text, hint, "x")
     assert type(value) is type(expected)

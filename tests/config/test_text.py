@@ -22,7 +22,17 @@ from dovetail.config import (
     from_text,
     to_text,
 )
-from tests.config.parts import FeedForward, Linear, Mixture, Model, Simple, double, tree, triple
+from tests.config.parts import (
+    FeedForward,
+    Linear,
+    Mixture,
+    Model,
+    Simple,
+    double,
+    tree,
+    triple,
+    without_address,
+)
 
 HEAD = "tests.config.parts:Model()\n"
 
@@ -146,7 +156,7 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:40])
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: without_address(value)[:40])
 def test_every_kind_of_value_reads_back(value: Any) -> None:
     config = Model.Config(anything=value)
     text = to_text(config)
