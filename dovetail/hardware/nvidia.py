@@ -1,7 +1,8 @@
 """NVIDIA's data-centre GPUs.
 
-Source: NVIDIA's data sheets of the A100 (2021), H100 (2023), H200 (2024) and HGX B200 (2025). They
-print rates with sparsity; here are the dense ones, half of those. float32 is the TF32 rate, which
+The figures are those commonly quoted from NVIDIA's data sheets (A100, H100, H200, HGX B200). They
+were not checked against the sheets themselves, least of all the B200's: check before relying on
+them. The sheets print rates with sparsity; here are the dense ones, half of those. float32 is the TF32 rate, which
 JAX's default precision uses. Memory is in the data sheets' decimal gigabytes.
 """
 
