@@ -2,8 +2,8 @@
 
 The figures are those commonly quoted from NVIDIA's data sheets (A100, H100, H200, HGX B200). They
 were not checked against the sheets themselves, least of all the B200's: check before relying on
-them. The sheets print rates with sparsity; here are the dense ones, half of those. float32 is the TF32 rate, which
-JAX's default precision uses. Memory is in the data sheets' decimal gigabytes.
+them. The sheets print rates with sparsity; here are the dense ones, half of those.
+float32 is the TF32 rate, which JAX's default precision uses. Memory is in decimal gigabytes.
 """
 
 from __future__ import annotations
