@@ -131,9 +131,11 @@ def is_known_function(name: str) -> bool:
 
 def unknown_name(name: str, where: str) -> ConfigError:
     """Returns the error for a name that no one registered."""
-    known = [*_parts, *_functions]
-    short = {full.rpartition(":")[2]: full for full in known}
-    close = [short[match] for match in nearest(name.rpartition(":")[2], short)]
+    by_short_name: dict[str, list[str]] = {}
+    for full in [*_parts, *_functions]:
+        by_short_name.setdefault(full.rpartition(":")[2], []).append(full)
+    alike = nearest(name.rpartition(":")[2], by_short_name)
+    close = [full for short in alike for full in by_short_name[short]]
     return ConfigError(
         f"{where}: {name!r} is neither a registered part nor a listed function, and reading a "
         f"config never imports code. {did_you_mean(name, close) if close else ''}".rstrip()

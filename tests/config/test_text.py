@@ -272,6 +272,13 @@ def test_unknown_names_come_with_the_nearest_and_with_advice() -> None:
     assert "name the package with --import" in str(caught.value)
 
 
+def test_the_nearest_name_is_found_among_namesakes() -> None:
+    type("FeedForward", (Part,), {"__module__": "elsewhere"})  # registered by being defined
+    with pytest.raises(ConfigError) as caught:
+        from_text("tests.config.parts:FeedForwrd()")
+    assert "Did you mean 'tests.config.parts:FeedForward'" in str(caught.value)
+
+
 def test_deep_trees_within_reason_read_back() -> None:
     config: Any = Linear.Config()
     for _ in range(40):
