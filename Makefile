@@ -4,9 +4,10 @@
 #   PYTHON=python3.13   use that Python, in an environment of its own (.venv-3.13); otherwise the one found, in .venv
 #   LOCKED=1            install the exact versions of locks/requirements-<version>.txt instead of the newest
 #   ARGS="..."          more arguments for pytest:  make test ARGS="tests/config -x"
+#   WORKERS=4           run the tests in so many processes; each holds 8 virtual devices and about 3 GB
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test slow lint format venv lock clean
+.PHONY: help quickstart test slow lint format golden venv lock clean
 
 ifdef PYTHON
   found := $(shell sh tools/find-python.sh "$(PYTHON)")
@@ -17,6 +18,7 @@ else
 endif
 
 bin := $(VENV)/bin
+WORKERS ?= 2
 # The stamps say what is installed: the package alone, or with the developers' tools, each newest or locked.
 # They mean nothing where the environment's Python has gone away.
 $(shell [ -x $(bin)/python ] || rm -f $(VENV)/.dovetail-installed*)
@@ -34,7 +36,7 @@ quickstart: $(stamp) ## Install, then train a small language model on the CPU
 	$(bin)/dovetail train tiny-lm
 
 test: $(stamp)-dev ## Run the tests, without the slow ones
-	$(bin)/python -m pytest $(ARGS)
+	$(bin)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 slow: $(stamp)-dev ## Run the tests marked slow
 	$(bin)/python -m pytest -m slow $(ARGS)
@@ -47,6 +49,10 @@ lint: $(stamp)-dev ## Check style, types and the layering of the rooms
 format: $(stamp)-dev ## Format the code and apply the safe fixes
 	$(bin)/ruff check --fix-only --quiet
 	$(bin)/ruff format
+
+golden: $(stamp)-dev ## Rewrite the golden texts of the experiments
+	DOVETAIL_REWRITE_GOLDEN=1 $(bin)/python -m pytest -q tests/experiments/test_golden.py
+	@git diff --stat -- tests/experiments/golden
 
 venv: $(stamp)-dev ## Make the virtual environment with everything that developers need
 	@echo "$(VENV) is ready: . $(bin)/activate"

@@ -5,8 +5,12 @@ gradients and the same metrics. The floor calls the same attention and loss kern
 is what people write first: full attention and all logits at once. Steps are interleaved, so that
 noise of the machine meets all alike.
 
+The collectives are counted in programs for several devices, which a process of its own compiles:
+virtual devices would change the times.
+
     python benchmarks/floor.py
     python benchmarks/floor.py --pairs 5 --width 128     # a quick look
+    python benchmarks/floor.py --devices 4               # compile for four devices, and only count
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,18 +27,22 @@ from typing import Any
 import hand_written
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from dovetail.data import Batch
 from dovetail.learner import AdamW, Constant, Learner
 from dovetail.models import llama
-from dovetail.module.batch import sequence_batch_spec
-from dovetail.parallel import AxisRules, MeshLayout, Placement
+from dovetail.module import sequence_batch_spec
+from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
 from dovetail.trainer import Program
+
+_DEVICES = 4
 
 
 def main() -> None:
     """Builds the three steps, compares their programs, and times them."""
     arguments = _arguments()
+    jax.config.update("jax_num_cpu_devices", arguments.devices)
     sizes = hand_written.Sizes(
         vocab=arguments.vocab,
         width=arguments.width,
@@ -41,7 +51,11 @@ def main() -> None:
         hidden=arguments.hidden,
     )
     batch = _batch(arguments.batch, arguments.sequence, sizes.vocab)
-    program = _dovetail(sizes, batch)
+    if arguments.devices > 1:
+        print(json.dumps(_collectives(sizes, batch, arguments.devices)))
+        return
+    collectives = _in_another_process(["--devices", str(_DEVICES), *sys.argv[1:]])
+    program = _dovetail(sizes, batch, 1)
     state = program.initialize()
     params = state.params
     steps: dict[str, tuple[Any, Any]] = {
@@ -57,7 +71,7 @@ def main() -> None:
     for name, facts in programs.items():
         print(f"{name:<9} {facts}")
     seconds, losses = _time(steps, batch, arguments.pairs)
-    _report(programs, seconds, losses)
+    _report(programs, seconds, losses, collectives)
 
 
 def _arguments() -> argparse.Namespace:
@@ -73,13 +87,14 @@ def _arguments() -> argparse.Namespace:
         "vocab": 8192,
         "sequence": 512,
         "batch": 4,
+        "devices": 1,
     }.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     return parser.parse_args()
 
 
-def _dovetail(sizes: hand_written.Sizes, batch: Any) -> Program:
-    """Returns the program that the trainer would run, on one device."""
+def _dovetail(sizes: hand_written.Sizes, batch: Any, devices: int) -> Program:
+    """Returns the program that the trainer would run; several devices split the batch."""
     model = llama(
         vocab_size=sizes.vocab,
         width=sizes.width,
@@ -95,7 +110,7 @@ def _dovetail(sizes: hand_written.Sizes, batch: Any) -> Program:
         weight_decay=hand_written.DECAY,
     )
     spec = sequence_batch_spec(*batch.tokens.shape)
-    mesh = MeshLayout.Config().build().mesh(jax.devices()[:1])
+    mesh = MeshLayout.Config(data=devices, fsdp=1).build().mesh(jax.devices()[:devices])
     placement = Placement(mesh, AxisRules.Config().build())
     return Program(model.build(), learner.build(), spec, placement, lambda: jax.random.key(0))
 
@@ -115,6 +130,28 @@ def _batch(rows: int, length: int, vocab: int) -> Any:
 
 def _compile(step: Callable[..., Any], state: Any, batch: Any) -> tuple[Any, Any]:
     return jax.jit(step, donate_argnums=0).lower(state, batch).compile(), state
+
+
+def _collectives(sizes: hand_written.Sizes, batch: Any, devices: int) -> dict[str, dict[str, int]]:
+    """Counts what both programs do when several devices split the batch."""
+    program = _dovetail(sizes, batch, devices)
+    everywhere = NamedSharding(program.placement.mesh, PartitionSpec())
+    state = jax.eval_shape(hand_written.init, program.state_shapes.params)
+    step = jax.jit(
+        hand_written.make_step(sizes, fast=True),
+        donate_argnums=0,
+        in_shardings=(everywhere, program.batch_shardings),
+        out_shardings=everywhere,
+    )
+    with placed(program.placement):  # the kernels ask where they are
+        floor = step.lower(state, batch).compile()
+    compiled = {"dovetail": program.lowered.compile(), "floor": floor}
+    return {name: _program_facts(each) for name, each in compiled.items()}
+
+
+def _in_another_process(options: list[str]) -> Any:
+    command = [sys.executable, __file__, *options]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
 def _program_facts(compiled: Any) -> dict[str, int]:
@@ -156,7 +193,10 @@ def _time(
 
 
 def _report(
-    programs: dict[str, Any], seconds: dict[str, np.ndarray], losses: dict[str, float]
+    programs: dict[str, Any],
+    seconds: dict[str, np.ndarray],
+    losses: dict[str, float],
+    collectives: dict[str, Any],
 ) -> None:
     ours, floor, plain = programs["dovetail"], programs["floor"], programs["plain"]
     ratio, interval = _ratio(seconds["dovetail"], seconds["floor"])
@@ -175,7 +215,7 @@ def _report(
         "bytes_ratio": round(ours["bytes"] / floor["bytes"], 4),
         "matmuls": [ours["matmuls"], floor["matmuls"]],
         "loops": [ours["loops"], floor["loops"]],
-        "collectives": [ours["collectives"], floor["collectives"]],
+        "collectives": [collectives[name]["collectives"] for name in ("dovetail", "floor")],
         "plain_time_ratio": round(plain_ratio, 4),
         "plain_bytes_ratio": round(ours["bytes"] / plain["bytes"], 4),
         "step_seconds": round(float(np.median(seconds["dovetail"])), 4),

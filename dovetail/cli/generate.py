@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.cli.experiment import import_packages, load_all_parts
+from dovetail.cli.experiment import ENTRY_POINTS, import_packages, load_all_parts
 from dovetail.cli.output import print_json
 from dovetail.config import ConfigError
 
@@ -90,12 +91,27 @@ def _check_imports(folder: RunFolder, imports: list[str]) -> None:
         raise ConfigError(f"{folder.path}: this run was trained with {options}; pass it.")
 
 
+def _config(folder: RunFolder) -> Any:
+    """Reads the run's config; if that fails, says which installed package may be missing."""
+    try:
+        return folder.config()
+    except ConfigError as error:
+        offered = {point.module for point in metadata.entry_points(group=ENTRY_POINTS)}
+        gone = [name for name in folder.about().get("entry_points", []) if name not in offered]
+        if not gone:
+            raise
+        raise ConfigError(
+            f"{error} The run was trained where a package was installed that offers the module "
+            f"{gone[0]!r}; here there is none. Install it."
+        ) from error
+
+
 def _load(folder: RunFolder, prompt: str, tokens: int) -> tuple[int, Generator, int]:
     """Returns the trained step, a generator with its parameters, and the token that ends a text."""
     from dovetail.generate import Generator
     from dovetail.module import parameter_specs, variable_specs
 
-    trainer: Any = folder.config().build()
+    trainer = _config(folder).build()
     _check_data(folder, trainer.input.prepare().folder.name)
     params, variables = parameter_specs(trainer.model), variable_specs(trainer.model)
     specs = {**params, **variables}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,20 @@ if TYPE_CHECKING:
 def summary(outcome: Outcome, folder: Path) -> str:
     """Returns the closing text of a run."""
     blocks = [
-        loss_chart(outcome.losses),
+        loss_chart(_losses(outcome, folder)),
         _texts(outcome),
         _figures(outcome),
         _closing(outcome, folder),
     ]
     return "\n\n".join(block for block in blocks if block)
+
+
+def _losses(outcome: Outcome, folder: Path) -> list[tuple[int, float]]:
+    """Returns the losses of the whole run, also from before it was resumed, where they are kept."""
+    file = folder / "metrics.jsonl"
+    entries = [json.loads(line) for line in file.open()] if file.exists() else []
+    kept = [(e["step"], e["loss"]) for e in entries if e.get("loss") is not None]
+    return kept if len(kept) > len(outcome.losses) else outcome.losses
 
 
 def _figures(outcome: Outcome) -> str:

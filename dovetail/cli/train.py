@@ -65,7 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         folder = RunFolder(arguments.run or chosen.run_folder())
         folder.check_identity(chosen.config)
         trainer.check(folder.path)  # what cannot work is said before anything is written
-        if stop.received is not None:
+        # Of several processes none leaves alone; they stop together, before their first step.
+        if stop.received is not None and process.count == 1:
             tell(f"dovetail: stopped by {stop.received} before the first step; nothing is written")
             return _STOPPED
         if process.index == 0:

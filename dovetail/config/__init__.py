@@ -1,6 +1,6 @@
 """Typed configs: the ground on which every part stands. Pure Python; imports no JAX."""
 
-from dovetail.config.base import Config, ConfigOf, field_values
+from dovetail.config.base import Config, ConfigOf, T_co, field_values
 from dovetail.config.difference import Difference, diff
 from dovetail.config.errors import ConfigError, did_you_mean
 from dovetail.config.explain import Explanation, explain
@@ -29,6 +29,7 @@ __all__ = [
     "Origin",
     "Part",
     "Report",
+    "T_co",
     "all_values",
     "apply_modifier",
     "apply_overrides",

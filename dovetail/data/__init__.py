@@ -26,14 +26,14 @@ from dovetail.data.order import SequentialOrder, ShuffledOrder, rows_of_process
 from dovetail.data.packing import TARGET_BYTES
 from dovetail.data.prefetch import Prefetcher
 from dovetail.data.prepare import prepare
-from dovetail.data.python_lines import LineReport, python_lines
+from dovetail.data.python_lines import LineReport, PythonLines, python_lines
 from dovetail.data.store import DamagedStoreError, TokenStore
 from dovetail.data.streaming import StreamingDecoder
 from dovetail.data.tokenizer import BytePairTokenizer, ByteTokenizer
 from dovetail.data.trigram import trigram_bits_per_byte
 
 if TYPE_CHECKING:
-    from dovetail.module.batch import ArraySpec, Batch, BatchSpec, HostBatch
+    from dovetail.module import ArraySpec, Batch, BatchSpec, HostBatch
 
 _FROM_MODULE = frozenset({"ArraySpec", "Batch", "BatchSpec", "HostBatch"})
 
@@ -56,6 +56,7 @@ __all__ = [
     "LineReport",
     "Prefetcher",
     "PreparedData",
+    "PythonLines",
     "SequentialOrder",
     "ShuffledOrder",
     "SplitSummary",
@@ -77,7 +78,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Loads the batch records, and with them JAX, when they are first asked for."""
     if name in _FROM_MODULE:
-        from dovetail.module import batch
+        from dovetail import module
 
-        return getattr(batch, name)
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,7 +23,7 @@ from dovetail.data.store import TokenSplit
 from dovetail.data.tokenizer import BytePairTokenizer
 
 if TYPE_CHECKING:
-    from dovetail.module.batch import BatchSpec, HostBatch
+    from dovetail.module import BatchSpec, HostBatch
 
 
 class TokenInput(Part):
@@ -137,7 +137,7 @@ class _PreparedRows:
 
     def spec(self, batch_size: int) -> BatchSpec:
         # Imported here because it brings JAX, which preparing data does not need.
-        from dovetail.module.batch import sequence_batch_spec
+        from dovetail.module import sequence_batch_spec
 
         return sequence_batch_spec(batch_size, self._sequence_length, {TARGET_BYTES: "int32"})
 

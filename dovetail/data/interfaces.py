@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from dovetail.module.batch import BatchSpec, HostBatch
+    from dovetail.module import BatchSpec, HostBatch
 
 TRAIN = "train"
 HELD_OUT = "held_out"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dovetail.data.store import TokenSplit
 
 if TYPE_CHECKING:
-    from dovetail.module.batch import HostBatch
+    from dovetail.module import HostBatch
 
 TARGET_BYTES = "target_bytes"
 """The extra that says how many bytes of text each counted target stands for."""
@@ -37,7 +37,7 @@ def pack(
 ) -> HostBatch:
     """Returns the batch of some rows of a split; a negative row number is a row of padding."""
     # Imported here because it brings JAX, which preparing data does not need.
-    from dovetail.module.batch import Batch
+    from dovetail.module import Batch
 
     starts_B1 = rows_B[:, None] * sequence_length
     places_BT = starts_B1 + np.arange(sequence_length + 1)

@@ -17,8 +17,11 @@ from __future__ import annotations
 
 import io
 import tokenize
+from collections.abc import Sequence
 from dataclasses import dataclass
 from token import EXACT_TOKEN_TYPES
+
+from dovetail.config import Part
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,14 @@ class LineReport:
     def fraction_in_context(self) -> float:
         """The share of lines that are accepted or could be completed; 0 where there is no line."""
         return self.passed_in_context / self.lines if self.lines else 0.0
+
+
+class PythonLines(Part):
+    """Judges texts that were cut off at some length: the share of whole lines accepted alone."""
+
+    def judge(self, texts: Sequence[str]) -> float:
+        """Returns the share; a text's last line was cut off, so it is not judged."""
+        return python_lines("\n".join(text.rpartition("\n")[0] for text in texts)).fraction
 
 
 def python_lines(text: str) -> LineReport:

@@ -22,7 +22,7 @@ def _language_model(
     steps: int,
     learning_rate: float,
 ) -> Trainer.Config:
-    from dovetail.data import BytePairTokenizer, TokenInput
+    from dovetail.data import BytePairTokenizer, PythonLines, TokenInput
     from dovetail.learner import Cosine, Learner, Muon
     from dovetail.models import llama
     from dovetail.runtime import Checkpointer
@@ -51,7 +51,7 @@ def _language_model(
         evaluators={
             "held_out": HeldOutLoss.Config(every=max(1, steps // 4), num_batches=16),
             "trigram": ByteTrigram.Config(),
-            "samples": Samples.Config(),
+            "samples": Samples.Config(judges={"python_lines": PythonLines.Config()}),
         },
         checkpointer=Checkpointer.Config(every=max(1, steps // 4)),
     )

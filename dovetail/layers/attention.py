@@ -87,7 +87,6 @@ class Attention(Module):
             aligned=seen.aligned,
             scale=self.scale,
         )
-        mixed_BSHD = tag(mixed_BSHD, "attention_output")
         return self.output(mixed_BSHD.reshape(*x_BSE.shape[:2], -1))
 
     def _needs_causal_mask(self) -> ConfigError:

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.cross_entropy import cross_entropy
-from dovetail.module import Mean, Module
-from dovetail.module.batch import Batch
+from dovetail.module import Batch, Mean, Module
 
 
 class TokenLoss(Protocol):

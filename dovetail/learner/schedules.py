@@ -12,8 +12,7 @@ from typing import Any, Generic, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import ConfigError, Part
-from dovetail.config.base import T_co
+from dovetail.config import ConfigError, Part, T_co
 
 
 @runtime_checkable

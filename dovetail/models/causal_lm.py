@@ -10,8 +10,7 @@ import jax.numpy as jnp
 from dovetail.config import REQUIRED, ConfigOf
 from dovetail.layers import Decoder, NextTokenLoss, Places, TokenLoss, Vocabulary
 from dovetail.layers.checks import require_positive
-from dovetail.module import Module, Shared
-from dovetail.module.batch import Batch
+from dovetail.module import Batch, Module, Shared
 
 
 class TokenDecoder(Protocol):

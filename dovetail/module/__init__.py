@@ -1,9 +1,16 @@
 """Modules: object code in front, pure functions underneath."""
 
+from dovetail.module.batch import (
+    ArraySpec,
+    Batch,
+    BatchSpec,
+    HostBatch,
+    sequence_batch_spec,
+)
 from dovetail.module.functional import Outputs, functional, initialize, initialize_variables
 from dovetail.module.initializers import Constant, FanScaled, Initializer, Normal
 from dovetail.module.module import Module, repeated
-from dovetail.module.outputs import Loss, Maximum, Mean, SideOutputs, Summary
+from dovetail.module.outputs import Loss, Maximum, Mean, SideOutputs, Summary, merge_into
 from dovetail.module.shared import Shared
 from dovetail.module.specs import (
     ParameterSpec,
@@ -17,8 +24,12 @@ from dovetail.module.transforms import checkpoint, cond, scan, shard_map, value_
 from dovetail.module.tree import parameter_specs, variable_specs
 
 __all__ = [
+    "ArraySpec",
+    "Batch",
+    "BatchSpec",
     "Constant",
     "FanScaled",
+    "HostBatch",
     "Initializer",
     "Loss",
     "Maximum",
@@ -38,10 +49,12 @@ __all__ = [
     "functional",
     "initialize",
     "initialize_variables",
+    "merge_into",
     "parameter",
     "parameter_specs",
     "repeated",
     "scan",
+    "sequence_batch_spec",
     "shard_map",
     "value_and_grad",
     "variable",

@@ -15,8 +15,7 @@ from typing import Any, Generic, TypeVar
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import ConfigError, Part, did_you_mean
-from dovetail.config.base import T_co
+from dovetail.config import ConfigError, Part, T_co, did_you_mean
 from dovetail.module.context import Frame, current_frame, draw_key, join, require_frame, running
 from dovetail.module.outputs import Loss, Mean, merge_into
 from dovetail.module.specs import ParameterSpec, Spec, VariableSpec

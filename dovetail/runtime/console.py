@@ -51,7 +51,9 @@ class Console(Part):
         if "loss" not in figures:
             self._say(_evaluation_line(step, figures))
         elif self._live is not None:
-            self._live.update(_progress_line(step, figures))
+            from rich.text import Text  # as it is: Rich would colour the numbers of a plain string
+
+            self._live.update(Text(_progress_line(step, figures)))
         elif time.monotonic() - self._last_line >= self._seconds or _is_last(step, figures):
             self._last_line = time.monotonic()
             print(_progress_line(step, figures), file=sys.stderr, flush=True)

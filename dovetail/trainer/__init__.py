@@ -4,7 +4,7 @@ from dovetail.trainer.evaluators import ByteTrigram, HeldOutLoss, PeriodicEvalua
 from dovetail.trainer.interfaces import Evaluation, Evaluator, StateLearner, StateSaver
 from dovetail.trainer.loop import Hooks, NonFiniteError, Outcome
 from dovetail.trainer.program import Program
-from dovetail.trainer.samples import Samples
+from dovetail.trainer.samples import Samples, TextJudge
 from dovetail.trainer.start import FromRun, FromScratch, Start
 from dovetail.trainer.trainer import Trainer
 
@@ -24,5 +24,6 @@ __all__ = [
     "Start",
     "StateLearner",
     "StateSaver",
+    "TextJudge",
     "Trainer",
 ]

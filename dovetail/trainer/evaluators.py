@@ -7,11 +7,9 @@ from typing import Any, Generic
 
 import jax
 
-from dovetail.config import ConfigError, Part
-from dovetail.config.base import T_co
+from dovetail.config import ConfigError, Part, T_co
 from dovetail.data import trigram_bits_per_byte
-from dovetail.module import functional
-from dovetail.module.outputs import merge_into
+from dovetail.module import functional, merge_into
 from dovetail.runtime import Figures
 from dovetail.trainer.feed import device_batch
 from dovetail.trainer.figures import shortened

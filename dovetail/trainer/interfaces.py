@@ -14,7 +14,7 @@ from dovetail.runtime import Figures
 
 
 class StateLearner(Protocol):
-    """Turns losses into updates."""
+    """Turns losses into updates. Its config takes `total_steps`, which the trainer sets."""
 
     def init(self, model: Module, params: Any, variables: Any) -> TrainState:
         """Returns the first state."""

@@ -19,7 +19,7 @@ from dovetail.data import Prefetcher
 from dovetail.kernels import choices
 from dovetail.learner import StepReport, TrainState, averaged_parameters, resumable
 from dovetail.module import parameter_specs
-from dovetail.parallel import placed, steps_ahead
+from dovetail.parallel import Vote, placed, steps_ahead
 from dovetail.runtime import StopRequest, abstract_state
 from dovetail.trainer.feed import device_batch
 from dovetail.trainer.figures import StepClock, report_figures
@@ -70,12 +70,16 @@ class Loop:
         self.pending: deque[tuple[int, StepReport]] = deque()
         self.outcome = Outcome(0)
         self._halted: _Halted | None = None
+        self._stopping = False
         self._mute_writers: set[str] = set()
 
     def run(self) -> Outcome:
         """Trains until the last step or a signal."""
         started = time.monotonic()
         self.program = self.trainer.program()
+        # Reports are read so many steps late, so that the device has always a step to work on.
+        self.ahead = steps_ahead(self.program.placement.mesh)
+        self.vote = Vote(self.program.placement.mesh, self.ahead)
         self.trainer.checkpointer.open(self.folder / "checkpoints")
         with self.stop, placed(self.program.placement):
             self.trainer.input.prepare()
@@ -123,12 +127,10 @@ class Loop:
         """Runs the steps. The returned state is complete up to `outcome.step`."""
         feed = Prefetcher(self._batch, first, self.trainer.steps)
         self.clock.start(first)
-        # Reports are read so many steps late, so that the device has always a step to work on.
-        ahead = steps_ahead(self.program.placement.mesh)
         self.outcome.step = first
         with feed:
             for step in range(first, self.trainer.steps):
-                if self.stop.received is not None or not self._drain(ahead):
+                if not self._drain(self.ahead) or self._asked_to_stop():
                     break
                 state, report = self._step(step, step_function, state, next(feed))
                 self.pending.append((step + 1, report))
@@ -157,7 +159,7 @@ class Loop:
             return
         with self.clock.paused():
             for name in evaluators:
-                if self.stop.received is None:
+                if not self._asked_to_stop():
                     self._evaluate(name, step, state)
             if saving:
                 self.trainer.checkpointer.save(step, state)
@@ -169,9 +171,10 @@ class Loop:
         self.trainer.checkpointer.save(self.outcome.step, resumable(state))
         at_the_end = self.outcome.step == self.trainer.steps and self._halted is None
         for name in self.trainer.evaluators if at_the_end else ():
-            if self.stop.received is None:
+            if not self._asked_to_stop():
                 self._evaluate(name, self.outcome.step, state)
-        self.outcome.stopped_by = self.stop.received
+        if self._asked_to_stop():
+            self.outcome.stopped_by = self.stop.received or "a signal to another process"
 
     def _evaluate(self, name: str, step: int, state: TrainState) -> None:
         evaluation = Evaluation(
@@ -187,6 +190,11 @@ class Loop:
         figures = {f"{name}/{key}": value for key, value in result.items()}
         self.outcome.figures.update(figures)
         self._write(step, figures)
+
+    def _asked_to_stop(self) -> bool:
+        """Says whether a signal came, to this process or another: they stop at the same step."""
+        self._stopping = self.vote.cast(self.stop.received is not None) or self._stopping
+        return self._stopping
 
     def _drain(self, keep: int) -> bool:
         """Reads reports until `keep` are left. Says whether all was finite."""

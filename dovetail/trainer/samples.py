@@ -1,19 +1,27 @@
-"""Samples: text that the model writes, and how many of its lines are Python."""
+"""Samples: text that the model writes, and what judges say of it."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from dovetail.config import ConfigOf
-from dovetail.data import python_lines
 from dovetail.generate import Generator, Sampler, Sampling
 from dovetail.runtime import Figures
 from dovetail.trainer.evaluators import PeriodicEvaluator
 from dovetail.trainer.interfaces import Evaluation
 
 
+class TextJudge(Protocol):
+    """Gives texts a mark."""
+
+    def judge(self, texts: Sequence[str]) -> float:
+        """Returns one figure for all of them; each may end in the middle of a line."""
+        ...
+
+
 class Samples(PeriodicEvaluator):
-    """Continues a few prompts with the model as it is."""
+    """Continues a few prompts with the model as it is, and has the texts judged."""
 
     class Config(PeriodicEvaluator.Config["Samples"]):
         """What to continue, how often and how long; the first `shown` samples are printed."""
@@ -23,6 +31,7 @@ class Samples(PeriodicEvaluator):
         max_new_tokens: int = 96
         shown: int = 2
         sampler: ConfigOf[Sampler] = Sampling.Config(temperature=0.7, top_p=0.95)
+        judges: dict[str, ConfigOf[TextJudge]] = {}
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -30,10 +39,11 @@ class Samples(PeriodicEvaluator):
         self.max_new_tokens, self.shown = config.max_new_tokens, config.shown
         self.stride = max(1, config.samples_per_prompt)
         self.sampler = config.sampler
+        self.judges = {name: child.build() for name, child in config.judges.items()}
         self._generator: Generator | None = None
 
     def evaluate(self, evaluation: Evaluation) -> Figures:
-        """Returns the first samples, and the share of lines that pass Python's tokenizer."""
+        """Returns each judge's figure, and the first samples."""
         results = self._generator_for(evaluation).generate(
             self.prompts,
             max_new_tokens=self.max_new_tokens,
@@ -45,12 +55,10 @@ class Samples(PeriodicEvaluator):
             prompt + (result.text or "")
             for prompt, result in zip(self.prompts, results, strict=True)
         ]
-        # A sample ends wherever its tokens end, so its last line is cut off and not judged.
-        judged = python_lines("\n".join(text.rpartition("\n")[0] for text in texts))
         shown = {
             f"text_{i + 1}": text for i, text in enumerate(texts[:: self.stride][: self.shown])
         }
-        return {"python_lines": judged.fraction, **shown}
+        return {name: child.judge(texts) for name, child in self.judges.items()} | shown
 
     def _generator_for(self, evaluation: Evaluation) -> Generator:
         """Returns a generator with the parameters of now; what the first one compiled is kept."""

@@ -117,3 +117,12 @@ def main_parser():
     from dovetail.cli.main import build_parser
 
     return build_parser()
+
+
+def test_generate_names_the_installed_package_that_has_gone(tmp_path, capsys):
+    (tmp_path / "run.json").write_text(json.dumps({"entry_points": ["gone_package"]}))
+    (tmp_path / "config.txt").write_text("gone_package.parts:Thing()\n")
+    assert main(["generate", str(tmp_path)]) == 2
+    message = capsys.readouterr().err
+    assert "'gone_package.parts:Thing' is neither a registered part" in message
+    assert "offers the module 'gone_package'; here there is none. Install it." in message

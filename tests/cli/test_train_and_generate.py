@@ -9,6 +9,8 @@ import jax
 import pytest
 
 from dovetail.cli import generate, main
+from dovetail.cli.summary import summary
+from dovetail.trainer import Outcome
 
 TINY = [
     "model.width=16",
@@ -155,3 +157,10 @@ def test_the_closing_summary_has_chart_samples_and_figures(run, tmp_path, capsys
     assert main(["train", "tiny-lm", *TINY, "--steps", "4", "--run", str(folder), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["step"], result["saved"]) == (4, True)
+
+
+def test_the_chart_shows_the_whole_run_also_after_a_restart(tmp_path):
+    lines = [{"step": step, "loss": 5.0 - step} for step in range(1, 5)] + [{"step": 4, "x/y": 1.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    last_axis = summary(Outcome(4, losses=[(4, 1.0)]), tmp_path).split("\n\n")[0].splitlines()[-1]
+    assert last_axis.split() == ["1", "step", "4"]

@@ -14,8 +14,15 @@ import pytest
 from dovetail.config import REQUIRED, ConfigError, from_text, replace, to_text
 from dovetail.layers import FeedForward, NextTokenLoss, Places, RotaryEmbedding
 from dovetail.models import CausalLM, llama
-from dovetail.module import Module, Outputs, functional, initialize, parameter, parameter_specs
-from dovetail.module.batch import Batch
+from dovetail.module import (
+    Batch,
+    Module,
+    Outputs,
+    functional,
+    initialize,
+    parameter,
+    parameter_specs,
+)
 from dovetail.parallel import AxisRules, MeshLayout, Placement, current_placement, placed
 from tests.layers.cases import random_params
 

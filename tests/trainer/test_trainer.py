@@ -128,12 +128,12 @@ class Numbered(Part):
     vocab_size = 4
 
     def spec(self):
-        from dovetail.module.batch import sequence_batch_spec
+        from dovetail.module import sequence_batch_spec
 
         return sequence_batch_spec(8, 4, {"number": "int32"})
 
     def batch(self, step, rows=None):
-        from dovetail.module.batch import Batch
+        from dovetail.module import Batch
 
         zeros = np.zeros((8, 4), np.int32)[rows or slice(None)]
         return Batch(

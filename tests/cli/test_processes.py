@@ -1,0 +1,97 @@
+"""Several processes, one run: the same numbers as one process; they stop and resume together."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tests.cli.test_train_and_generate import TINY
+
+STEPS = 200
+PATIENCE = 600  # seconds; a busy machine is slow to compile
+DEVICES = 4  # in all
+COMMAND = [sys.executable, "-c", "from dovetail.cli import main; raise SystemExit(main())"]
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts `dovetail train` as so many processes that share devices, run and caches."""
+    started = []
+
+    def start(run, count, *more):
+        with socket.socket() as listener:
+            listener.bind(("localhost", 0))
+            address = f"localhost:{listener.getsockname()[1]}"
+        group = []
+        for index in range(count):
+            environment = {
+                **os.environ,
+                "XDG_CACHE_HOME": str(tmp_path / "cache"),
+                "JAX_NUM_CPU_DEVICES": str(DEVICES // count),
+            }
+            if count > 1:
+                environment["DOVETAIL_COORDINATOR"] = address
+                environment["DOVETAIL_PROCESSES"] = str(count)
+                environment["DOVETAIL_PROCESS"] = str(index)
+            command = [*COMMAND, "train", "tiny-lm", *TINY, "--run", str(tmp_path / run)]
+            command += ["mesh.fsdp=2", "--steps", str(STEPS), *more]
+            output = (tmp_path / f"{run}-{len(started)}.txt").open("w+")
+            group.append(subprocess.Popen(command, env=environment, stdout=output, stderr=output))
+            group[-1].output = output
+            started.append(group[-1])
+        return group
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def finish(group):
+    """Returns the exit codes, and shows what was printed if the test then fails."""
+    codes = [process.wait(PATIENCE) for process in group]
+    for process in group:
+        process.output.seek(0)
+        print(process.output.read())
+    return codes
+
+
+def losses(folder):
+    entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {entry["step"]: entry["loss"] for entry in entries if "loss" in entry}
+
+
+def wait_for_step(group, folder):
+    """Waits until some steps are done; fails at once if a process ends before."""
+    for _ in range(PATIENCE * 10):
+        if (folder / "metrics.jsonl").exists() and len(losses(folder)) > 1:
+            return
+        assert all(process.poll() is None for process in group), finish(group)
+        time.sleep(0.1)
+    raise AssertionError("no step was made")
+
+
+@pytest.mark.slow
+def test_two_processes_train_stop_and_resume_as_one(start, tmp_path):
+    assert finish(start("alone", 1)) == [0]
+    expected = losses(tmp_path / "alone")
+    assert list(expected) == list(range(1, STEPS + 1))
+
+    group = start("pair", 2)
+    wait_for_step(group, tmp_path / "pair")
+    group[1].send_signal(signal.SIGTERM)  # one of them; both stop after the same step
+    assert finish(group) == [75, 75]
+    stopped = losses(tmp_path / "pair")
+    assert 1 < len(stopped) < STEPS
+    assert (tmp_path / "pair" / "checkpoints" / str(len(stopped))).is_dir()
+
+    assert finish(start("pair", 2)) == [0, 0]
+    together = losses(tmp_path / "pair")
+    assert list(together) == list(expected)
+    np.testing.assert_allclose(list(together.values()), list(expected.values()), rtol=1e-5)
