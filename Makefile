@@ -39,7 +39,7 @@ test: $(stamp)-dev ## Run the tests, without the slow ones
 	$(bin)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 slow: $(stamp)-dev ## Run the tests marked slow
-	$(bin)/python -m pytest -m slow $(ARGS)
+	DOVETAIL_TEST_OPTIMISED=1 $(bin)/python -m pytest -m slow $(ARGS)
 
 lint: $(stamp)-dev ## Check style, types and the layering of the rooms
 	@failed=; for check in $(checks); do \

@@ -26,7 +26,8 @@ def summary(outcome: Outcome, folder: Path) -> str:
 def _losses(outcome: Outcome, folder: Path) -> list[tuple[int, float]]:
     """Returns the losses of the whole run, also from before it was resumed, where they are kept."""
     file = folder / "metrics.jsonl"
-    entries = [json.loads(line) for line in file.open()] if file.exists() else []
+    lines = file.read_text().splitlines() if file.exists() else []
+    entries = [json.loads(line) for line in lines]
     kept = [(e["step"], e["loss"]) for e in entries if e.get("loss") is not None]
     return kept if len(kept) > len(outcome.losses) else outcome.losses
 

@@ -85,7 +85,7 @@ def loss_chart(points: list[tuple[int, float]], width: int = 60, height: int = 8
         cells = "".join(_cell((value - low) / span * height, row) for value in columns)
         label = high if row == height else low if row == 1 else None
         rows.append(f"{label:8.3f} |{cells}" if label is not None else f"{'':8} |{cells}")
-    first, last = f"{points[0][0]}", f"step {points[-1][0]}"
+    first, last = f"{points[0][0]} ", f"step {points[-1][0]}"
     rows.append(f"{'':9}{first}{last.rjust(len(columns) + 1 - len(first))}")
     return "\n".join(rows)
 

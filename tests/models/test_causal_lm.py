@@ -150,6 +150,7 @@ def test_padding_has_no_influence(batch: Batch) -> None:
         np.testing.assert_allclose(gradient, other_gradients[path], atol=1e-6, err_msg=path)
 
 
+@pytest.mark.slow  # it holds for optimised code, which only the slow tests compile
 def test_unrolled_is_the_same_bit_for_bit(batch: Batch) -> None:
     value, gradients = loss_and_gradients(small(), params_of(), batch)
     straight = small()
