@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
-from jax.extend.core import get_opaque_trace_state
 
 from dovetail.module.outputs import SideOutputs
 from dovetail.module.specs import fold_in_path
@@ -25,6 +24,13 @@ if TYPE_CHECKING:
     from dovetail.module.tree import Tree
 
 Arrays = dict[str, Any]
+
+
+def _trace_state() -> Any:
+    """Returns what tells one JAX trace from another; `jax.extend` is slow to import."""
+    from jax.extend.core import get_opaque_trace_state
+
+    return get_opaque_trace_state()
 
 
 @dataclass
@@ -46,7 +52,7 @@ class Scope:
     training: bool
     outputs: SideOutputs = field(default_factory=SideOutputs)
     entered: frozenset[int] = frozenset()
-    trace: Any = field(default_factory=get_opaque_trace_state)
+    trace: Any = field(default_factory=_trace_state)
     draws: dict[str, int] = field(default_factory=dict)
     drawn_inside: dict[str, int] = field(default_factory=dict)
 
@@ -56,7 +62,7 @@ class Scope:
             "variables": dict(self.variables),
             "cache": dict(self.cache),
             "outputs": SideOutputs(),
-            "trace": get_opaque_trace_state(),
+            "trace": _trace_state(),
             "draws": dict(self.draws),
             "drawn_inside": {},
         }
@@ -64,7 +70,7 @@ class Scope:
 
     def check_trace(self, what: str) -> None:
         """Refuses a write from inside a transformation that would not carry it out again."""
-        if get_opaque_trace_state() != self.trace:
+        if _trace_state() != self.trace:
             raise RuntimeError(
                 f"{what} inside a plain jax transformation (jax.lax.scan, jax.vmap, "
                 "jax.checkpoint, jax.lax.cond, jax.grad, jax.jit, ...) would be lost. Use the one "

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
+
+if TYPE_CHECKING:
+    from jax.extend.core import Jaxpr
 
 
 def matmul_flops(function: Callable[..., Any], *args: Any) -> int:
@@ -46,6 +48,8 @@ def _dot_flops(equation: Any) -> int:
 
 def _inner(params: dict[str, Any]) -> Iterator[Jaxpr]:
     """Yields the jaxprs that an operation calls: a loop's, a nested jit's, a custom rule's."""
+    from jax.extend.core import ClosedJaxpr, Jaxpr  # slow to import
+
     for value in params.values():
         for item in value if isinstance(value, tuple | list) else [value]:
             if isinstance(item, ClosedJaxpr):
