@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run_folder", type=Path, metavar="RUN", help="a run folder, such as runs/tiny-lm"
     )
     parser.add_argument(
-        "--prompt", default="import ", help="what to continue; '-' reads it from stdin"
+        "--prompt", default="import", help="what to continue; '-' reads it from stdin"
     )
     parser.add_argument("--tokens", type=int, default=128, help="the most new tokens")
     parser.add_argument(

@@ -82,7 +82,7 @@ def tiny_lm() -> Trainer.Config:
         vocab_size=2048,
         sequence_length=256,
         batch_size=8,
-        steps=200,
+        steps=240,
         learning_rate=1e-2,
     )
 

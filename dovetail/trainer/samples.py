@@ -26,7 +26,7 @@ class Samples(PeriodicEvaluator):
     class Config(PeriodicEvaluator.Config["Samples"]):
         """What to continue, how often and how long; the first `shown` samples are printed."""
 
-        prompts: tuple[str, ...] = ("import ", "def ", "class ", "    if ")
+        prompts: tuple[str, ...] = ("import", "def", "class", "    if")
         samples_per_prompt: int = 4
         max_new_tokens: int = 96
         shown: int = 2

@@ -151,7 +151,7 @@ def test_the_closing_summary_has_chart_samples_and_figures(run, tmp_path, capsys
     assert "held_out/bits_per_byte" in out
     assert "trigram/bits_per_byte" in out
     assert "samples/python_lines" in out
-    assert "--- samples/text_1\nimport " in out
+    assert "--- samples/text_1\nimport" in out
     assert "done: 3 steps" in out
     assert "kernel attention: " in err
     assert main(["train", "tiny-lm", *TINY, "--steps", "4", "--run", str(folder), "--json"]) == 0
