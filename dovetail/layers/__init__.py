@@ -8,8 +8,14 @@ They tag what a remat policy may want to keep: `attention_query`, `attention_key
 from dovetail.layers.attention import Attention
 from dovetail.layers.decoder import Decoder
 from dovetail.layers.dropout import Dropout
-from dovetail.layers.embedding import Embedding
-from dovetail.layers.feed_forward import FeedForward
+from dovetail.layers.embedding import Embedding, ScaledEmbedding
+from dovetail.layers.feed_forward import (
+    ClampedFeedForward,
+    FeedForward,
+    PlainFeedForward,
+    exact_gelu,
+)
+from dovetail.layers.input_positions import InputPositions, LearnedPositions, NoInputPositions
 from dovetail.layers.interfaces import (
     Layer,
     Places,
@@ -19,32 +25,61 @@ from dovetail.layers.interfaces import (
     TokenMap,
     Vocabulary,
 )
-from dovetail.layers.linear import Linear
+from dovetail.layers.latent_attention import LatentAttention
+from dovetail.layers.linear import Linear, LowRankLinear, NormedLinear
 from dovetail.layers.memory import ContiguousMemory, KeyValueMemory, NoMemory, Remembered
-from dovetail.layers.norms import LayerNorm, RMSNorm
-from dovetail.layers.residual import NormedResidual, PostNorm, PreNorm, SandwichNorm
-from dovetail.layers.rotary import NoPositions, RotaryEmbedding
-from dovetail.layers.stack import Pattern, Stack
+from dovetail.layers.norms import LayerNorm, OffsetRMSNorm, RMSNorm
+from dovetail.layers.residual import BranchNorm, NormedResidual, PostNorm, PreNorm, SandwichNorm
+from dovetail.layers.rotary import InterleavedRotaryEmbedding, NoPositions, RotaryEmbedding
+from dovetail.layers.rotary_scaling import (
+    FrequencyScaling,
+    LinearScaling,
+    Llama3Scaling,
+    NoScaling,
+    NtkScaling,
+    YarnScaling,
+    yarn_magnitude,
+)
+from dovetail.layers.sinks import LearnedSinks, NoSinks, Sinks
+from dovetail.layers.stack import Pattern, Stack, arrange
 from dovetail.layers.token_loss import NextTokenLoss, TokenLoss
 from dovetail.layers.transformer import TransformerBlock
 
 __all__ = [
     "Attention",
+    "BranchNorm",
+    "ClampedFeedForward",
     "ContiguousMemory",
     "Decoder",
     "Dropout",
     "Embedding",
     "FeedForward",
+    "FrequencyScaling",
+    "InputPositions",
+    "InterleavedRotaryEmbedding",
     "KeyValueMemory",
+    "LatentAttention",
     "Layer",
     "LayerNorm",
+    "LearnedPositions",
+    "LearnedSinks",
     "Linear",
+    "LinearScaling",
+    "Llama3Scaling",
+    "LowRankLinear",
     "NextTokenLoss",
+    "NoInputPositions",
     "NoMemory",
     "NoPositions",
+    "NoScaling",
+    "NoSinks",
+    "NormedLinear",
     "NormedResidual",
+    "NtkScaling",
+    "OffsetRMSNorm",
     "Pattern",
     "Places",
+    "PlainFeedForward",
     "PositionEncoding",
     "PostNorm",
     "PreNorm",
@@ -53,10 +88,16 @@ __all__ = [
     "Residual",
     "RotaryEmbedding",
     "SandwichNorm",
+    "ScaledEmbedding",
     "SequenceMixer",
+    "Sinks",
     "Stack",
     "TokenLoss",
     "TokenMap",
     "TransformerBlock",
     "Vocabulary",
+    "YarnScaling",
+    "arrange",
+    "exact_gelu",
+    "yarn_magnitude",
 ]
