@@ -5,6 +5,15 @@ mathematics is new, and then that is a layer.
 """
 
 from dovetail.models.causal_lm import CausalLM, TokenDecoder
+from dovetail.models.family import Family, families, find_family, register_family
 from dovetail.models.llama import llama
 
-__all__ = ["CausalLM", "TokenDecoder", "llama"]
+__all__ = [
+    "CausalLM",
+    "Family",
+    "TokenDecoder",
+    "families",
+    "find_family",
+    "llama",
+    "register_family",
+]

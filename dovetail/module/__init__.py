@@ -9,6 +9,16 @@ from dovetail.module.batch import (
 )
 from dovetail.module.functional import Outputs, functional, initialize, initialize_variables
 from dovetail.module.initializers import Constant, FanScaled, Initializer, Normal
+from dovetail.module.mapping import (
+    Interleave,
+    Slot,
+    Split,
+    Step,
+    Tensor,
+    Transpose,
+    Weight,
+    match_weights,
+)
 from dovetail.module.module import Module, repeated
 from dovetail.module.outputs import Loss, Maximum, Mean, SideOutputs, Summary, merge_into
 from dovetail.module.shared import Shared
@@ -31,6 +41,7 @@ __all__ = [
     "FanScaled",
     "HostBatch",
     "Initializer",
+    "Interleave",
     "Loss",
     "Maximum",
     "Mean",
@@ -40,15 +51,22 @@ __all__ = [
     "ParameterSpec",
     "Shared",
     "SideOutputs",
+    "Slot",
     "Spec",
+    "Split",
+    "Step",
     "Summary",
+    "Tensor",
+    "Transpose",
     "VariableSpec",
+    "Weight",
     "checkpoint",
     "cond",
     "fold_in_path",
     "functional",
     "initialize",
     "initialize_variables",
+    "match_weights",
     "merge_into",
     "parameter",
     "parameter_specs",
