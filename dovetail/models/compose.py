@@ -38,9 +38,7 @@ def language_model(
 ) -> CausalLM.Config:
     """Returns the model that applies these layers; `tied` is what a left-out key means."""
     parts = Decoder.Config(stack=arrange(layers), norm=norm or rms_norm(hub)).set(**decoder)
-    config = CausalLM.Config(
-        vocab_size=hub["vocab_size"], width=hub["hidden_size"], decoder=parts
-    )
+    config = CausalLM.Config(vocab_size=hub["vocab_size"], width=hub["hidden_size"], decoder=parts)
     is_tied = hub.get("tie_word_embeddings", tied)
     return config if is_tied else config.set(head=Embedding.Config())
 
@@ -86,7 +84,9 @@ def attention(
     return config.set(**{"positions": rotary_from_hf(hub), **changes})
 
 
-def feed_forward(hub: HubConfig, key: str = "hidden_act", default: str = "silu") -> FeedForward.Config:
+def feed_forward(
+    hub: HubConfig, key: str = "hidden_act", default: str = "silu"
+) -> FeedForward.Config:
     """Returns the gated feed-forward of the common keys."""
     bias = Linear.Config(bias=hub.get("mlp_bias", False))
     return FeedForward.Config(

@@ -1,4 +1,4 @@
-"""Gemma 2 and 3 (text): sandwich norms, local and global layers, bounded scores (2), QK-norm (3)."""
+"""Gemma 2 and 3 (text): sandwich norms, local and global layers, bounded scores or QK-norm."""
 
 from __future__ import annotations
 

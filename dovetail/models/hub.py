@@ -75,7 +75,9 @@ def activation_name(function: Callable[..., Any], *preferred: str) -> str:
     return next((name for name in preferred if name in names), names[0])
 
 
-def rotary_from_hf(hub: HubConfig, kind: str = "", base: float = 10_000.0) -> RotaryEmbedding.Config:
+def rotary_from_hf(
+    hub: HubConfig, kind: str = "", base: float = 10_000.0
+) -> RotaryEmbedding.Config:
     """Reads the rotary embedding, written either way: `rope_parameters`, or theta and scaling.
 
     Args:

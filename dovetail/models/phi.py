@@ -64,6 +64,7 @@ def tiny() -> dict[str, Any]:
 
 
 _HEADS = (f"{BLOCK}/attention/query", f"{BLOCK}/attention/key", f"{BLOCK}/attention/value")
+_GATES = (f"{BLOCK}/feed_forward/gate", f"{BLOCK}/feed_forward/up")
 FAMILY = register_family(
     Family(
         name="phi3",
@@ -77,7 +78,9 @@ FAMILY = register_family(
             *fused_linear(f"{LAYER}.self_attn.qkv_proj", *_HEADS),
             *linear(f"{LAYER}.self_attn.o_proj", f"{BLOCK}/attention/output"),
             *fused_linear(
-                f"{LAYER}.mlp.gate_up_proj", f"{BLOCK}/feed_forward/gate", f"{BLOCK}/feed_forward/up"
+                f"{LAYER}.mlp.gate_up_proj",
+                f"{BLOCK}/feed_forward/gate",
+                f"{BLOCK}/feed_forward/up",
             ),
             *linear(f"{LAYER}.mlp.down_proj", f"{BLOCK}/feed_forward/down"),
         ),
