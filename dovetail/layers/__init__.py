@@ -2,7 +2,7 @@
 
 They tag what a remat policy may want to keep: `attention_query`, `attention_key`,
 `attention_value`, `attention_output` (before the last projection), `feed_forward_gate`,
-`feed_forward_up` and `feed_forward_output`.
+`feed_forward_up`, `feed_forward_output`, `router_logits` and `mixture_output`.
 """
 
 from dovetail.layers.attention import Attention
@@ -21,6 +21,32 @@ from dovetail.layers.interfaces import (
 )
 from dovetail.layers.linear import Linear
 from dovetail.layers.memory import ContiguousMemory, KeyValueMemory, NoMemory, Remembered
+from dovetail.layers.moe import (
+    Capacity,
+    ChoiceWeights,
+    Dispatch,
+    Dispatched,
+    Dropless,
+    GroupedTopExperts,
+    LoadBalanceLoss,
+    LossFreeBias,
+    MixtureOfExperts,
+    NoBias,
+    NormalizedWeights,
+    Router,
+    RouterZLoss,
+    Routing,
+    RoutingLoss,
+    Scores,
+    ScoreWeights,
+    Selection,
+    SelectionBias,
+    SigmoidScores,
+    SoftmaxScores,
+    SoftmaxWeights,
+    TopExperts,
+    TopKRouter,
+)
 from dovetail.layers.norms import LayerNorm, RMSNorm
 from dovetail.layers.residual import NormedResidual, PostNorm, PreNorm, SandwichNorm
 from dovetail.layers.rotary import NoPositions, RotaryEmbedding
@@ -30,18 +56,29 @@ from dovetail.layers.transformer import TransformerBlock
 
 __all__ = [
     "Attention",
+    "Capacity",
+    "ChoiceWeights",
     "ContiguousMemory",
     "Decoder",
+    "Dispatch",
+    "Dispatched",
+    "Dropless",
     "Dropout",
     "Embedding",
     "FeedForward",
+    "GroupedTopExperts",
     "KeyValueMemory",
     "Layer",
     "LayerNorm",
     "Linear",
+    "LoadBalanceLoss",
+    "LossFreeBias",
+    "MixtureOfExperts",
     "NextTokenLoss",
+    "NoBias",
     "NoMemory",
     "NoPositions",
+    "NormalizedWeights",
     "NormedResidual",
     "Pattern",
     "Places",
@@ -52,11 +89,24 @@ __all__ = [
     "Remembered",
     "Residual",
     "RotaryEmbedding",
+    "Router",
+    "RouterZLoss",
+    "Routing",
+    "RoutingLoss",
     "SandwichNorm",
+    "ScoreWeights",
+    "Scores",
+    "Selection",
+    "SelectionBias",
     "SequenceMixer",
+    "SigmoidScores",
+    "SoftmaxScores",
+    "SoftmaxWeights",
     "Stack",
     "TokenLoss",
     "TokenMap",
+    "TopExperts",
+    "TopKRouter",
     "TransformerBlock",
     "Vocabulary",
 ]

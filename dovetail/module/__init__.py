@@ -8,6 +8,7 @@ from dovetail.module.batch import (
     sequence_batch_spec,
 )
 from dovetail.module.functional import Outputs, functional, initialize, initialize_variables
+from dovetail.module.grouped import Grouped, GroupedError, Product, grouped
 from dovetail.module.initializers import Constant, FanScaled, Initializer, Normal
 from dovetail.module.module import Module, repeated
 from dovetail.module.outputs import Loss, Maximum, Mean, SideOutputs, Summary, merge_into
@@ -29,6 +30,8 @@ __all__ = [
     "BatchSpec",
     "Constant",
     "FanScaled",
+    "Grouped",
+    "GroupedError",
     "HostBatch",
     "Initializer",
     "Loss",
@@ -38,6 +41,7 @@ __all__ = [
     "Normal",
     "Outputs",
     "ParameterSpec",
+    "Product",
     "Shared",
     "SideOutputs",
     "Spec",
@@ -47,6 +51,7 @@ __all__ = [
     "cond",
     "fold_in_path",
     "functional",
+    "grouped",
     "initialize",
     "initialize_variables",
     "merge_into",
