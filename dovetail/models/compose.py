@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 from dovetail.config import Config, ConfigError
 from dovetail.layers import (
@@ -26,6 +26,14 @@ from dovetail.models.hub import (
     rotary_from_hf,
     rotary_to_hf,
 )
+
+K = TypeVar("K", bound=Hashable)
+
+
+def each_kind(kinds: Sequence[K], make: Callable[[K], Config[Any]]) -> list[Config[Any]]:
+    """Returns a layer for each kind in a row, made once a kind: equal ones are found at once."""
+    made = {kind: make(kind) for kind in dict.fromkeys(kinds)}
+    return [made[kind] for kind in kinds]
 
 
 def language_model(

@@ -30,6 +30,7 @@ from dovetail.layers import (
 )
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
+    each_kind,
     epsilon_of,
     feed_forward,
     gated_to_hf,
@@ -58,12 +59,13 @@ def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
     hub = HubConfig(values)
     hub.only("attention_bias", False)
-    mixer, dense = _mixer(hub), hub.get("first_k_dense_replace", 0)
-    layers = [
-        pre_norm_block(hub, mixer, feed_forward(hub) if index < dense else _experts(hub))
-        for index in range(hub["num_hidden_layers"])
-    ]
-    return language_model(hub, layers)
+    dense = hub.get("first_k_dense_replace", 0)
+
+    def block(is_dense: bool) -> Any:
+        return pre_norm_block(hub, _mixer(hub), feed_forward(hub) if is_dense else _experts(hub))
+
+    kinds = [index < dense for index in range(hub["num_hidden_layers"])]
+    return language_model(hub, each_kind(kinds, block))
 
 
 def _mixer(hub: HubConfig) -> LatentAttention.Config:

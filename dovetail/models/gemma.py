@@ -19,6 +19,7 @@ from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     attention,
     common_to_hf,
+    each_kind,
     epsilon_of,
     feed_forward,
     gated_to_hf,
@@ -46,10 +47,12 @@ _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 def gemma2_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of Gemma 2: every other layer is local, the first one too."""
     hub = HubConfig(values)
-    layers = []
-    for kind in _kinds(hub, period=2):
-        mixer = _mixer(hub, kind).set(score_map=_cap(hub.get("attn_logit_softcapping")))
-        layers.append(_block(hub, mixer))
+
+    def block(kind: str) -> Any:
+        cap = _cap(hub.get("attn_logit_softcapping"))
+        return _block(hub, _mixer(hub, kind).set(score_map=cap))
+
+    layers = each_kind(_kinds(hub, period=2), block)
     return _model(hub, layers).set(logit_map=_cap(hub.get("final_logit_softcapping")))
 
 
@@ -67,13 +70,15 @@ def gemma3_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of Gemma 3's text models: one global layer after five local ones."""
     hub = HubConfig(values)
     hub.only("use_bidirectional_attention", False)
-    layers = []
-    for kind in _kinds(hub, period=hub.get("sliding_window_pattern", 6)):
+
+    def block(kind: str) -> Any:
         mixer = _mixer(hub, kind, positions=_gemma3_positions(hub, kind))
         norm = OffsetRMSNorm.Config(epsilon=hub.get("rms_norm_eps", 1e-6))
         normed = NormedLinear.Config(linear=mixer.query, norm=norm, group=hub["head_dim"])
-        layers.append(_block(hub, mixer.set(query=normed, key=normed)))
-    return _model(hub, layers)
+        return _block(hub, mixer.set(query=normed, key=normed))
+
+    kinds = _kinds(hub, period=hub.get("sliding_window_pattern", 6))
+    return _model(hub, each_kind(kinds, block))
 
 
 def gemma3_to_hf(config: CausalLM.Config) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     attention,
     common_to_hf,
+    each_kind,
     epsilon_of,
     language_model,
     pre_norm_block,
@@ -45,11 +46,11 @@ def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     hub = HubConfig(values)
     count = hub["num_hidden_layers"]
     default = [_LOCAL if index % 2 == 0 else _GLOBAL for index in range(count)]
-    layers = [
-        pre_norm_block(hub, _mixer(hub, kind), _experts(hub))
-        for kind in hub.get("layer_types", default)
-    ]
-    return language_model(hub, layers)
+
+    def block(kind: str) -> Any:
+        return pre_norm_block(hub, _mixer(hub, kind), _experts(hub))
+
+    return language_model(hub, each_kind(hub.get("layer_types", default), block))
 
 
 def _mixer(hub: HubConfig, kind: str) -> Any:

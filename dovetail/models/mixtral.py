@@ -36,7 +36,7 @@ def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     hub = HubConfig(values)
     hub.only("router_jitter_noise", 0.0)
     experts = mixture(hub, feed_forward(hub), hub["num_local_experts"])
-    block = pre_norm_block(hub, attention(hub, window=hub.get("sliding_window")), experts)
+    block = pre_norm_block(hub, attention(hub, window=hub.get("sliding_window") or None), experts)
     return language_model(hub, [block] * hub["num_hidden_layers"])
 
 

@@ -9,6 +9,7 @@ from dovetail.layers import NormedLinear
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     attention,
+    each_kind,
     feed_forward,
     language_model,
     llama_to_hf,
@@ -31,11 +32,12 @@ from dovetail.models.hub import (
 def qwen2_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of Qwen2 and 2.5."""
     hub = HubConfig(values)
-    layers = [
-        pre_norm_block(hub, attention(hub, window=window, inward_bias=True), feed_forward(hub))
-        for window in windows(hub)
-    ]
-    return language_model(hub, layers)
+
+    def block(window: int | None) -> Any:
+        mixer = attention(hub, window=window, inward_bias=True)
+        return pre_norm_block(hub, mixer, feed_forward(hub))
+
+    return language_model(hub, each_kind(windows(hub), block))
 
 
 def qwen2_to_hf(config: CausalLM.Config) -> dict[str, Any]:
@@ -46,11 +48,11 @@ def qwen2_to_hf(config: CausalLM.Config) -> dict[str, Any]:
 def qwen3_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of the dense Qwen3 models."""
     hub = HubConfig(values)
-    layers = [
-        pre_norm_block(hub, normed_attention(hub, window), feed_forward(hub))
-        for window in windows(hub)
-    ]
-    return language_model(hub, layers)
+
+    def block(window: int | None) -> Any:
+        return pre_norm_block(hub, normed_attention(hub, window), feed_forward(hub))
+
+    return language_model(hub, each_kind(windows(hub), block))
 
 
 def qwen3_to_hf(config: CausalLM.Config) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dovetail.layers import FeedForward, MixtureOfExperts, NormalizedWeights, Sc
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     common_to_hf,
+    each_kind,
     epsilon_of,
     feed_forward,
     gated_to_hf,
@@ -41,15 +42,14 @@ def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     experts = mixture(hub, expert, hub.get("num_experts") or hub["num_local_experts"])
     normalized = hub.get("norm_topk_prob", False)
     experts.router.weights = NormalizedWeights.Config() if normalized else ScoreWeights.Config()
-    layers = [
-        pre_norm_block(
-            hub,
-            normed_attention(hub, window),
-            experts if _is_sparse(hub, index) else feed_forward(hub),
-        )
-        for index, window in enumerate(windows(hub))
-    ]
-    return language_model(hub, layers)
+
+    def block(kind: tuple[int | None, bool]) -> Any:
+        window, is_sparse = kind
+        token_map = experts if is_sparse else feed_forward(hub)
+        return pre_norm_block(hub, normed_attention(hub, window), token_map)
+
+    kinds = [(window, _is_sparse(hub, index)) for index, window in enumerate(windows(hub))]
+    return language_model(hub, each_kind(kinds, block))
 
 
 def _is_sparse(hub: HubConfig, index: int) -> bool:
@@ -62,7 +62,7 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
     layers = layers_of(config.decoder.stack)
     maps = [layer.feed_forward for layer in layers]
     sparse = [one for one in maps if isinstance(one, MixtureOfExperts.Config)]
-    dense = [one for one in maps if isinstance(one, FeedForward.Config)]
+    dense: list[Any] = [one for one in maps if isinstance(one, FeedForward.Config)]
     first = layers[0].attention
     return {
         **common_to_hf(config),
