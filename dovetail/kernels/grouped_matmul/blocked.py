@@ -97,8 +97,10 @@ def _by_blocks(
         blocks = _blocks(group_sizes_X[number], block)
         return jax.lax.fori_loop(0, blocks, step, result_NF)
 
-    made = jax.eval_shape(partial(_product, subscripts), padded_NE, weight_XEF[0])
-    result_NF = jnp.zeros(made.shape, x_NE.dtype)
+    width = jax.eval_shape(
+        lambda x_NE, weight_XEF: _product(subscripts, x_NE, weight_XEF[0]), x_NE, weight_XEF
+    ).shape[1]
+    result_NF = jnp.zeros((padded_NE.shape[0], width), x_NE.dtype)
     result_NF = jax.lax.fori_loop(0, jnp.count_nonzero(group_sizes_X), group, result_NF)
     return keep_grouped_rows(result_NF[: x_NE.shape[0]], group_sizes_X)
 
