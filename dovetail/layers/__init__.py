@@ -11,6 +11,7 @@ from dovetail.layers.dropout import Dropout
 from dovetail.layers.embedding import Embedding
 from dovetail.layers.feed_forward import FeedForward
 from dovetail.layers.interfaces import (
+    DecodesOtherwise,
     Layer,
     Places,
     PositionEncoding,
@@ -60,6 +61,7 @@ __all__ = [
     "ChoiceWeights",
     "ContiguousMemory",
     "Decoder",
+    "DecodesOtherwise",
     "Dispatch",
     "Dispatched",
     "Dropless",
