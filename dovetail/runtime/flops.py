@@ -27,7 +27,11 @@ def _count(jaxpr: Jaxpr) -> int:
     total = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
-            total += _dot_flops(equation)
+            total += _dot_flops(equation, equation.params["dimension_numbers"])
+        elif equation.primitive.name == "ragged_dot_general":
+            # Each row meets the matrix of its own group, so the groups do not multiply the work.
+            numbers = equation.params["ragged_dot_dimension_numbers"]
+            total += _dot_flops(equation, numbers.dot_dimension_numbers)
         elif equation.primitive.name == "cond":
             total += max(_count(branch.jaxpr) for branch in equation.params["branches"])
         else:
@@ -36,8 +40,8 @@ def _count(jaxpr: Jaxpr) -> int:
     return total
 
 
-def _dot_flops(equation: Any) -> int:
-    (contracting, _), _ = equation.params["dimension_numbers"]
+def _dot_flops(equation: Any, dimension_numbers: Any) -> int:
+    (contracting, _), _ = dimension_numbers
     left = equation.invars[0].aval.shape
     return (
         2

@@ -23,6 +23,12 @@ def test_a_loop_counts_every_turn_and_nested_calls_count():
     assert matmul_flops(function, jnp.ones((3, 5)), jnp.ones((5, 5))) == 6 * 2 * 3 * 5 * 5
 
 
+def test_a_grouped_product_counts_each_row_once():
+    rows, matrices = jnp.ones((3, 5)), jnp.ones((4, 5, 7))
+    sizes = jnp.asarray([1, 0, 2, 0])
+    assert matmul_flops(jax.lax.ragged_dot, rows, matrices, sizes) == 2 * 3 * 5 * 7
+
+
 def test_no_array_is_made():
     huge = jax.ShapeDtypeStruct((1 << 20, 1 << 20), jnp.float32)
     assert matmul_flops(jnp.matmul, huge, huge) == 2 * (1 << 60)
