@@ -17,6 +17,7 @@ from dovetail.layers.feed_forward import (
 )
 from dovetail.layers.input_positions import InputPositions, LearnedPositions, NoInputPositions
 from dovetail.layers.interfaces import (
+    DecodesOtherwise,
     Layer,
     Places,
     PositionEncoding,
@@ -79,6 +80,7 @@ __all__ = [
     "ClampedFeedForward",
     "ContiguousMemory",
     "Decoder",
+    "DecodesOtherwise",
     "Dispatch",
     "Dispatched",
     "Dropless",

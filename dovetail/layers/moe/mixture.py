@@ -7,12 +7,12 @@ from typing import Any
 import jax
 
 from dovetail.config import REQUIRED, ConfigOf, wraps
-from dovetail.layers.checks import require_positive
 from dovetail.layers.feed_forward import FeedForward
 from dovetail.layers.interfaces import TokenMap
 from dovetail.layers.moe.dispatch import Dispatch, Dropless
 from dovetail.layers.moe.losses import LoadBalanceLoss, RoutingLoss
 from dovetail.layers.moe.router import Router, Routing, TopKRouter
+from dovetail.layers.moe.selection import require_choice
 from dovetail.module import Maximum, Module, repeated
 from dovetail.parallel import tag
 
@@ -38,7 +38,7 @@ class MixtureOfExperts(Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        require_positive(config, "num_experts", "top_k")
+        require_choice(config)
         sizes = {"num_experts": config.num_experts, "top_k": config.top_k}
         expert: Any = config.expert.clone(width=config.width).build()  # a TokenMap and a Module
         self.expert = repeated(expert, config.num_experts, "expert", active=config.top_k)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -30,12 +30,7 @@ class TopExperts(Part):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        require_positive(config, "num_experts", "top_k")
-        if config.top_k > config.num_experts:
-            raise ConfigError(
-                f"{config.locate('top_k')}: a token cannot go to {config.top_k} of "
-                f"{config.num_experts} experts. Set top_k to {config.num_experts} or less."
-            )
+        require_choice(config)
         self.num_experts, self.top_k = config.num_experts, config.top_k
 
     def __call__(self, scores_BSX: jax.Array) -> jax.Array:
@@ -72,6 +67,16 @@ class GroupedTopExperts(TopExperts):
         allowed_BSG = (groups[..., None] == jnp.arange(self.num_groups)).any(axis=-2)
         scores_BSGM = jnp.where(allowed_BSG[..., None], scores_BSGM, -jnp.inf)
         return super().__call__(scores_BSGM.reshape(shape))
+
+
+def require_choice(config: Any) -> None:
+    """Raises where `top_k` is not a number of experts that can be chosen among `num_experts`."""
+    require_positive(config, "num_experts", "top_k")
+    if config.top_k > config.num_experts:
+        raise ConfigError(
+            f"{config.locate('top_k')}: a token cannot go to {config.top_k} of "
+            f"{config.num_experts} experts. Set top_k to {config.num_experts} or less."
+        )
 
 
 def _check_groups(config: GroupedTopExperts.Config) -> None:
