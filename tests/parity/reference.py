@@ -1,18 +1,21 @@
-"""Random tiny models of transformers, and ours with the same weights."""
+"""Tiny models of transformers with weights by formula, and ours with the same weights."""
 
 from __future__ import annotations
 
 import functools
+import tempfile
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
 import torch
 import transformers
+from safetensors.numpy import load_file, save_file
 
 from dovetail.models import Family, families
-from dovetail.module import Module, match_weights, parameter_specs, variable_specs
+from dovetail.module import Module
+from tests.models.formula import taken_over, tensor
+
+transformers.utils.logging.disable_progress_bar()
 
 
 @dataclass(frozen=True)
@@ -28,59 +31,29 @@ class Pair:
 
 @functools.cache
 def pair(name: str) -> Pair:
-    """Makes their random model, and ours of its config.json and tensors."""
+    """Makes their model, and ours of its config.json and tensors."""
     family = families()[name]
-    theirs = random_model(family)
-    config = family.from_hf(hub_values(theirs))
-    ours = config.build()
-    params, variables = taken_over(family, ours, state_of(theirs))
+    with tempfile.TemporaryDirectory() as folder:
+        state = write_model(family, folder)
+        theirs = load(family, folder)
+    ours = family.from_hf(theirs.config.to_dict()).build()
+    params, variables = taken_over(family, ours, state)
     return Pair(family, theirs, ours, params, variables)
 
 
-def random_model(family: Family) -> Any:
-    """Returns a tiny model with random weights, norms and biases among them."""
+def write_model(family: Family, folder: str, **changes: Any) -> dict[str, Any]:
+    """Writes a tiny model as transformers does, with weights by formula; returns its tensors."""
     torch.manual_seed(0)
-    settings = transformers.AutoConfig.for_model(family.model_type, **family.tiny())
-    settings._attn_implementation = "eager"
-    model = getattr(transformers, family.architecture)(settings).eval()
-    with torch.no_grad():
-        saved = model.state_dict()  # buffers that are constants are not saved
-        for name, parameter in [*model.named_parameters(), *model.named_buffers()]:
-            if name in saved and parameter.is_floating_point():
-                centre = 1.0 if parameter.ndim == 1 and "norm" in name else 0.0
-                parameter.normal_(centre, 0.2)
-    return model.float()
+    settings = transformers.AutoConfig.for_model(family.model_type, **family.tiny(), **changes)
+    model = getattr(transformers, family.architecture)(settings)
+    model.save_pretrained(folder)
+    file = f"{folder}/model.safetensors"
+    state = {name: tensor(name, old.shape) for name, old in load_file(file).items()}
+    save_file(state, file, metadata={"format": "pt"})
+    return state
 
 
-def hub_values(model: Any) -> dict[str, Any]:
-    """Returns what its config.json would say."""
-    return dict(model.config.to_dict())
-
-
-def state_of(model: Any) -> dict[str, np.ndarray]:
-    """Returns its tensors by the names that its file would have, tied ones once."""
-    import tempfile
-
-    from safetensors.numpy import load_file
-
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        return load_file(f"{folder}/model.safetensors")
-
-
-def taken_over(
-    family: Family, ours: Module, state: dict[str, np.ndarray]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns our parameters and variables, filled by the family's mapping; none is left over."""
-    specs: dict[str, Any] = {**parameter_specs(ours), **variable_specs(ours)}
-    arrays = {path: np.full(spec.shape, np.nan, spec.dtype) for path, spec in specs.items()}
-    tensors = match_weights(family.weights, specs)
-    assert set(tensors) == set(state), sorted(set(tensors) ^ set(state))
-    for name, tensor in tensors.items():
-        assert tensor.shape == state[name].shape, name
-        for place, slots in tensor.elements():
-            for slot, value in zip(slots, tensor.to_ours(state[name][place]), strict=True):
-                arrays[slot.path][slot.index] = value
-    assert all(np.isfinite(array).all() for array in arrays.values())
-    params = {path: jnp.asarray(arrays[path]) for path in parameter_specs(ours)}
-    return params, {path: jnp.asarray(arrays[path]) for path in variable_specs(ours)}
+def load(family: Family, folder: str) -> Any:
+    """Loads a model as anybody would."""
+    kind = getattr(transformers, family.architecture)
+    return kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 from dovetail.layers import (
     FeedForward,
@@ -20,10 +21,6 @@ from dovetail.layers import (
     TopKRouter,
 )
 from dovetail.module import functional
-
-pytestmark = pytest.mark.parity
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 
 BATCH, SEQUENCE, WIDTH, HIDDEN, EXPERTS, CHOICES = 2, 7, 16, 12, 8, 3
 X = np.random.default_rng(5).normal(size=(BATCH, SEQUENCE, WIDTH)).astype(np.float32)
