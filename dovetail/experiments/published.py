@@ -89,7 +89,8 @@ def _tiny(size: Size) -> Trainer.Config:
     from dovetail.models import families
 
     recipe = Recipe(sequence_length=32, batch_size=8, steps=4, peak=1e-3, warmup_steps=1)
-    return _experiment(size.family, families()[size.family].tiny(), recipe)
+    values = families()[size.family].tiny() | {"vocab_size": 264}  # enough for bytes
+    return _experiment(size.family, values, recipe)
 
 
 def _experiment(family: str, values: dict[str, Any], recipe: Recipe) -> Trainer.Config:
