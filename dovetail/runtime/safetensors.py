@@ -66,7 +66,7 @@ class Entry:
 
 
 def read_header(
-    name: str, size: int, read: Callable[[int, int], bytes | memoryview]
+    name: str, size: int, read: Callable[[int, int], bytes | bytearray]
 ) -> dict[str, Entry]:
     """Returns the arrays of a file by name, all checked against the file.
 
@@ -117,6 +117,12 @@ class SafetensorsFile:
             return np.zeros(entry.shape, entry.dtype)
         raw = np.memmap(self.path, np.uint8, "r", entry.start, (entry.size,))
         return raw.view(entry.dtype).reshape(entry.shape)
+
+    def read(self, name: str, index: tuple[int, ...] = ()) -> Array:
+        """Returns what stands at a place along the first axes, read into memory of its own."""
+        part = self.entries[name].part(index)
+        flat = np.fromfile(self.path, part.dtype, math.prod(part.shape), offset=part.start)
+        return flat.reshape(part.shape)
 
 
 class SafetensorsWriter:

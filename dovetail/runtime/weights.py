@@ -50,6 +50,10 @@ class StoredWeights:
         """Returns an array that reads from disk when it is looked at."""
         return self._files[path].array(path)
 
+    def part(self, path: str, index: tuple[int, ...]) -> Array:
+        """Returns what stands at a place along an array's first axes, read into memory."""
+        return self._files[path].read(path, index)
+
     def read(self, like: Wanted) -> dict[str, jax.Array]:
         """Returns the wanted arrays that are there, in the wanted type, each on its shards."""
         shapes = self.shapes

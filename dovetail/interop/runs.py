@@ -1,0 +1,100 @@
+"""What an imported model needs to be a run: a trainer's config around it, and its tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dovetail.config import ConfigError
+from dovetail.data import TokenInput, TokenizerFiles
+from dovetail.data.tokenizer_files import (
+    COMPANIONS,
+    MAIN_FILE,
+    digest_of,
+    read_vocab_size,
+    token_id,
+)
+from dovetail.interop.folders import ModelFolder
+from dovetail.models import CausalLM
+from dovetail.trainer import Trainer
+
+# A run must say how it would train. These are modest, and nobody is held to them: fine-tuning
+# takes the model and the tokenizer, and says the rest itself.
+_LONGEST_SEQUENCE = 1024
+_BATCH_SIZE = 8
+_STEPS = 1000
+
+_LARGEST_FILE = 2**30  # no tokenizer is a gigabyte
+
+
+def imported_run(
+    model: CausalLM.Config,
+    said: Mapping[str, Any],
+    generation: Mapping[str, Any],
+    run: Path | None,
+) -> Trainer.Config:
+    """Returns the config of a run that has this model and the tokenizer in its folder.
+
+    Args:
+        model: the model.
+        said: what config.json said.
+        generation: what generation_config.json said.
+        run: the run folder; None if there is no tokenizer in it.
+    """
+    ends = end_tokens(said, generation)
+    if run is not None and not ends:
+        ends = _named_end(run / "tokenizer")
+    size = read_vocab_size(run / "tokenizer") if run is not None else model.vocab_size
+    tokenizer = TokenizerFiles.Config(
+        vocab_size=size,
+        end_of_text=ends[0] if ends else size - 1,
+        digest=digest_of(run / "tokenizer" / MAIN_FILE) if run is not None else "",
+    )
+    longest = said.get("max_position_embeddings")
+    length = min(longest, _LONGEST_SEQUENCE) if isinstance(longest, int) else _LONGEST_SEQUENCE
+    return Trainer.Config(
+        model=model,
+        input=TokenInput.Config(
+            tokenizer=tokenizer, sequence_length=max(1, length), batch_size=_BATCH_SIZE
+        ),
+        steps=_STEPS,
+    )
+
+
+def end_tokens(*settings: Mapping[str, Any]) -> list[int]:
+    """Returns the ids that end a text, as config.json or generation_config.json say."""
+    ends: list[int] = []
+    for said in settings:
+        value = said.get("eos_token_id")
+        values = value if isinstance(value, list) else [value]
+        ends += [number for number in values if type(number) is int and number not in ends]
+    return ends
+
+
+def write_tokenizer(folder: ModelFolder, target: Path) -> bool:
+    """Copies the files of a tokenizer; says whether there is one that can be used here."""
+    names = folder.names()
+    for name in (MAIN_FILE, *COMPANIONS):
+        if name in names:
+            size = folder.size(name)
+            if size > _LARGEST_FILE:
+                raise ConfigError(f"{folder.name}/{name} has {size} bytes; that is no tokenizer.")
+            target.mkdir(exist_ok=True)
+            (target / name).write_bytes(folder.read(name, 0, size))
+    return MAIN_FILE in names
+
+
+def _named_end(folder: Path) -> list[int]:
+    """Looks up the token that tokenizer_config.json names as the end of a text."""
+    file = folder / "tokenizer_config.json"
+    if not file.is_file():
+        return []
+    try:
+        named = json.loads(file.read_text(encoding="utf-8")).get("eos_token")
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+    text = named.get("content") if isinstance(named, dict) else named
+    found = token_id(folder, text) if isinstance(text, str) else None
+    return [found] if found is not None else []
