@@ -16,8 +16,9 @@ from dovetail.data.tokenizer_files import (
     read_vocab_size,
     token_id,
 )
-from dovetail.interop.folders import ModelFolder
+from dovetail.interop.folders import LocalFolder, ModelFolder, read_json
 from dovetail.models import CausalLM
+from dovetail.runtime import RunFolder
 from dovetail.trainer import Trainer
 
 # A run must say how it would train. These are modest, and nobody is held to them: fine-tuning
@@ -61,6 +62,16 @@ def imported_run(
         ),
         steps=_STEPS,
     )
+
+
+def stop_tokens(folder: RunFolder, end_of_text: int) -> list[int]:
+    """Returns the ids at which generation ends: the end of text, and what an import says too."""
+    source = folder.path / "source"
+    if not source.is_dir():
+        return [end_of_text]
+    files = LocalFolder(source)
+    said = [read_json(files, name) for name in files.names()]
+    return list(dict.fromkeys([end_of_text, *end_tokens(*said)]))
 
 
 def end_tokens(*settings: Mapping[str, Any]) -> list[int]:

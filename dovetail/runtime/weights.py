@@ -66,7 +66,9 @@ def has_parameters(folder: RunFolder) -> bool:
     return bool(_checkpointer(folder).steps()) or any(folder.weights.glob("*.safetensors"))
 
 
-def read_parameters(folder: RunFolder, like: Wanted) -> tuple[int, dict[str, jax.Array]] | None:
+def read_parameters(
+    folder: RunFolder, like: Wanted, checkpointer: Any = None
+) -> tuple[int, dict[str, jax.Array]] | None:
     """Returns (step, arrays) of a run's newest parameters; None if there are none yet.
 
     What is wanted but not there is left out. Imported weights are step 0.
@@ -74,16 +76,17 @@ def read_parameters(folder: RunFolder, like: Wanted) -> tuple[int, dict[str, jax
     Args:
         folder: the run.
         like: the wanted parameters and variables by path, as shapes, types and shardings.
+        checkpointer: the run's own, where it has another than the usual one.
     """
-    found = _checkpointer(folder).restore_parameters(like)
+    found = _checkpointer(folder, checkpointer).restore_parameters(like)
     if found is not None:
         return found
     weights = StoredWeights(folder.weights)
     return (0, weights.read(like)) if weights.shapes else None
 
 
-def _checkpointer(folder: RunFolder) -> Checkpointer:
-    checkpointer = Checkpointer.Config().build()
+def _checkpointer(folder: RunFolder, checkpointer: Any = None) -> Any:
+    checkpointer = checkpointer or Checkpointer.Config().build()
     checkpointer.open(folder.checkpoints)
     return checkpointer
 

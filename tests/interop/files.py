@@ -27,9 +27,7 @@ def random_tensors(family: Family, said: Mapping[str, Any], dtype: Any = np.floa
     }
 
 
-def write_model(
-    folder: Path, said: Mapping[str, Any], arrays: Arrays, shards: int = 1
-) -> Path:
+def write_model(folder: Path, said: Mapping[str, Any], arrays: Arrays, shards: int = 1) -> Path:
     """Writes config.json and the weights, in one file or several with an index."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(said))
