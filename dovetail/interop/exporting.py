@@ -17,9 +17,10 @@ import numpy as np
 from dovetail.config import ConfigError
 from dovetail.data import Progress
 from dovetail.data.tokenizer_files import MAIN_FILE, copy_tokenizer
-from dovetail.interop.folders import LocalFolder, read_json, whole_folder
-from dovetail.interop.importing import SHARD_BYTES, Sizes, shards
+from dovetail.interop.folders import LocalFolder, read_json, refuse_existing, whole_folder
+from dovetail.interop.importing import SHARD_BYTES, Sizes, common_dtype, shards
 from dovetail.interop.matching import differences, family_of, model_tensors
+from dovetail.interop.runs import source_folder
 from dovetail.interop.stored import SlotReader, StoredModel, stored_model
 from dovetail.models import Family
 from dovetail.module import Tensor
@@ -58,6 +59,7 @@ def export_hf(
         dtype: the type to write; None keeps what is stored.
         progress: whether to show a bar.
     """
+    refuse_existing(target)
     folder = RunFolder(run)
     folder.about()  # says so if this is no run folder
     trainer: Any = folder.config().build()
@@ -84,7 +86,7 @@ def _their_sizes(
     sizes: Sizes = {}
     for name in sorted(tensors, key=_natural):
         slots = list(itertools.chain.from_iterable(tensors[name].slots))
-        stored = np.result_type(*(ours[slot.path] for slot in slots))
+        stored = common_dtype(*(ours[slot.path] for slot in slots))
         sizes[name] = (wanted or stored, tensors[name].shape)
     return sizes
 
@@ -165,8 +167,8 @@ def _config_json(
     family: Family, said: dict[str, Any], folder: RunFolder, config: Any, sizes: Sizes
 ) -> dict[str, Any]:
     """Returns the model in the family's words, with what else the imported config.json said."""
-    source = folder.path / "source"
-    before = read_json(LocalFolder(source), "config.json") if source.is_dir() else {}
+    source = source_folder(folder)
+    before = read_json(LocalFolder(source), "config.json") if source is not None else {}
     whole = {**before, **said} if before.get("model_type") == family.model_type else dict(said)
     for key in ("auto_map", "quantization_config", "torch_dtype"):  # of files that are not ours
         whole.pop(key, None)
@@ -193,9 +195,9 @@ def _write_tokenizer(folder: RunFolder, trainer: Any, target: Path) -> bool:
 
 
 def _write_generation(folder: RunFolder, trainer: Any, target: Path) -> None:
-    source = folder.path / "source" / "generation_config.json"
-    if source.is_file():
-        said = read_json(LocalFolder(source.parent), source.name)
+    source = source_folder(folder)
+    if source is not None and (source / "generation_config.json").is_file():
+        said = read_json(LocalFolder(source), "generation_config.json")
     elif "imported" in folder.about():
         return
     else:

@@ -150,11 +150,16 @@ def read_json(folder: ModelFolder, name: str) -> dict[str, Any]:
     return value
 
 
+def refuse_existing(final: Path) -> None:
+    """Raises a ConfigError where a new folder cannot be made because there is something."""
+    if final.exists() or final.is_symlink():
+        raise ConfigError(f"{final} exists already. Choose another folder, or remove that one.")
+
+
 @contextlib.contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
     """Gives a temporary folder that becomes `final` at the end, or vanishes if anything fails."""
-    if final.exists() or final.is_symlink():
-        raise ConfigError(f"{final} exists already. Choose another folder, or remove that one.")
+    refuse_existing(final)
     temporary = final.with_name(f".{final.name}.part-{os.getpid()}")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,13 @@ import numpy as np
 
 from dovetail.config import ConfigError, did_you_mean
 from dovetail.data import Progress
-from dovetail.interop.folders import ModelFolder, open_folder, read_json, whole_folder
+from dovetail.interop.folders import (
+    ModelFolder,
+    open_folder,
+    read_json,
+    refuse_existing,
+    whole_folder,
+)
 from dovetail.interop.matching import model_tensors
 from dovetail.interop.runs import imported_run, write_tokenizer
 from dovetail.interop.sources import PlainTensor, SourceTensor, find_tensors
@@ -54,6 +60,7 @@ def import_hf(source: str, run: Path, progress: bool = True) -> Imported:
         run: the new run folder.
         progress: whether to show a bar.
     """
+    refuse_existing(run)  # before anything is fetched
     folder = open_folder(source)
     said = read_json(folder, _CONFIG)
     family = find_family(_model_type(folder, said))
@@ -156,8 +163,7 @@ def _our_sizes(wanted: Mapping[str, Tensor], found: Mapping[str, SourceTensor]) 
             for slot in slots:
                 dtype, shape = sizes.get(slot.path, (found[name].dtype, (0,) * len(slot.index)))
                 lead = tuple(max(n, i + 1) for n, i in zip(shape, slot.index, strict=False))
-                # float32 holds whatever bfloat16 and float16 hold.
-                dtype = np.promote_types(dtype, found[name].dtype)
+                dtype = common_dtype(dtype, found[name].dtype)
                 sizes[slot.path] = (dtype, (*lead, *slot.shape))
     return sizes
 
@@ -187,6 +193,13 @@ def _write_weights(
                     dtype = sizes[slot.path][0]
                     writers[slot.path].write(slot.path, array.astype(dtype, copy=False), slot.index)
                 progress.advance(source.size // len(tensor.slots))
+
+
+def common_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
+    """Returns the one type, or one that holds the numbers of all exactly."""
+    if len(set(dtypes)) == 1:
+        return dtypes[0]
+    return np.dtype(np.float32 if max(dtype.itemsize for dtype in dtypes) <= 4 else np.float64)
 
 
 def shards(sizes: Sizes, limit: int) -> list[list[str]]:

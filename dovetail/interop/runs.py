@@ -27,6 +27,7 @@ _LONGEST_SEQUENCE = 1024
 _BATCH_SIZE = 8
 _STEPS = 1000
 
+_LONGEST_CHAIN = 20  # of runs that began from each other; a circle is longer
 _LARGEST_FILE = 2**30  # no tokenizer is a gigabyte
 
 
@@ -66,12 +67,24 @@ def imported_run(
 
 def stop_tokens(folder: RunFolder, end_of_text: int) -> list[int]:
     """Returns the ids at which generation ends: the end of text, and what an import says too."""
-    source = folder.path / "source"
-    if not source.is_dir():
+    source = source_folder(folder)
+    if source is None:
         return [end_of_text]
     files = LocalFolder(source)
     said = [read_json(files, name) for name in files.names()]
     return list(dict.fromkeys([end_of_text, *end_tokens(*said)]))
+
+
+def source_folder(folder: RunFolder) -> Path | None:
+    """Returns where the words of an import are kept: in the run, or in the one it began from."""
+    for _ in range(_LONGEST_CHAIN):
+        if (folder.path / "source").is_dir():
+            return folder.path / "source"
+        before = getattr(getattr(folder.config(), "start", None), "run", None)
+        if not isinstance(before, str) or not (Path(before) / "config.txt").is_file():
+            return None
+        folder = RunFolder(Path(before))
+    return None
 
 
 def end_tokens(*settings: Mapping[str, Any]) -> list[int]:
