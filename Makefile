@@ -7,7 +7,7 @@
 #   WORKERS=4           run the tests in so many processes; each holds 8 virtual devices and about 3 GB
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test slow lint format golden venv lock clean
+.PHONY: help quickstart test slow parity lint format golden venv lock clean
 
 ifdef PYTHON
   found := $(shell sh tools/find-python.sh "$(PYTHON)")
@@ -40,6 +40,9 @@ test: $(stamp)-dev ## Run the tests, without the slow ones
 
 slow: $(stamp)-dev ## Run the tests marked slow
 	DOVETAIL_TEST_OPTIMISED=1 $(bin)/python -m pytest -m slow $(ARGS)
+
+parity: $(stamp)-parity ## Compare every model family with transformers, which needs torch
+	DOVETAIL_PARITY=1 $(bin)/python -m pytest tests/parity $(ARGS)
 
 lint: $(stamp)-dev ## Check style, types and the layering of the rooms
 	@failed=; for check in $(checks); do \
@@ -77,6 +80,10 @@ $(stamp)-dev: pyproject.toml $(bin)/python
 	@$(install) --extras dev
 	@rm -f $(VENV)/.dovetail-installed*
 	@touch $(stamp) $@
+
+$(stamp)-parity: $(stamp)-dev
+	@$(bin)/python tools/install.py --extras dev,parity --constraint locks/parity.txt
+	@touch $@
 
 # Where an environment's Python has gone away, what is left of it is cleared first.
 $(bin)/python:

@@ -23,6 +23,7 @@ import numpy as np
 from dovetail.kernels import prefer
 from dovetail.kernels.attention import Causal, attention
 from dovetail.kernels.cross_entropy import cross_entropy
+from dovetail.kernels.grouped_matmul import grouped_matmul
 
 Case = tuple[Callable[..., Any], tuple[jax.Array, ...]]
 
@@ -33,6 +34,7 @@ def main() -> None:
     cases: dict[str, tuple[str, str, Case]] = {
         "attention": ("reference", "blockwise", _attention(arguments)),
         "cross_entropy": ("reference", "chunked", _cross_entropy(arguments)),
+        "grouped_matmul": ("reference", "blocked", _grouped_matmul(arguments)),
     }
     figures: dict[str, Any] = {}
     for op, (plain, fast, case) in cases.items():
@@ -86,6 +88,21 @@ def _cross_entropy(arguments: argparse.Namespace) -> Case:
     return step, (x, weight, targets, weights)
 
 
+def _grouped_matmul(arguments: argparse.Namespace) -> Case:
+    rows, groups = arguments.batch * arguments.sequence, arguments.groups
+    x = _random(0, rows, arguments.width)
+    weight = 0.05 * _random(1, groups, arguments.width, arguments.hidden)
+    # Uneven, as routers are: the group of each row is drawn, with some likelier than others.
+    chosen = jax.random.categorical(jax.random.key(3), _random(2, groups), shape=(rows,))
+    group_sizes = jnp.bincount(chosen, length=groups)
+
+    def step(x: jax.Array, weight: jax.Array, group_sizes: jax.Array) -> Any:
+        result, pull = jax.vjp(partial(grouped_matmul, group_sizes_X=group_sizes), x, weight)
+        return result, pull(result)
+
+    return step, (x, weight, group_sizes)
+
+
 def _compare(op: str, plain: str, fast: str, case: Case, rounds: int) -> dict[str, Any]:
     """Times two implementations in turns, and prints a line for each."""
     step, inputs = case
@@ -128,6 +145,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--head-width", type=int, default=64)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--vocab", type=int, default=32000)
+    parser.add_argument("--hidden", type=int, default=1024)
+    parser.add_argument("--groups", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=9)
     return parser.parse_args()
 

@@ -95,11 +95,15 @@ def _params(arguments: argparse.Namespace) -> int:
     from dovetail.module import parameter_specs
 
     model = choose(arguments).config.build().model
-    sizes = {path: spec.size for path, spec in parameter_specs(model).items()}
-    tree = _by_module(sizes)
+    specs = parameter_specs(model)
+    total = sum(spec.size for spec in specs.values())
+    active = sum(spec.active_size for spec in specs.values())
+    tree = _by_module({path: spec.size for path, spec in specs.items()})
     if arguments.json:
-        print_json({"total": sum(sizes.values()), "by_module": tree})
+        print_json({"total": total, "active": active, "by_module": tree})
         return 0
+    if active != total:
+        print(f"{count(active):>8}  active for each token, of:")
     for path, number in tree.items():
         depth = path.count("/") + 1 if path else 0
         print(f"{count(number):>8}  {'  ' * depth}{path.rpartition('/')[2] or 'total'}")

@@ -47,15 +47,21 @@ def experiment(name: str, about: str, tiny: Maker) -> Callable[[Maker], Maker]:
     """Registers an experiment under a name, with a tiny form for tests."""
 
     def register(make: Maker) -> Maker:
-        if name in _experiments and _experiments[name].make.__module__ != make.__module__:
+        before = _experiments.get(name)
+        if before is not None and _module(before.make) != _module(make):
             raise ConfigError(
-                f"The experiment {name!r} is defined in {_experiments[name].make.__module__} and "
-                f"again in {make.__module__}. Rename one."
+                f"The experiment {name!r} is defined in {_module(before.make)} and again in "
+                f"{_module(make)}. Rename one."
             )
         _experiments[name] = Experiment(name, about, make, tiny)
         return make
 
     return register
+
+
+def _module(make: Maker) -> str:
+    """Names the file that an experiment is from, also where it is made of a function by partial."""
+    return str(getattr(make, "func", make).__module__)
 
 
 def experiments() -> dict[str, Experiment]:

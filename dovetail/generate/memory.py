@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from dovetail.config import Config, ConfigError, replace, select, visit
 from dovetail.kernels.attention import Mask
-from dovetail.layers import ContiguousMemory, NoMemory
+from dovetail.layers import ContiguousMemory, DecodesOtherwise, NoMemory
 
 C = TypeVar("C", bound=Config[Any])
 
@@ -14,7 +14,8 @@ C = TypeVar("C", bound=Config[Any])
 def with_memory(model: C, length: int, memory: Config[Any] | None = None) -> C:
     """Returns the config of the same model, decoding: every `NoMemory` becomes a memory.
 
-    No memory has parameters, so the trained ones fit as they are.
+    Parts that decode in another form than they train in (`DecodesOtherwise`) are swapped for it.
+    No memory has parameters, and no such form has others, so the trained ones fit as they are.
 
     Args:
         model: the config that was trained; it is not changed.
@@ -31,7 +32,15 @@ def with_memory(model: C, length: int, memory: Config[Any] | None = None) -> C:
         )
     _check_masks(model)
     memory = ContiguousMemory.Config() if memory is None else memory
-    return replace(model, NoMemory, memory.clone(length=length))
+    return _in_decoding_form(replace(model, NoMemory, memory.clone(length=length)))
+
+
+def _in_decoding_form(model: C) -> C:
+    """Swaps every part whose config names another form for decoding."""
+    kinds = {type(found) for _, found in visit(model) if isinstance(found, DecodesOtherwise)}
+    for kind in sorted(kinds, key=lambda kind: kind.__qualname__):
+        model = replace(model, kind, lambda found: found.for_decoding())
+    return model
 
 
 def _check_masks(model: Config[Any]) -> None:

@@ -4,7 +4,7 @@ Import an op from its own folder (`from dovetail.kernels.attention import attent
 leads to what is common to all: which implementation was chosen, and how to steer the choice.
 """
 
-from dovetail.kernels import attention, cross_entropy
+from dovetail.kernels import attention, cross_entropy, grouped_matmul
 from dovetail.kernels.registry import (
     Choice,
     Implementation,
@@ -31,6 +31,7 @@ __all__ = [
     "cross_entropy",
     "current_platform",
     "forget_choices",
+    "grouped_matmul",
     "prefer",
     "references",
     "strict",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import jax
 
 from dovetail.config import REQUIRED, ConfigError, ConfigOf, config_for
-from dovetail.kernels.attention import Causal, Mask, attention
+from dovetail.kernels.attention import Causal, Mask, ScoreMap, attention
 from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import Places, PositionEncoding, TokenMap
 from dovetail.layers.linear import Linear
-from dovetail.layers.memory import KeyValueMemory, NoMemory
+from dovetail.layers.memory import KeyValueMemory, NoMemory, require_causal
 from dovetail.layers.rotary import RotaryEmbedding
+from dovetail.layers.sinks import NoSinks, Sinks
 from dovetail.module import Module
 from dovetail.parallel import constrain, tag
 
@@ -22,7 +23,8 @@ class Attention(Module):
         """The width is set by the parent.
 
         Fewer key-value heads than heads share keys among heads; None means as many. The head width
-        is the width divided by the heads, unless it is given.
+        is the width divided by the heads, unless it is given. A score map bounds what goes into
+        the softmax, such as `config_for(SoftCap, cap=50.0)`.
         """
 
         width: int = REQUIRED
@@ -37,6 +39,8 @@ class Attention(Module):
         mask: ConfigOf[Mask] = config_for(Causal)
         memory: ConfigOf[KeyValueMemory] = NoMemory.Config()
         scale: float | None = None
+        score_map: ConfigOf[ScoreMap] | None = None
+        sinks: ConfigOf[Sinks] = NoSinks.Config()
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -50,6 +54,8 @@ class Attention(Module):
                 f"shared evenly by {self.num_heads} heads. Choose a divisor of {self.num_heads}."
             )
         self.scale, self.mask = config.scale, config.mask.build()
+        self.score_map = None if config.score_map is None else config.score_map.build()
+        self.sinks = config.sinks.clone(num_heads=self.num_heads).build()
         self._build_projections(config)
         self.positions = config.positions.clone(head_width=self.head_width).build()
         self.memory = config.memory.build()
@@ -73,8 +79,7 @@ class Attention(Module):
         value_BSKD = self._heads(tag(self.value(x_BSE), "attention_value"), "kv_heads")
         query_BSHD, key_BSKD = self.positions(query_BSHD, key_BSKD, places.positions_BS)
         seen = self.memory(key_BSKD, value_BSKD, places)
-        if not seen.aligned and not self.mask.causal:
-            raise self._needs_causal_mask()
+        require_causal(self.mask, seen, self.config)
         mixed_BSHD = attention(
             query_BSHD,
             seen.key_BTKD,
@@ -86,14 +91,10 @@ class Attention(Module):
             key_segments_BT=seen.places_BT.segments_BS,
             aligned=seen.aligned,
             scale=self.scale,
+            score_map=self.score_map,
+            sinks_H=self.sinks(),
         )
         return self.output(mixed_BSHD.reshape(*x_BSE.shape[:2], -1))
-
-    def _needs_causal_mask(self) -> ConfigError:
-        return ConfigError(
-            f"{self.config.locate('mask')}: {self.mask} lets tokens see later ones, which a memory "
-            "does not hold yet. Decode with a causal mask, or without a memory, all at once."
-        )
 
     def _heads(self, x: jax.Array, axis: str) -> jax.Array:
         x_BSHD = x.reshape(*x.shape[:2], -1, self.head_width)

@@ -6,6 +6,7 @@ import jax
 
 from dovetail.config import REQUIRED, ConfigOf
 from dovetail.layers.embedding import Embedding
+from dovetail.layers.input_positions import InputPositions, NoInputPositions
 from dovetail.layers.interfaces import Layer, Places, TokenMap, Vocabulary
 from dovetail.layers.norms import RMSNorm
 from dovetail.layers.stack import Stack
@@ -14,7 +15,7 @@ from dovetail.parallel import constrain
 
 
 class Decoder(Module):
-    """Embedding, stack and norm."""
+    """Embedding, positions, stack and norm."""
 
     class Config(Module.Config["Decoder"]):
         """Vocabulary and width are set by the parent."""
@@ -22,6 +23,7 @@ class Decoder(Module):
         vocab_size: int = REQUIRED
         width: int = REQUIRED
         embedding: ConfigOf[Vocabulary] = Embedding.Config()
+        positions: ConfigOf[InputPositions] = NoInputPositions.Config()
         stack: ConfigOf[Layer] = Stack.Config()
         norm: ConfigOf[TokenMap] = RMSNorm.Config()
 
@@ -30,10 +32,12 @@ class Decoder(Module):
         self.embedding = config.embedding.clone(
             vocab_size=config.vocab_size, width=config.width
         ).build()
+        self.positions = config.positions.clone(width=config.width).build()
         self.stack = config.stack.clone(width=config.width).build()
         self.norm = config.norm.clone(width=config.width).build()
 
     def __call__(self, tokens_BS: jax.Array, places: Places) -> jax.Array:
         """Maps tokens [B, S] to vectors [B, S, E]."""
-        x_BSE = constrain(self.embedding(tokens_BS), "batch", "sequence", "embed")
+        x_BSE = self.positions(self.embedding(tokens_BS), places)
+        x_BSE = constrain(x_BSE, "batch", "sequence", "embed")
         return self.norm(self.stack(x_BSE, places))

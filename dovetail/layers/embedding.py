@@ -42,3 +42,22 @@ class Embedding(Module):
     def scores(self, x_BSE: jax.Array) -> jax.Array:
         """Scores every token of the vocabulary, in float32: [..., E] to [..., V]."""
         return jnp.matmul(x_BSE, self.weight.T, preferred_element_type=jnp.float32)
+
+
+class ScaledEmbedding(Embedding):
+    """An embedding that multiplies what it looks up, and not what it scores (Gemma)."""
+
+    class Config(Embedding.Config):
+        """The factor; None means the root of the width."""
+
+        factor: float | None = None
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.factor = config.width**0.5 if config.factor is None else config.factor
+
+    def __call__(self, tokens_BS: jax.Array) -> jax.Array:
+        """Looks tokens up and scales them."""
+        x_BSE = super().__call__(tokens_BS)
+        # Rounded to the type of the vectors first, as those who trained such models did.
+        return x_BSE * jnp.asarray(self.factor, x_BSE.dtype)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigOf, register_function
 from dovetail.layers.checks import require_positive
@@ -45,7 +46,65 @@ class FeedForward(Module):
 
     def __call__(self, x_BSE: jax.Array) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""
-        hidden_BSF = self.activation(tag(self.gate(x_BSE), "feed_forward_gate"))
-        hidden_BSF = hidden_BSF * tag(self.up(x_BSE), "feed_forward_up")
+        gate_BSF = tag(self.gate(x_BSE), "feed_forward_gate")
+        hidden_BSF = self._gated(gate_BSF, tag(self.up(x_BSE), "feed_forward_up"))
         hidden_BSF = constrain(hidden_BSF, "batch", "sequence", "mlp")
         return tag(self.down(hidden_BSF), "feed_forward_output")
+
+    def _gated(self, gate_BSF: jax.Array, up_BSF: jax.Array) -> jax.Array:
+        return self.activation(gate_BSF) * up_BSF
+
+
+class ClampedFeedForward(FeedForward):
+    """Gated feed-forward with bounded inputs: gate * sigmoid(alpha * gate) * (up + 1) (gpt-oss)."""
+
+    class Config(FeedForward.Config):
+        """The bound of gate (from above) and up (from both sides), and the sigmoid's steepness."""
+
+        limit: float = 7.0
+        alpha: float = 1.702
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.limit, self.alpha = config.limit, config.alpha
+
+    def _gated(self, gate_BSF: jax.Array, up_BSF: jax.Array) -> jax.Array:
+        gate_BSF = jnp.minimum(gate_BSF, self.limit)
+        up_BSF = jnp.clip(up_BSF, -self.limit, self.limit)
+        return gate_BSF * jax.nn.sigmoid(self.alpha * gate_BSF) * (up_BSF + 1)
+
+
+class PlainFeedForward(Module):
+    """Feed-forward without a gate: down(activation(up(x)))."""
+
+    class Config(Module.Config["PlainFeedForward"]):
+        """The width is set by the parent, the hidden width by the model."""
+
+        width: int = REQUIRED
+        hidden: int = REQUIRED
+        activation: Callable[..., Any] = jax.nn.gelu
+        up: ConfigOf[TokenMap] = Linear.Config()
+        down: ConfigOf[TokenMap] = Linear.Config()
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        require_positive(config, "width", "hidden")
+        self.activation = config.activation
+        self.up = config.up.clone(
+            in_features=config.width, in_axis="embed", out_features=config.hidden, out_axis="mlp"
+        ).build()
+        self.down = config.down.clone(
+            in_features=config.hidden, in_axis="mlp", out_features=config.width, out_axis="embed"
+        ).build()
+
+    def __call__(self, x_BSE: jax.Array) -> jax.Array:
+        """Maps [B, S, E] to [B, S, E]."""
+        hidden_BSF = self.activation(tag(self.up(x_BSE), "feed_forward_up"))
+        hidden_BSF = constrain(hidden_BSF, "batch", "sequence", "mlp")
+        return tag(self.down(hidden_BSF), "feed_forward_output")
+
+
+@register_function
+def exact_gelu(x: jax.Array) -> jax.Array:
+    """GELU by the error function, which `jax.nn.gelu` replaces by a formula unless told."""
+    return jax.nn.gelu(x, approximate=False)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
+
+from dovetail.config import Config
 
 # Shape letters, here and in every file of this room:
 # B batch, S sequence (queries), T sequence (keys), E embed, H heads, K key-value heads, D head
@@ -26,6 +28,19 @@ class TokenMap(Protocol):
 
     def __call__(self, x: jax.Array, /) -> jax.Array:
         """Maps [..., in] to [..., out]."""
+        ...
+
+
+@runtime_checkable
+class DecodesOtherwise(Protocol):
+    """A config of a part whose output depends, by design, on tokens that decoding does not have.
+
+    Such a part (a dispatch that drops what exceeds a capacity) names the form that decodes, with
+    the same parameters; whoever makes a model decode swaps it in.
+    """
+
+    def for_decoding(self) -> Config[Any]:
+        """Returns the config that stands in its place when tokens come one by one."""
         ...
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import REQUIRED
+from dovetail.config import REQUIRED, Config, ConfigError
+from dovetail.kernels.attention import Mask
 from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import Places
 from dovetail.module import Module
@@ -32,6 +33,15 @@ class KeyValueMemory(Protocol):
     def __call__(self, key_BSKD: jax.Array, value_BSKD: jax.Array, places: Places, /) -> Remembered:
         """Returns the remembered keys and values, the new ones among them."""
         ...
+
+
+def require_causal(mask: Mask, seen: Remembered, config: Config[Any]) -> None:
+    """Raises where a mask shows tokens that a memory does not hold yet."""
+    if not seen.aligned and not mask.causal:
+        raise ConfigError(
+            f"{config.locate('mask')}: {mask} lets tokens see later ones, which a memory does not "
+            "hold yet. Decode with a causal mask, or without a memory, all at once."
+        )
 
 
 class NoMemory(Module):

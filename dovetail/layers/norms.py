@@ -1,4 +1,4 @@
-"""Norms: RMSNorm and LayerNorm. Statistics are taken in float32, whatever comes in."""
+"""Norms: RMSNorm, the same with an offset, and LayerNorm. Statistics are taken in float32."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ class RMSNorm(Module):
     """Divides by the root mean square (https://arxiv.org/abs/1910.07467)."""
 
     class Config(Module.Config["RMSNorm"]):
-        """The width is set by the parent."""
+        """The width and its logical axis are set by the parent."""
 
         width: int = REQUIRED
+        axis: str | None = "embed"
         epsilon: float = 1e-6
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.epsilon = config.epsilon
         self.scale = parameter(
-            (config.width,), ("embed",), Constant.Config(value=1.0), decays=False
+            (config.width,), (config.axis,), Constant.Config(value=1.0), decays=False
         )
 
     def __call__(self, x_BSE: jax.Array) -> jax.Array:
@@ -32,13 +33,36 @@ class RMSNorm(Module):
         return (x * inverse).astype(x_BSE.dtype) * self.scale.astype(x_BSE.dtype)
 
 
+class OffsetRMSNorm(Module):
+    """RMSNorm whose parameter is the scale's distance from 1, so that decay pulls to 1 (Gemma)."""
+
+    class Config(Module.Config["OffsetRMSNorm"]):
+        """The width and its logical axis are set by the parent."""
+
+        width: int = REQUIRED
+        axis: str | None = "embed"
+        epsilon: float = 1e-6
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.epsilon = config.epsilon
+        self.scale = parameter((config.width,), (config.axis,), Constant.Config(), decays=False)
+
+    def __call__(self, x_BSE: jax.Array) -> jax.Array:
+        """Keeps the shape and type; scaled in float32."""
+        x = x_BSE.astype(jnp.float32)
+        inverse = jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.epsilon)
+        return (x * inverse * (1.0 + self.scale.astype(jnp.float32))).astype(x_BSE.dtype)
+
+
 class LayerNorm(Module):
     """Centres and divides by the standard deviation (https://arxiv.org/abs/1607.06450)."""
 
     class Config(Module.Config["LayerNorm"]):
-        """The width is set by the parent."""
+        """The width and its logical axis are set by the parent."""
 
         width: int = REQUIRED
+        axis: str | None = "embed"
         epsilon: float = 1e-5
         bias: bool = True
 
@@ -46,10 +70,10 @@ class LayerNorm(Module):
         super().__init__(config)
         self.epsilon, self.has_bias = config.epsilon, config.bias
         self.scale = parameter(
-            (config.width,), ("embed",), Constant.Config(value=1.0), decays=False
+            (config.width,), (config.axis,), Constant.Config(value=1.0), decays=False
         )
         if config.bias:
-            self.bias = parameter((config.width,), ("embed",), Constant.Config(), decays=False)
+            self.bias = parameter((config.width,), (config.axis,), Constant.Config(), decays=False)
 
     def __call__(self, x_BSE: jax.Array) -> jax.Array:
         """Keeps the shape and type."""

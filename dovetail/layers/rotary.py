@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dovetail.config import REQUIRED, ConfigError
+from dovetail.config import REQUIRED, ConfigError, ConfigOf
+from dovetail.layers.rotary_scaling import FrequencyScaling, NoScaling
 from dovetail.module import Module
 
 
@@ -32,37 +33,61 @@ class RotaryEmbedding(Module):
     """
 
     class Config(Module.Config["RotaryEmbedding"]):
-        """The head width is set by the parent."""
+        """The head width is set by the parent; only its first `fraction` is rotated.
+
+        A scaling stretches the frequencies, for sequences longer than those of pre-training.
+        """
 
         head_width: int = REQUIRED
         base: float = 10_000.0
+        fraction: float = 1.0
+        scaling: ConfigOf[FrequencyScaling] = NoScaling.Config()
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        if config.head_width % 2:
+        self.base, self.scaling = config.base, config.scaling.build()
+        self.width = int(config.head_width * config.fraction)
+        if self.width % 2 or not 0 < self.width <= config.head_width:
+            rotated = "" if config.fraction == 1 else f", of which {config.fraction} are rotated"
             raise ConfigError(
                 f"{config.locate('head_width')}: rotary embedding rotates pairs of features, so it "
-                f"needs an even head width, got {config.head_width}. Set the "
+                f"needs an even head width, got {config.head_width}{rotated}. Set the "
                 "attention's head_width, or choose another number of heads."
             )
-        self.head_width, self.base = config.head_width, config.base
-
-    def frequencies(self) -> jax.Array:
-        """Returns the angle per position of each pair; scalings override this."""
-        # In double precision, because an error grows with the position that it is multiplied by.
-        exponents = np.arange(0, self.head_width, 2, dtype=np.float64) / self.head_width
-        return jnp.asarray(self.base**-exponents, jnp.float32)
 
     def __call__(
         self, query_BSHD: jax.Array, key_BSKD: jax.Array, positions_BS: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Rotates both by the angles of their positions."""
-        angles_BSD = positions_BS[..., None].astype(jnp.float32) * self.frequencies()
-        cosine, sine = jnp.cos(angles_BSD)[:, :, None, :], jnp.sin(angles_BSD)[:, :, None, :]
-        return _rotate(query_BSHD, cosine, sine), _rotate(key_BSKD, cosine, sine)
+        # In double precision, because an error grows with the position it is multiplied by.
+        exponents = np.arange(0, self.width, 2, dtype=np.float64) / self.width
+        frequencies = self.scaling.scaled(self.base**-exponents, self.base)
+        angles_BSD = positions_BS[..., None].astype(jnp.float32) * frequencies.astype(np.float32)
+        cosine = jnp.cos(angles_BSD)[:, :, None, :] * self.scaling.magnitude
+        sine = jnp.sin(angles_BSD)[:, :, None, :] * self.scaling.magnitude
+        return self._turned(query_BSHD, cosine, sine), self._turned(key_BSKD, cosine, sine)
+
+    def _turned(self, x_BSHD: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
+        turned = self._rotate(x_BSHD[..., : self.width].astype(jnp.float32), cosine, sine)
+        turned = turned.astype(x_BSHD.dtype)
+        if self.width == x_BSHD.shape[-1]:
+            return turned
+        return jnp.concatenate([turned, x_BSHD[..., self.width :]], axis=-1)
+
+    def _rotate(self, x_BSHD: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
+        first, second = jnp.split(x_BSHD, 2, axis=-1)
+        rotated = [first * cosine - second * sine, second * cosine + first * sine]
+        return jnp.concatenate(rotated, axis=-1)
 
 
-def _rotate(x_BSHD: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
-    first, second = jnp.split(x_BSHD.astype(jnp.float32), 2, axis=-1)
-    rotated = [first * cosine - second * sine, second * cosine + first * sine]
-    return jnp.concatenate(rotated, axis=-1).astype(x_BSHD.dtype)
+class InterleavedRotaryEmbedding(RotaryEmbedding):
+    """RoPE that pairs feature 2i with feature 2i + 1, as in the paper and in DeepSeek's models."""
+
+    class Config(RotaryEmbedding.Config):
+        """As that of RotaryEmbedding."""
+
+    def _rotate(self, x_BSHD: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
+        # The result is left in the order of halves: queries and keys agree on it, and only their
+        # products are looked at.
+        halves = jnp.concatenate([x_BSHD[..., ::2], x_BSHD[..., 1::2]], axis=-1)
+        return super()._rotate(halves, cosine, sine)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
-from dovetail.config import REQUIRED, ConfigError, ConfigOf, incidental
+from dovetail.config import REQUIRED, Config, ConfigError, ConfigOf, incidental
 from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import Layer, Places
 from dovetail.layers.transformer import TransformerBlock
@@ -69,3 +70,31 @@ class Pattern(Module):
         for layer in self.layers:
             x_BSE = layer(x_BSE, places)
         return x_BSE
+
+
+def arrange(layers: Sequence[Config[Any]]) -> Config[Any]:
+    """Returns the stack that applies these layers in order, with a loop over whatever repeats.
+
+    Equal layers become one `Stack`; alternating ones a stack of a `Pattern`; what changes on the
+    way (three dense layers, then experts) a pattern of stacks.
+    """
+    groups: list[Stack.Config] = []
+    rest = list(layers)
+    while rest:
+        period = max(range(1, len(rest) + 1), key=lambda size: (_repeats(rest, size)[1], -size))
+        count, covered = _repeats(rest, period)
+        layer = rest[0] if period == 1 else Pattern.Config(layers=tuple(rest[:period]))
+        groups.append(Stack.Config(num_layers=count, layer=layer))
+        rest = rest[covered:]
+    return groups[0] if len(groups) == 1 else Pattern.Config(layers=tuple(groups))
+
+
+def _repeats(layers: list[Any], period: int) -> tuple[int, int]:
+    """Returns how often the first `period` layers come in a row, and how many that makes.
+
+    What comes once makes none, unless it is a single layer: it would be no loop.
+    """
+    count = 1
+    while layers[count * period : (count + 1) * period] == layers[:period]:
+        count += 1
+    return count, count * period if count > 1 or period == 1 else 0

@@ -7,15 +7,22 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.cross_entropy import cross_entropy
+from dovetail.kernels.cross_entropy import ScoreMap, cross_entropy
 from dovetail.module import Batch, Mean, Module
 
 
 class TokenLoss(Protocol):
     """Adds the loss of a batch, given the decoder's vectors and the table of the vocabulary."""
 
-    def __call__(self, x_BSE: jax.Array, weight_VE: jax.Array, batch: Batch, /) -> None:
-        """Adds losses and summaries."""
+    def __call__(
+        self,
+        x_BSE: jax.Array,
+        weight_VE: jax.Array,
+        batch: Batch,
+        logit_map: ScoreMap | None = None,
+        /,
+    ) -> None:
+        """Adds losses and summaries. A logit map is applied to every score."""
         ...
 
 
@@ -31,10 +38,23 @@ class NextTokenLoss(Module):
         super().__init__(config)
         self.z_loss = config.z_loss
 
-    def __call__(self, x_BSE: jax.Array, weight_VE: jax.Array, batch: Batch) -> None:
+    def __call__(
+        self,
+        x_BSE: jax.Array,
+        weight_VE: jax.Array,
+        batch: Batch,
+        logit_map: ScoreMap | None = None,
+    ) -> None:
         """Adds the loss, and bits per byte where the input says how many bytes a target has."""
         weights_BS = batch.loss_weights
-        result = cross_entropy(x_BSE, weight_VE, batch.targets, weights_BS, z_loss=self.z_loss)
+        result = cross_entropy(
+            x_BSE,
+            weight_VE,
+            batch.targets,
+            weights_BS,
+            z_loss=self.z_loss,
+            logit_map=logit_map,
+        )
         self.add_loss("next_token", result.loss_sum, weights_BS.sum())
         bytes_BS = batch.extras.get("target_bytes")
         if bytes_BS is not None:

@@ -1,7 +1,8 @@
 """Model families: functions that compose configs of the layer library.
 
-A family is a file with a function from sizes to a config. It has a class of its own only where its
-mathematics is new, and then that is a layer.
+A family is a file: how its config.json reads as a config and back, and which of its tensors is
+which parameter. It has a class of its own only where its mathematics is new, and then that is a
+layer.
 """
 
 from dovetail.models.causal_lm import CausalLM, TokenDecoder

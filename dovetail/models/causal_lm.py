@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigOf
+from dovetail.kernels.attention import ScoreMap
 from dovetail.layers import Decoder, NextTokenLoss, Places, TokenLoss, Vocabulary
 from dovetail.layers.checks import require_positive
 from dovetail.module import Batch, Module, Shared
@@ -25,12 +26,16 @@ class CausalLM(Module):
     """A language model: decoder, head and loss."""
 
     class Config(Module.Config["CausalLM"]):
-        """Vocabulary and width are what decoder and head share; the head is tied unless swapped."""
+        """Vocabulary and width are what decoder and head share; the head is tied unless swapped.
+
+        A logit map bounds the scores, such as `config_for(SoftCap, cap=30.0)`.
+        """
 
         vocab_size: int = REQUIRED
         width: int = REQUIRED
         decoder: ConfigOf[TokenDecoder] = Decoder.Config()
         head: ConfigOf[Vocabulary] = Shared.Config(path="decoder/embedding")
+        logit_map: ConfigOf[ScoreMap] | None = None
         loss: ConfigOf[TokenLoss] = NextTokenLoss.Config()
 
     def __init__(self, config: Config) -> None:
@@ -40,19 +45,24 @@ class CausalLM(Module):
         self.vocab_size = config.vocab_size
         self.decoder = config.decoder.clone(**sizes).build()
         self.head = config.head.clone(**sizes).build()
+        self.logit_map = None if config.logit_map is None else config.logit_map.build()
         self.loss = config.loss.build()
 
     def __call__(self, batch: Batch) -> None:
         """Adds the loss of a batch."""
         x_BSE = self.decoder(batch.tokens, Places(batch.positions, batch.segment_ids))
-        self.loss(x_BSE, self.head.weight, batch)
+        self.loss(x_BSE, self.head.weight, batch, self.logit_map)
 
     def logits(self, tokens_BS: jax.Array, places: Places, last_B: jax.Array) -> jax.Array:
         """Returns the scores [B, V] of the token that follows index `last_B` of each row."""
         x_BSE = self.decoder(tokens_BS, places)
         x_B1E = jnp.take_along_axis(x_BSE, last_B[:, None, None], axis=1)
-        return self.head.scores(x_B1E)[:, 0]
+        return self._scores(x_B1E)[:, 0]
 
     def all_logits(self, tokens_BS: jax.Array, places: Places) -> jax.Array:
         """Returns the scores [B, S, V] of every next token; for tests and small models."""
-        return self.head.scores(self.decoder(tokens_BS, places))
+        return self._scores(self.decoder(tokens_BS, places))
+
+    def _scores(self, x_BSE: jax.Array) -> jax.Array:
+        scores_BSV = self.head.scores(x_BSE)
+        return scores_BSV if self.logit_map is None else self.logit_map(scores_BSV)

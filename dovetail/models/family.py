@@ -6,6 +6,8 @@ without knowing which. Defining one and registering it is all that a new family 
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -60,13 +62,16 @@ def register_family(family: Family) -> Family:
 
 
 def families() -> dict[str, Family]:
-    """Returns all families by name."""
+    """Returns all families by name: those of this room's files, and what others registered."""
+    room = importlib.import_module("dovetail.models")
+    for module in pkgutil.iter_modules(room.__path__):
+        importlib.import_module(f"dovetail.models.{module.name}")
     return dict(sorted(_families.items()))
 
 
 def find_family(model_type: str) -> Family:
     """Returns the family of a `model_type`; an unknown one is an error that names the nearest."""
-    by_type = {family.model_type: family for family in _families.values()}
+    by_type = {family.model_type: family for family in families().values()}
     if model_type not in by_type:
         raise ConfigError(
             f"model_type: there is no family for {model_type!r}. "

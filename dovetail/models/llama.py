@@ -1,4 +1,4 @@
-"""Llama-style models: pre-norm, rotary positions, gated feed-forward, no biases.
+"""Llama and models that share its form: pre-norm, rotary positions, gated feed-forward, no biases.
 
 First values: linear maps have variance 1 / fan-in, tables a standard deviation of 0.02. The scores
 of a new model then have a variance of about 0.0004 x width, and its loss lies about half of that
@@ -8,9 +8,28 @@ that is wanted, set `weight_init` on `attention.output` and `feed_forward.down`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from dovetail.config import REQUIRED
 from dovetail.layers import Attention, Decoder, Embedding, FeedForward, Stack, TransformerBlock
 from dovetail.models.causal_lm import CausalLM
+from dovetail.models.compose import (
+    attention,
+    feed_forward,
+    language_model,
+    llama_to_hf,
+    pre_norm_block,
+)
+from dovetail.models.family import Family, register_family
+from dovetail.models.hub import (
+    ATTENTION,
+    FEED_FORWARD,
+    PRE_NORMS,
+    TABLES,
+    HubConfig,
+    layers_of,
+)
 
 
 def llama(
@@ -33,3 +52,62 @@ def llama(
         vocab_size=vocab_size, width=width, decoder=Decoder.Config(stack=stack)
     )
     return config if tied else config.set(head=Embedding.Config())
+
+
+def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
+    """Reads the config.json of Llama 2, 3 and 3.1."""
+    hub = HubConfig(values)
+    bias = hub.get("attention_bias", False)
+    mixer = attention(hub, inward_bias=bias, output_bias=bias)
+    block = pre_norm_block(hub, mixer, feed_forward(hub))
+    return language_model(hub, [block] * hub["num_hidden_layers"])
+
+
+def to_hf(config: CausalLM.Config) -> dict[str, Any]:
+    """Writes a config.json."""
+    block = layers_of(config.decoder.stack)[0]
+    written = llama_to_hf(config)
+    return written | {
+        "attention_bias": block.attention.query.bias,
+        "mlp_bias": block.feed_forward.gate.bias,
+    }
+
+
+def tiny() -> dict[str, Any]:
+    """Grouped heads, an own head width, biases, scaled positions, an untied head."""
+    return {
+        "vocab_size": 96,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 64,
+        "rope_theta": 500.0,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16,
+        },
+        "tie_word_embeddings": False,
+    }
+
+
+FAMILY = register_family(
+    Family(
+        name="llama",
+        model_type="llama",
+        architecture="LlamaForCausalLM",
+        from_hf=from_hf,
+        to_hf=to_hf,
+        weights=(*TABLES, *ATTENTION, *FEED_FORWARD, *PRE_NORMS),
+        ignored=("*.rotary_emb.inv_freq",),
+        tiny=tiny,
+    )
+)

@@ -8,6 +8,7 @@ from dovetail.module.batch import (
     sequence_batch_spec,
 )
 from dovetail.module.functional import Outputs, functional, initialize, initialize_variables
+from dovetail.module.grouped import Grouped, GroupedError, Product, grouped
 from dovetail.module.initializers import Constant, FanScaled, Initializer, Normal
 from dovetail.module.mapping import (
     Interleave,
@@ -39,6 +40,8 @@ __all__ = [
     "BatchSpec",
     "Constant",
     "FanScaled",
+    "Grouped",
+    "GroupedError",
     "HostBatch",
     "Initializer",
     "Interleave",
@@ -49,6 +52,7 @@ __all__ = [
     "Normal",
     "Outputs",
     "ParameterSpec",
+    "Product",
     "Shared",
     "SideOutputs",
     "Slot",
@@ -64,6 +68,7 @@ __all__ = [
     "cond",
     "fold_in_path",
     "functional",
+    "grouped",
     "initialize",
     "initialize_variables",
     "match_weights",

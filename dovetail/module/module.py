@@ -31,6 +31,7 @@ class Edge:
     transparent: bool = False
     count: int | None = None
     axis: str = ""
+    active: int | None = None
 
 
 class Module(Part):
@@ -43,7 +44,7 @@ class Module(Part):
         dtype: str | None = None
 
     _specs: dict[str, Spec]
-    _repeat: tuple[int | None, str] = (None, "")
+    _repeat: tuple[int | None, str, int | None] = (None, "", None)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Prepares the table of specs before any `__init__` assigns to it."""
@@ -183,17 +184,25 @@ class Module(Part):
         return frame
 
 
-def repeated(module: M, count: int, axis: str = "layers") -> M:
-    """Declares a repeated child: its parameters get a leading axis. Use with scan or vmap."""
+def repeated(module: M, count: int, axis: str = "layers", *, active: int | None = None) -> M:
+    """Declares a repeated child: its parameters get a leading axis. Use with scan, vmap or grouped.
+
+    Args:
+        module: the child.
+        count: how many copies.
+        axis: the logical name of the leading axis.
+        active: how many of the copies one token goes through, where it is not all of them (experts
+            among which a router chooses).
+    """
     if count < 1:
         raise ConfigError(f"A child is repeated at least once, got {count}.")
-    if module._repeat != (None, ""):
+    if module._repeat[0] is not None:
         raise ConfigError(
             f"This {type(module).__name__} is repeated already. To repeat a group, repeat the "
             "module that holds it."
         )
     # Not by assignment, which is for children and specs.
-    object.__setattr__(module, "_repeat", (count, axis))
+    object.__setattr__(module, "_repeat", (count, axis, active))
     return module
 
 

@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import math
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, Self, cast
 
 import jax
@@ -34,6 +35,7 @@ class Spec:
         stacked: how many leading axes repeat the same array over layers or experts.
         depths: for each stacked axis, after how many pieces of the path its index belongs.
         keeps_dtype: whether computing in a lower precision leaves it alone.
+        active_share: the share of it that one token uses; less than 1 for experts.
     """
 
     shape: tuple[int, ...]
@@ -45,6 +47,7 @@ class Spec:
     stacked: int = 0
     depths: tuple[int, ...] = field(default=())
     keeps_dtype: bool = False
+    active_share: Fraction = Fraction(1)
 
     def __post_init__(self) -> None:
         """Checks that every axis has a name, and that the fans are axes of one layer's array."""
@@ -67,6 +70,11 @@ class Spec:
         return math.prod(self.shape)
 
     @property
+    def active_size(self) -> int:
+        """The number of elements that one token uses."""
+        return int(self.size * self.active_share)
+
+    @property
     def layer_shape(self) -> tuple[int, ...]:
         """The shape of one layer's array."""
         return self.shape[self.stacked :]
@@ -76,14 +84,19 @@ class Spec:
         """Whether one layer's array is a matrix that a product uses."""
         return bool(self.fan_in and self.fan_out)
 
-    def stack(self, count: int, axis: str, depth: int) -> Self:
-        """Returns the spec of `count` such arrays, stacked along a new first axis."""
+    def stack(self, count: int, axis: str, depth: int, active: int | None = None) -> Self:
+        """Returns the spec of `count` such arrays, stacked along a new first axis.
+
+        `active` is how many of them one token uses; None means all.
+        """
+        share = Fraction(1) if active is None else Fraction(active, count)
         return replace(
             self,
             shape=(count, *self.shape),
             axes=(axis, *self.axes),
             stacked=self.stacked + 1,
             depths=(depth, *self.depths),
+            active_share=self.active_share * share,
         )
 
     def layer_paths(self, path: str) -> list[str]:

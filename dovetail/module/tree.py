@@ -20,12 +20,16 @@ S = TypeVar("S", bound=Spec)
 
 @dataclass(frozen=True)
 class Repeat:
-    """A repeated module: how often, under which logical axis, after how many pieces of the path."""
+    """A repeated module: how often, under which logical axis, after how many pieces of the path.
+
+    `active` is how many of the copies one token goes through; None means all.
+    """
 
     module: Module
     count: int
     axis: str
     depth: int
+    active: int | None = None
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ def _walk(node: Node) -> Iterator[Node]:
         repeats = node.repeats
         if edge.count is not None:
             depth = len(path.split("/")) if path else 0
-            repeats = (*repeats, Repeat(child, edge.count, edge.axis, depth))
+            repeats = (*repeats, Repeat(child, edge.count, edge.axis, depth, edge.active))
         yield from _walk(Node(child, path, place, repeats, _dtype(child, place) or node.dtype))
 
 
@@ -161,5 +165,5 @@ def _described(node: Node) -> str:
 
 def _stacked(spec: S, repeats: tuple[Repeat, ...]) -> S:
     for repeat in reversed(repeats):
-        spec = spec.stack(repeat.count, repeat.axis, repeat.depth)
+        spec = spec.stack(repeat.count, repeat.axis, repeat.depth, repeat.active)
     return spec

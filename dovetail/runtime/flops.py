@@ -28,6 +28,8 @@ def _count(jaxpr: Jaxpr) -> int:
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             total += _dot_flops(equation)
+        elif equation.primitive.name == "ragged_dot_general":
+            total += _ragged_dot_flops(equation)
         elif equation.primitive.name == "cond":
             total += max(_count(branch.jaxpr) for branch in equation.params["branches"])
         else:
@@ -44,6 +46,16 @@ def _dot_flops(equation: Any) -> int:
         * math.prod(equation.outvars[0].aval.shape)
         * math.prod(left[axis] for axis in contracting)
     )
+
+
+def _ragged_dot_flops(equation: Any) -> int:
+    """Counts each row once, with the one matrix of its group, however many groups there are."""
+    numbers = equation.params["ragged_dot_dimension_numbers"]
+    (contracting, _), _ = numbers.dot_dimension_numbers
+    left, result = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    if set(numbers.lhs_ragged_dimensions) <= set(contracting):
+        result = result[1:]  # a sum for each group, over the rows of the group alone
+    return 2 * math.prod(result) * math.prod(left[axis] for axis in contracting)
 
 
 def _inner(params: dict[str, Any]) -> Iterator[Jaxpr]:

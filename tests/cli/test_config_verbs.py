@@ -51,6 +51,19 @@ def test_params_adds_up(capsys):
     assert "embedding" in output(capsys, "config", "params", "tiny-lm")
 
 
+def test_params_tells_what_a_token_uses(capsys):
+    plain = json.loads(output(capsys, "config", "params", "tiny-lm", "--json"))
+    assert plain["active"] == plain["total"]
+    assert "active" not in output(capsys, "config", "params", "tiny-lm")
+    experts = ["config", "params", "tiny-lm", "--with", "moe:num_experts=8,top_k=2"]
+    mixed = json.loads(output(capsys, *experts, "--json"))
+    router = 4 * 128 * 8
+    one = 4 * 3 * 128 * 352  # the feed-forwards of all layers
+    assert mixed["total"] == plain["total"] + router + 7 * one
+    assert mixed["active"] == plain["total"] + router + one
+    assert "active for each token" in output(capsys, *experts)
+
+
 def test_doctor_tells_about_the_machine(capsys):
     facts = json.loads(output(capsys, "doctor", "--json"))
     assert facts["devices"]["platform"] == "cpu"

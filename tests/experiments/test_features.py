@@ -10,6 +10,7 @@ from dovetail.config import (
     REQUIRED,
     ConfigError,
     ConfigOf,
+    apply_modifier,
     config_for,
     from_text,
     identity,
@@ -20,7 +21,7 @@ from dovetail.config import (
 from dovetail.experiments import experiments
 from dovetail.layers import FeedForward, Linear, Places, RotaryEmbedding, TokenMap
 from dovetail.learner import Elementwise, Ema
-from dovetail.module import Constant, Module, functional, parameter
+from dovetail.module import Constant, Module, functional, parameter, parameter_specs
 from dovetail.parallel import MeshLayout
 from dovetail.runtime import abstract_state
 from dovetail.trainer import FromRun, Hooks
@@ -108,6 +109,19 @@ def test_a_feature_of_this_file_trains_in_every_experiment(name, feature, tmp_pa
     config.set(steps=2, writers={}, evaluators={}, mesh=MeshLayout.Config(data=-1, fsdp=1))
     outcome = FEATURES[feature](config).build().train(tmp_path)
     assert outcome.step == 2
+    assert np.isfinite([loss for _, loss in outcome.losses]).all()
+
+
+def test_experts_with_adapters_train(tmp_path):
+    """Two features that do not know of each other: every linear map of every expert is adapted."""
+    config = replace(
+        apply_modifier(experiments()["tiny-lm"].tiny(), "moe:num_experts=4,top_k=2"),
+        Linear,
+        Scaled.Config(),
+    )
+    trainer, _, outcome = trained(config, tmp_path)
+    adapter = parameter_specs(trainer.model)["decoder/stack/layer/feed_forward/gate/adapter"]
+    assert adapter.shape == (2, 4, 64)
     assert np.isfinite([loss for _, loss in outcome.losses]).all()
 
 

@@ -6,13 +6,19 @@ from dovetail.config import Config, config_for, replace
 from dovetail.kernels.attention import SlidingWindow
 from dovetail.layers import (
     Attention,
+    Capacity,
     ContiguousMemory,
+    GroupedTopExperts,
+    LossFreeBias,
+    MixtureOfExperts,
     NoPositions,
     Pattern,
     PostNorm,
     PreNorm,
     SandwichNorm,
+    SigmoidScores,
     Stack,
+    TopKRouter,
     TransformerBlock,
 )
 from dovetail.layers import FeedForward as GatedFeedForward
@@ -46,6 +52,12 @@ def _block(mixer: Config[Any], residual: Config[Any]) -> TransformerBlock.Config
     )
 
 
+def with_experts(config: Any, **values: Any) -> Any:
+    """Every feed-forward becomes a mixture of experts."""
+    experts = MixtureOfExperts.Config(num_experts=4, top_k=2, **values)
+    return replace(config, GatedFeedForward, experts)
+
+
 _GROUPED = _block(MIXERS["grouped"], PreNorm.Config())
 
 LAYERS: dict[str, Config[Any]] = {
@@ -53,6 +65,9 @@ LAYERS: dict[str, Config[Any]] = {
     "pre-norm block": _GROUPED,
     "post-norm block": _block(MIXERS["grouped"], PostNorm.Config()),
     "sandwich-norm block": _block(MIXERS["grouped"], SandwichNorm.Config()),
+    "mixture block": with_experts(_GROUPED),
+    # So roomy that nothing is dropped: then both forms must agree.
+    "mixture block with capacity": with_experts(_GROUPED, dispatch=Capacity.Config(factor=2.0)),
     "stack": Stack.Config(num_layers=3, layer=_GROUPED),
     "unrolled stack": Stack.Config(num_layers=3, layer=_GROUPED, unroll=3),
     "stack of a pattern": Stack.Config(
@@ -61,10 +76,18 @@ LAYERS: dict[str, Config[Any]] = {
     ),
 }
 
+_BIASED = TopKRouter.Config(
+    scores=SigmoidScores.Config(),
+    selection=GroupedTopExperts.Config(num_groups=2, top_groups=1),
+    bias=LossFreeBias.Config(),
+)
+
 _SIZES = {"vocab_size": VOCABULARY, "width": WIDTH, "num_layers": 2, "num_heads": 4, "hidden": 40}
 
 MODELS: dict[str, CausalLM.Config] = {
     "llama": llama(**_SIZES),
     "grouped, tied": llama(**_SIZES, num_kv_heads=2, tied=True),
+    "mixture of experts": with_experts(llama(**_SIZES)),
+    "mixture, biased": with_experts(llama(**_SIZES, num_kv_heads=2), router=_BIASED),
     "hybrid": replace(llama(**_SIZES), Stack, LAYERS["stack of a pattern"]),
 }

@@ -12,9 +12,17 @@ import pytest
 from dovetail.config import Config, ConfigError, config_for, select
 from dovetail.generate import Generator, with_memory
 from dovetail.kernels.attention import Prefix, SlidingWindow
-from dovetail.layers import Attention, NoMemory, Places
-from dovetail.module import functional, initialize, parameter_specs
-from tests.generate.sweep import LAYERS, LENGTH, MEMORIES, MODELS, VOCABULARY, WIDTH
+from dovetail.layers import Attention, Capacity, Dropless, NoMemory, Places
+from dovetail.module import functional, initialize, parameter_specs, variable_specs
+from tests.generate.sweep import (
+    LAYERS,
+    LENGTH,
+    MEMORIES,
+    MODELS,
+    VOCABULARY,
+    WIDTH,
+    with_experts,
+)
 
 LENGTHS = (11, 1, 7)  # ragged
 STEPS = 12
@@ -24,6 +32,13 @@ CUTS = {"two pieces": (6, 6), "a prompt, then one by one": (6, *(1,) * 6)}
 def ragged_places(lengths: Sequence[int] = LENGTHS, steps: int = STEPS) -> Places:
     index = jnp.broadcast_to(jnp.arange(steps), (len(lengths), steps))
     return Places(index, (index < jnp.asarray(lengths)[:, None]).astype(jnp.int32))
+
+
+def variables_of(config: Config[Any]) -> dict[str, Any]:
+    """Values for every variable, as a trained model would have some."""
+    random = np.random.default_rng(0)
+    specs = variable_specs(config.build())
+    return {path: jnp.asarray(random.normal(0, 0.1, s.shape), s.dtype) for path, s in specs.items()}
 
 
 def in_pieces(run: Any, x: jax.Array, places: Places, cuts: Sequence[int]) -> np.ndarray:
@@ -46,12 +61,18 @@ def test_a_layer_in_pieces_equals_the_layer_at_once(name: str, memory: str) -> N
     params = initialize(config.build(), jax.random.key(0))
     x = jax.random.normal(jax.random.key(1), (len(LENGTHS), STEPS, WIDTH))
     places = ragged_places()
-    expected, _ = jax.jit(lambda x: functional(config.build(), params, (x, places)))(x)
+    variables = variables_of(config)
+    at_once = jax.jit(
+        lambda x: functional(config.build(), params, (x, places), variables=variables)[0]
+    )
+    expected = at_once(x)
     remembering = with_memory(config, LENGTH, MEMORIES[memory]).build()
 
     @jax.jit
     def run(x: jax.Array, places: Places, cache: dict[str, Any]) -> Any:
-        result, outputs = functional(remembering, params, (x, places), cache=cache)
+        result, outputs = functional(
+            remembering, params, (x, places), variables=variables_of(config), cache=cache
+        )
         return result, outputs.cache
 
     real = np.asarray(places.segments_BS, bool)
@@ -70,7 +91,12 @@ class Decoding:
 
     def _pure(self, cache: Any, tokens: jax.Array, places: Places, last: jax.Array) -> Any:
         result, outputs = functional(
-            self.model, self.params, (tokens, places, last), cache=cache, method="logits"
+            self.model,
+            self.params,
+            (tokens, places, last),
+            variables=variables_of(self.model.config),
+            cache=cache,
+            method="logits",
         )
         return result, outputs.cache
 
@@ -90,7 +116,11 @@ class Trained:
         places = ragged_places([32] * 3, 32)
         self._run = jax.jit(
             lambda tokens: functional(
-                self.model, self.params, (tokens, places), method="all_logits"
+                self.model,
+                self.params,
+                (tokens, places),
+                variables=variables_of(self.config),
+                method="all_logits",
             )[0]
         )
 
@@ -139,7 +169,9 @@ def test_a_model_decodes_the_logits_it_trains_on(
 def test_greedy_generation_is_the_argmax_computed_from_scratch(name: str) -> None:
     model = trained(name, "float32")
     prompts = [[5, 9, 2, 40], [7], list(range(20))]
-    generator = Generator(model.config, model.params, length=LENGTH)
+    generator = Generator(
+        model.config, model.params, variables=variables_of(model.config), length=LENGTH
+    )
     generations = generator.generate(prompts, max_new_tokens=8)
     sequences = [list(prompt) for prompt in prompts]
     for _ in range(8):
@@ -164,6 +196,16 @@ def test_with_memory_leaves_parameters_and_its_argument_alone() -> None:
     assert {path: spec.shape for path, spec in specs.items()} == {
         path: spec.shape for path, spec in same.items()
     }
+
+
+def test_what_depends_on_other_tokens_decodes_in_another_form() -> None:
+    tight = with_experts(MODELS["llama"], dispatch=Capacity.Config(factor=0.25))
+    decoding = with_memory(tight, 24)
+    assert len(select(tight, Capacity)) == 1
+    assert (len(select(decoding, Capacity)), len(select(decoding, Dropless))) == (0, 1)
+    roomy = with_experts(MODELS["llama"])
+    assert parameter_specs(decoding.build()).keys() == parameter_specs(roomy.build()).keys()
+    assert decoding == with_memory(roomy, 24)
 
 
 def test_with_memory_says_what_is_missing() -> None:

@@ -16,13 +16,18 @@ import numpy as np
 from dovetail.config import REQUIRED, Config, ConfigOf
 from dovetail.layers import (
     Attention,
+    Capacity,
     ContiguousMemory,
     Decoder,
     Dropout,
     Embedding,
     FeedForward,
+    GroupedTopExperts,
     LayerNorm,
     Linear,
+    LoadBalanceLoss,
+    LossFreeBias,
+    MixtureOfExperts,
     NoMemory,
     NoPositions,
     Pattern,
@@ -32,8 +37,11 @@ from dovetail.layers import (
     Residual,
     RMSNorm,
     RotaryEmbedding,
+    RouterZLoss,
     SandwichNorm,
+    SigmoidScores,
     Stack,
+    TopKRouter,
     TransformerBlock,
 )
 from dovetail.module import Module, parameter_specs
@@ -106,6 +114,28 @@ def block() -> TransformerBlock.Config:
     )
 
 
+def mixture() -> MixtureOfExperts.Config:
+    """Feed-forwards as experts, with the losses that training adds."""
+    return MixtureOfExperts.Config(
+        width=WIDTH,
+        num_experts=4,
+        top_k=2,
+        expert=FeedForward.Config(hidden=HIDDEN),
+        losses={"balance": LoadBalanceLoss.Config(), "z": RouterZLoss.Config()},
+    )
+
+
+def deep_mixture() -> MixtureOfExperts.Config:
+    """Everything that can be swapped, swapped: DeepSeek-V3's router and a shared expert."""
+    router = TopKRouter.Config(
+        scores=SigmoidScores.Config(),
+        selection=GroupedTopExperts.Config(num_groups=2, top_groups=1),
+        bias=LossFreeBias.Config(),
+        scaling=2.5,
+    )
+    return mixture().set(router=router, shared=FeedForward.Config(hidden=HIDDEN))
+
+
 def alternating() -> Pattern.Config:
     """Layers of two kinds in a row."""
     second = block().set(feed_forward_residual=PostNorm.Config(norm=LayerNorm.Config()))
@@ -141,8 +171,14 @@ CASES: dict[str, Case] = {
     "no-memory": Case(NoMemory.Config(), keys_and_values),
     "contiguous-memory": Case(ContiguousMemory.Config(length=SEQUENCE), keys_and_values),
     "feed-forward": Case(FeedForward.Config(width=WIDTH, hidden=HIDDEN), one),
+    "mixture-of-experts": Case(mixture(), one),
+    "mixture-of-experts-capacity": Case(mixture().set(dispatch=Capacity.Config(factor=1.0)), one),
+    "mixture-of-experts-deepseek": Case(deep_mixture(), one),
     "attention": Case(attention().set(width=WIDTH), mixing),
     "stack": Case(Stack.Config(width=WIDTH, num_layers=3, layer=block()), mixing),
+    "stack-of-mixtures": Case(
+        Stack.Config(width=WIDTH, num_layers=2, layer=block().set(feed_forward=mixture())), mixing
+    ),
     "hybrid": Case(
         Pattern.Config(width=WIDTH, layers=(Stack.Config(num_layers=2, layer=alternating()),)),
         mixing,

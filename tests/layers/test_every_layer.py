@@ -21,10 +21,11 @@ from dovetail.layers import (
     NormedResidual,
     Places,
 )
-from dovetail.module import Module, functional, parameter_specs
+from dovetail.module import Module, functional, parameter_specs, variable_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
 from tests.layers.cases import CASES, SEQUENCE, random_params
 
+KEY = jax.random.key(0)
 every_layer = pytest.mark.parametrize("name", CASES)
 every_mixer = pytest.mark.parametrize(
     "name", [name for name, case in CASES.items() if len(select(case.config, Attention))]
@@ -143,7 +144,8 @@ def test_step_by_step_equals_all_at_once(name: str) -> None:
 
 def run(module: Module, params: Any, arguments: Any) -> list[jax.Array]:
     """Returns the arrays of numbers that a layer gives."""
-    leaves = jax.tree.leaves(functional(module, params, arguments)[0])
+    variables = {p: spec.initial(KEY, p) for p, spec in variable_specs(module).items()}
+    leaves = jax.tree.leaves(functional(module, params, arguments, variables=variables)[0])
     return [leaf for leaf in leaves if is_floating(leaf)]
 
 

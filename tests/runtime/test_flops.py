@@ -23,6 +23,19 @@ def test_a_loop_counts_every_turn_and_nested_calls_count():
     assert matmul_flops(function, jnp.ones((3, 5)), jnp.ones((5, 5))) == 6 * 2 * 3 * 5 * 5
 
 
+def test_a_ragged_product_counts_each_row_once():
+    x, weight, sizes = jnp.ones((6, 5)), jnp.ones((4, 5, 7)), jnp.asarray([2, 0, 3, 1])
+    once = 2 * 6 * 5 * 7
+    assert matmul_flops(jax.lax.ragged_dot, x, weight, sizes) == once
+
+    def gradients(x, weight):
+        _, pull = jax.vjp(lambda x, weight: jax.lax.ragged_dot(x, weight, sizes), x, weight)
+        return pull(jnp.ones((6, 7)))
+
+    # The forward pass is counted with it, and one product each for x and for the weight.
+    assert matmul_flops(gradients, x, weight) == 3 * once
+
+
 def test_no_array_is_made():
     huge = jax.ShapeDtypeStruct((1 << 20, 1 << 20), jnp.float32)
     assert matmul_flops(jnp.matmul, huge, huge) == 2 * (1 << 60)

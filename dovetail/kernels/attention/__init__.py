@@ -1,4 +1,4 @@
-"""Attention: the op, its masks and its implementations, in the order in which they are tried."""
+"""Attention: the op, its masks and score maps, and its implementations in the order of trial."""
 
 from dovetail.config import register_function
 from dovetail.kernels.attention.masks import (
@@ -11,6 +11,7 @@ from dovetail.kernels.attention.masks import (
     SlidingWindow,
 )
 from dovetail.kernels.attention.op import attention, attention_op
+from dovetail.kernels.score_maps import ScoreMap, SoftCap
 
 # isort: split
 # Each of these registers itself: the first that supports a call runs it.
@@ -19,8 +20,8 @@ from dovetail.kernels.attention import reference as _reference
 # isort: split
 from dovetail.kernels.attention import blockwise as _blockwise
 
-for _mask in (Both, Causal, Either, Full, Prefix, SlidingWindow):
-    register_function(f"{__name__}:{_mask.__name__}")  # so that config text may name it
+for _part in (Both, Causal, Either, Full, Prefix, SlidingWindow, SoftCap):
+    register_function(f"{__name__}:{_part.__name__}")  # so that config text may name it
 
 __all__ = [
     "Both",
@@ -29,7 +30,9 @@ __all__ = [
     "Full",
     "Mask",
     "Prefix",
+    "ScoreMap",
     "SlidingWindow",
+    "SoftCap",
     "attention",
     "attention_op",
 ]

@@ -1,6 +1,6 @@
 """The attention op: the typed front that layers call, and the list of implementations behind it.
 
-B batch, S queries, T keys, H heads, K key-value heads, D head width.
+B batch, S queries, T keys, H heads, K key-value heads, D width of queries and keys, W of values.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from dovetail.kernels.attention.masks import Mask
 from dovetail.kernels.registry import Op
+from dovetail.kernels.score_maps import ScoreMap
 
 attention_op = Op("attention")
 
@@ -23,7 +24,7 @@ OUTPUT_TAG = "attention_output"
 def attention(
     query_BSHD: jax.Array,
     key_BTKD: jax.Array,
-    value_BTKD: jax.Array,
+    value_BTKW: jax.Array,
     *,
     mask: Mask,
     query_positions_BS: jax.Array,
@@ -32,13 +33,15 @@ def attention(
     key_segments_BT: jax.Array | None = None,
     aligned: bool,
     scale: float | None = None,
+    score_map: ScoreMap | None = None,
+    sinks_H: jax.Array | None = None,
 ) -> jax.Array:
     """Mixes values by how well their keys fit each query.
 
     Args:
         query_BSHD: the queries. H is a multiple of K; heads in a row share a key-value head.
         key_BTKD: the keys.
-        value_BTKD: the values.
+        value_BTKW: the values, which may have another width than the keys.
         mask: which keys a query may see, judged by their positions.
         query_positions_BS: the position of each query within its segment.
         key_positions_BT: the position of each key within its segment.
@@ -49,9 +52,13 @@ def attention(
             that positions rise by one or more from token to token within a segment. Then under a
             causal mask no query sees a key of a higher index, and a kernel may skip by index.
         scale: what scores are multiplied with; None means 1 / sqrt(D).
+        score_map: what is done to each scaled score before the mask; None means nothing.
+        sinks_H: if given, each head's sink (https://arxiv.org/abs/2508.10925): a learned logit that
+            joins the softmax's denominator alone, as if of a key whose value is 0 and that every
+            query sees. It is neither scaled nor mapped.
 
     Returns:
-        [B, S, H, D] in the dtype of the queries. A query that sees no key gets zeros. The softmax
+        [B, S, H, W] in the dtype of the queries. A query that sees no key gets zeros. The softmax
         is computed in float32 whatever the dtype of the inputs.
     """
     arguments: dict[str, Any] = {
@@ -61,11 +68,13 @@ def attention(
         "query_segments_BS": query_segments_BS,
         "key_segments_BT": key_segments_BT,
         "aligned": aligned,
+        "sinks_H": sinks_H,
     }
-    _check(query_BSHD, key_BTKD, value_BTKD, **arguments)
+    _check(query_BSHD, key_BTKD, value_BTKW, **arguments)
     arguments["scale"] = query_BSHD.shape[-1] ** -0.5 if scale is None else scale
-    mixed_BSHD: jax.Array = attention_op(query_BSHD, key_BTKD, value_BTKD, **arguments)
-    return mixed_BSHD
+    arguments["score_map"] = score_map
+    mixed_BSHW: jax.Array = attention_op(query_BSHD, key_BTKD, value_BTKW, **arguments)
+    return mixed_BSHW
 
 
 def allowed_pairs(
@@ -92,23 +101,29 @@ def allowed_pairs(
 def _check(
     query_BSHD: jax.Array,
     key_BTKD: jax.Array,
-    value_BTKD: jax.Array,
+    value_BTKW: jax.Array,
     *,
     query_positions_BS: jax.Array,
     key_positions_BT: jax.Array,
     query_segments_BS: jax.Array | None,
     key_segments_BT: jax.Array | None,
     aligned: bool,
+    sinks_H: jax.Array | None,
     **_: Any,
 ) -> None:
     if query_BSHD.ndim != 4 or key_BTKD.ndim != 4:
         raise _wrong("four axes", f"query {query_BSHD.shape} and key {key_BTKD.shape}")
     batch, queries, heads, width = query_BSHD.shape
     keys, kv_heads = key_BTKD.shape[1:3]
-    if key_BTKD.shape != (batch, keys, kv_heads, width) or value_BTKD.shape != key_BTKD.shape:
+    if key_BTKD.shape != (batch, keys, kv_heads, width) or value_BTKW.ndim != 4:
         raise _wrong(
-            "key and value of one shape, with the batch and head width of the query",
-            f"query {query_BSHD.shape}, key {key_BTKD.shape} and value {value_BTKD.shape}",
+            "a key with the batch and width of the query, and a value of four axes",
+            f"query {query_BSHD.shape}, key {key_BTKD.shape} and value {value_BTKW.shape}",
+        )
+    if value_BTKW.shape[:3] != key_BTKD.shape[:3]:
+        raise _wrong(
+            "key and value of one shape but for the width",
+            f"key {key_BTKD.shape} and value {value_BTKW.shape}",
         )
     if heads % kv_heads:
         raise _wrong("heads that are a multiple of key-value heads", f"{heads} and {kv_heads}")
@@ -130,6 +145,10 @@ def _check(
             array.shape != shape or not jnp.issubdtype(array.dtype, jnp.integer)
         ):
             raise _wrong(f"{name} of shape {shape} and integers", f"{array.shape} {array.dtype}")
+    if sinks_H is not None and (
+        sinks_H.shape != (heads,) or not jnp.issubdtype(sinks_H.dtype, jnp.floating)
+    ):
+        raise _wrong(f"sinks_H of shape ({heads},) and floats", f"{sinks_H.shape} {sinks_H.dtype}")
 
 
 def _wrong(expected: str, got: str) -> ValueError:

@@ -1,6 +1,7 @@
 """Attention as the formula says it, with all scores at once: the standard for tests.
 
-B batch, S queries, T keys, K key-value heads, G heads that share one, D head width.
+B batch, S queries, T keys, H heads, K key-value heads, G heads that share one, D width of queries
+and keys, W of values.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 
 from dovetail.kernels.attention.masks import Mask
 from dovetail.kernels.attention.op import OUTPUT_TAG, allowed_pairs, attention_op
+from dovetail.kernels.score_maps import ScoreMap
 from dovetail.parallel import tag
 
 # Up to this many queries all scores at once are as good as anything (as when decoding).
@@ -26,7 +28,7 @@ def _is_slow(query_BSHD: jax.Array, *_: Any, **__: Any) -> bool:
 def reference(
     query_BSHD: jax.Array,
     key_BTKD: jax.Array,
-    value_BTKD: jax.Array,
+    value_BTKW: jax.Array,
     *,
     mask: Mask,
     query_positions_BS: jax.Array,
@@ -35,6 +37,8 @@ def reference(
     key_segments_BT: jax.Array | None,
     aligned: bool,
     scale: float,
+    score_map: ScoreMap | None = None,
+    sinks_H: jax.Array | None = None,
 ) -> jax.Array:
     """Computes attention with every score in memory; see `attention` for the arguments."""
     batch, queries, heads, width = query_BSHD.shape
@@ -53,12 +57,28 @@ def reference(
     score_BKGST = jnp.einsum(
         "bskgd,btkd->bkgst", query_BSKGD, key_BTKD, preferred_element_type=jnp.float32
     )
-    score_BKGST = jnp.where(allowed_BKGST, score_BKGST * scale, jnp.finfo(jnp.float32).min)
-    share_BKGST = jax.nn.softmax(score_BKGST, axis=-1)
+    score_BKGST = score_BKGST * scale
+    if score_map is not None:
+        score_BKGST = score_map(score_BKGST)
+    score_BKGST = jnp.where(allowed_BKGST, score_BKGST, jnp.finfo(jnp.float32).min)
+    if sinks_H is None:
+        share_BKGST = jax.nn.softmax(score_BKGST, axis=-1)
+    else:
+        share_BKGST = _softmax_with_sinks(score_BKGST, sinks_H.reshape(kv_heads, -1, 1, 1))
     # Where a query sees no key, the softmax spread its share evenly: take it back.
-    share_BKGST = jnp.where(allowed_BKGST, share_BKGST, 0).astype(value_BTKD.dtype)
-    mixed_BSKGD = jnp.einsum(
-        "bkgst,btkd->bskgd", share_BKGST, value_BTKD, preferred_element_type=jnp.float32
+    share_BKGST = jnp.where(allowed_BKGST, share_BKGST, 0).astype(value_BTKW.dtype)
+    mixed_BSKGW = jnp.einsum(
+        "bkgst,btkw->bskgw", share_BKGST, value_BTKW, preferred_element_type=jnp.float32
     )
-    mixed_BSHD = mixed_BSKGD.reshape(query_BSHD.shape).astype(query_BSHD.dtype)
-    return tag(mixed_BSHD, OUTPUT_TAG)
+    mixed_BSHW = mixed_BSKGW.reshape(batch, queries, heads, -1).astype(query_BSHD.dtype)
+    return tag(mixed_BSHW, OUTPUT_TAG)
+
+
+def _softmax_with_sinks(score_BKGST: jax.Array, sink_KG11: jax.Array) -> jax.Array:
+    """Returns each key's share of a softmax to whose denominator the sinks belong."""
+    sink_KG11 = sink_KG11.astype(jnp.float32)
+    top_BKGS1 = jnp.maximum(score_BKGST.max(axis=-1, keepdims=True), sink_KG11)
+    top_BKGS1 = jax.lax.stop_gradient(top_BKGS1)  # it cancels out
+    share_BKGST = jnp.exp(score_BKGST - top_BKGS1)
+    sum_BKGS1 = share_BKGST.sum(axis=-1, keepdims=True) + jnp.exp(sink_KG11 - top_BKGS1)
+    return share_BKGST / sum_BKGS1

@@ -1,6 +1,7 @@
 """Cross-entropy: output layer and loss as one op, and its implementations in the order of trial."""
 
 from dovetail.kernels.cross_entropy.op import CrossEntropy, cross_entropy, cross_entropy_op
+from dovetail.kernels.score_maps import ScoreMap, SoftCap
 
 # isort: split
 # Each of these registers itself: the first that supports a call runs it.
@@ -9,5 +10,5 @@ from dovetail.kernels.cross_entropy import reference as _reference
 # isort: split
 from dovetail.kernels.cross_entropy import chunked as _chunked
 
-__all__ = ["CrossEntropy", "cross_entropy", "cross_entropy_op"]
+__all__ = ["CrossEntropy", "ScoreMap", "SoftCap", "cross_entropy", "cross_entropy_op"]
 del _chunked, _reference

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from dovetail.kernels.cross_entropy.op import CrossEntropy, cross_entropy_op
 from dovetail.kernels.registry import current_platform
+from dovetail.kernels.score_maps import ScoreMap
 from dovetail.parallel import constrain, current_placement
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ class Plan(NamedTuple):
     """All that is known before any array: static, and so hashable."""
 
     z_loss: float
+    logit_map: ScoreMap | None
     chunks: int
     shards: int
     weight_dtype: str
@@ -57,6 +59,7 @@ def chunked(
     weights_BS: jax.Array,
     *,
     z_loss: float,
+    logit_map: ScoreMap | None = None,
     chunks: int | None = None,
 ) -> CrossEntropy:
     """Computes the loss chunk by chunk; see `cross_entropy` for the arguments.
@@ -66,7 +69,8 @@ def chunked(
     batch, sequence, _ = x_BSE.shape
     chunks = chunks or count_chunks(batch, sequence)
     shards = _batch_shards(batch)
-    plan = Plan(z_loss, chunks, shards, weight_VE.dtype.name, weights_BS.dtype.name)
+    dtypes = weight_VE.dtype.name, weights_BS.dtype.name
+    plan = Plan(z_loss, logit_map, chunks, shards, *dtypes)
     return _cross_entropy(plan, x_BSE, weight_VE, targets_BS, weights_BS)
 
 
@@ -97,7 +101,10 @@ def _cross_entropy(
     """Computes the loss alone: what runs where nothing is differentiated."""
 
     def step(nothing: None, chunk: Chunk) -> tuple[None, Judged]:
-        return None, _judged(_product("ne,ve->nv", chunk.x_NE, weight_VE), chunk.targets_N)
+        logits_NV = _product("ne,ve->nv", chunk.x_NE, weight_VE)
+        if plan.logit_map is not None:
+            logits_NV = plan.logit_map(logits_NV)
+        return None, _judged(logits_NV, chunk.targets_N)
 
     _, judged = jax.lax.scan(step, None, _split(plan, x_BSE, targets_BS, weights_BS))
     return _summed(plan, _joined(judged, targets_BS.shape), weights_BS)[0]
@@ -115,12 +122,16 @@ def _forward(
 
     def step(total_RVE: jax.Array, chunk: Chunk) -> tuple[jax.Array, tuple[Judged, jax.Array]]:
         logits_NV = _product("ne,ve->nv", chunk.x_NE, weight_VE)
+        if plan.logit_map is not None:
+            logits_NV, pull = jax.vjp(plan.logit_map, logits_NV)
         judged = _judged(logits_NV, chunk.targets_N)
         share_NV = jnp.exp(logits_NV - judged.log_sum[..., None])
         factor_N = chunk.weights_N * (1 + 2 * plan.z_loss * judged.log_sum)
         is_target_NV = vocabulary_V == chunk.targets_N[..., None]
         by_logits_NV = factor_N[..., None] * share_NV
         by_logits_NV -= jnp.where(is_target_NV, chunk.weights_N[..., None], 0)
+        if plan.logit_map is not None:
+            (by_logits_NV,) = pull(by_logits_NV)
         by_logits_NV = by_logits_NV.astype(jnp.result_type(chunk.x_NE, weight_VE))
         by_x_NE = _product("nv,ve->ne", by_logits_NV, weight_VE).astype(x_BSE.dtype)
         total_RVE += _by_weight(plan.shards, by_logits_NV, chunk.x_NE)

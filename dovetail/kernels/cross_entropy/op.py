@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.registry import Op
+from dovetail.kernels.score_maps import ScoreMap
 
 cross_entropy_op = Op("cross_entropy")
 
@@ -38,6 +39,7 @@ def cross_entropy(
     weights_BS: jax.Array,
     *,
     z_loss: float = 0.0,
+    logit_map: ScoreMap | None = None,
 ) -> CrossEntropy:
     """Compares the targets with the logits `x @ weight.T`.
 
@@ -48,12 +50,15 @@ def cross_entropy(
         weights_BS: what each token counts.
         z_loss: what the square of the log of the softmax's denominator counts, which keeps that
             close to 1 (https://arxiv.org/abs/2204.02311).
+        logit_map: what is done to each logit before the softmax; None means nothing.
 
     Returns:
         The sums, in float32: the softmax and all sums are, whatever the dtype of the inputs.
     """
     _check(x_BSE, weight_VE, targets_BS, weights_BS)
-    result: CrossEntropy = cross_entropy_op(x_BSE, weight_VE, targets_BS, weights_BS, z_loss=z_loss)
+    result: CrossEntropy = cross_entropy_op(
+        x_BSE, weight_VE, targets_BS, weights_BS, z_loss=z_loss, logit_map=logit_map
+    )
     return result
 
 

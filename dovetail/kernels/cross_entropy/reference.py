@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.cross_entropy.op import CrossEntropy, cross_entropy_op
+from dovetail.kernels.score_maps import ScoreMap
 
 
 @cross_entropy_op.register("reference", slow=lambda *_, **__: True)
@@ -16,9 +17,12 @@ def reference(
     weights_BS: jax.Array,
     *,
     z_loss: float,
+    logit_map: ScoreMap | None = None,
 ) -> CrossEntropy:
     """Computes the loss from all logits at once; see `cross_entropy` for the arguments."""
     logits_BSV = jnp.einsum("bse,ve->bsv", x_BSE, weight_VE, preferred_element_type=jnp.float32)
+    if logit_map is not None:
+        logits_BSV = logit_map(logits_BSV)
     log_sum_BS = jax.nn.logsumexp(logits_BSV, axis=-1)
     at_target_BS = jnp.take_along_axis(logits_BSV, targets_BS[..., None], axis=-1, mode="clip")[
         ..., 0

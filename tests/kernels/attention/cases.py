@@ -22,12 +22,13 @@ def arrays(
     kv_heads: int,
     width: int,
     dtype: str = "float32",
+    value_width: int | None = None,
 ) -> Arrays:
     """Returns random queries, keys and values."""
     generator = np.random.default_rng(queries + keys)
     query = generator.standard_normal((batch, queries, heads, width))
     key = generator.standard_normal((batch, keys, kv_heads, width))
-    value = generator.standard_normal((batch, keys, kv_heads, width))
+    value = generator.standard_normal((batch, keys, kv_heads, value_width or width))
     return jnp.asarray(query, dtype), jnp.asarray(key, dtype), jnp.asarray(value, dtype)
 
 

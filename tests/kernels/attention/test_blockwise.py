@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from dovetail.kernels import prefer
 from dovetail.kernels.attention import Causal, Full, Mask, Prefix, SlidingWindow, attention
 from dovetail.kernels.attention import blockwise as blockwise_module
-from dovetail.kernels.attention.blockwise import Block, plan_blocks
+from dovetail.kernels.attention.blocks import Block, plan_blocks
 from dovetail.parallel import MeshLayout
 from tests.kernels.attention.cases import Arrays, aligned_call, arrays
 

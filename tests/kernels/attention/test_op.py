@@ -55,14 +55,18 @@ def test_every_platform_has_an_implementation() -> None:
             {"key_positions_BT": jnp.zeros(8, int)},
             r"key_positions_BT of shape \(1, 8\).*got \(8,\)",
         ),
-        ({"value_width": 5}, r"key and value of one shape.*\(1, 8, 2, 5\)"),
+        ({"value_heads": 1}, r"key and value of one shape but for the width.*\(1, 8, 1, 4\)"),
+        ({"key_width": 5}, r"a key with the batch and width of the query.*key \(1, 8, 2, 5\)"),
+        ({"sinks_H": jnp.zeros(3)}, r"sinks_H of shape \(2,\) and floats, got \(3,\) float32"),
+        ({"sinks_H": jnp.zeros(2, int)}, r"sinks_H of shape \(2,\) and floats, got \(2,\) int32"),
     ],
 )
 def test_calls_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:
     heads, kv_heads = changes.pop("heads", (2, 2))
-    keys, value_width = changes.pop("keys", 8), changes.pop("value_width", 4)
-    query, key, _ = arrays(1, 8, keys, heads, kv_heads, 4)
-    value = jnp.zeros((1, keys, kv_heads, value_width))
+    keys, key_width = changes.pop("keys", 8), changes.pop("key_width", 4)
+    query = jnp.zeros((1, 8, heads, 4))
+    key = jnp.zeros((1, keys, kv_heads, key_width))
+    value = jnp.zeros((1, keys, changes.pop("value_heads", kv_heads), 4))
     ones = jnp.ones((1, 8), jnp.int32)
     call = aligned_call(Causal(), 1, 8, is_packed=False)
     call |= {"query_segments_BS": ones, "key_segments_BT": ones} | changes

@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from dovetail.kernels import choices, forget_choices, prefer, strict, target_platform
-from dovetail.kernels.cross_entropy import CrossEntropy, cross_entropy
+from dovetail.kernels.cross_entropy import CrossEntropy, SoftCap, cross_entropy
 from dovetail.kernels.cross_entropy import chunked as chunked_module
 from dovetail.kernels.cross_entropy.chunked import chunked, count_chunks
 from dovetail.kernels.cross_entropy.reference import reference
@@ -85,6 +85,42 @@ def test_chunked_agrees_with_the_reference(
     inputs = inputs_of(3, sequence, vocabulary)
     got = jax.jit(results_of(chunked, z_loss=z_loss, chunks=chunks))(*inputs)
     assert_same(got, jax.jit(results_of(reference, z_loss=z_loss))(*inputs))
+
+
+@pytest.mark.parametrize(
+    ("loss", "options"),
+    [(reference, {}), (chunked, {"chunks": 1}), (chunked, {"chunks": 4})],
+    ids=["reference", "chunked 1", "chunked 4"],
+)
+def test_mapped_logits_agree_with_the_plain_formula(loss: Loss, options: dict[str, Any]) -> None:
+    def plain(
+        x: jax.Array, weight: jax.Array, targets: jax.Array, weights: jax.Array, z_loss: float
+    ) -> CrossEntropy:
+        logits = 2.5 * jnp.tanh((x @ weight.T) / 2.5)
+        log_sum = jnp.log(jnp.exp(logits).sum(-1))
+        chosen = (jax.nn.one_hot(targets, weight.shape[0]) * logits).sum(-1)
+        nll_sum = (weights * (log_sum - chosen)).sum()
+        correct = (weights * (chosen >= logits.max(-1))).sum()
+        return CrossEntropy(nll_sum + z_loss * (weights * log_sum**2).sum(), nll_sum, correct)
+
+    inputs = inputs_of(2, 13, 30)
+    options |= {"z_loss": 0.2, "logit_map": SoftCap(2.5)}
+    expected = jax.jit(results_of(plain, z_loss=0.2))(*inputs)
+    assert_same(jax.jit(results_of(loss, **options))(*inputs), expected)
+    alone = jax.jit(lambda *inputs: loss(*inputs, **options))(*inputs)
+    assert_same(alone, expected[1])
+
+
+def test_mapped_logits_in_half_precision_keep_dtypes() -> None:
+    x, weight, targets, weights = inputs_of(2, 16, 30, "bfloat16")
+    options = {"z_loss": 0.1, "logit_map": SoftCap(2.5)}
+    gradients, _ = jax.jit(results_of(cross_entropy, **options))(x, weight, targets, weights)
+    assert [gradient.dtype.name for gradient in gradients] == ["bfloat16", "bfloat16", "float32"]
+    exact = [np.asarray(array, np.float32) for array in (x, weight)]
+    expected, _ = jax.jit(results_of(reference, **options))(*exact, targets, weights)
+    for got, other in zip(gradients, expected, strict=True):
+        scale = float(np.abs(other).max())
+        np.testing.assert_allclose(np.asarray(got, np.float32), other, atol=0.01 * scale)
 
 
 def test_without_differentiation_the_sums_are_the_same() -> None:

@@ -1,0 +1,122 @@
+"""Multi-head latent attention: keys and values are read from one small vector a token.
+
+B batch, S queries, T keys, E embed, H heads, N head width without positions, R rotated width,
+W value width, C latent width.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from dovetail.config import REQUIRED, ConfigOf, config_for
+from dovetail.kernels.attention import Causal, Mask, attention
+from dovetail.layers.checks import require_positive
+from dovetail.layers.interfaces import Places, PositionEncoding, TokenMap
+from dovetail.layers.linear import Linear
+from dovetail.layers.memory import KeyValueMemory, NoMemory, Remembered, require_causal
+from dovetail.layers.norms import RMSNorm
+from dovetail.layers.rotary import RotaryEmbedding
+from dovetail.module import Module
+from dovetail.parallel import constrain, tag
+
+
+class LatentAttention(Module):
+    """Attention that remembers a latent vector and one rotated key a token (arXiv 2405.04434).
+
+    A memory holds C + R numbers a token, whatever the number of heads.
+    """
+
+    class Config(Module.Config["LatentAttention"]):
+        """The width is set by the parent.
+
+        Each head has `plain_width` features that know no position and `rotated_width` that do.
+        """
+
+        width: int = REQUIRED
+        num_heads: int = REQUIRED
+        latent_width: int = REQUIRED
+        plain_width: int = REQUIRED
+        rotated_width: int = REQUIRED
+        value_width: int = REQUIRED
+        query: ConfigOf[TokenMap] = Linear.Config()
+        latent: ConfigOf[TokenMap] = Linear.Config()
+        latent_norm: ConfigOf[TokenMap] = RMSNorm.Config()
+        expand: ConfigOf[TokenMap] = Linear.Config()
+        output: ConfigOf[TokenMap] = Linear.Config()
+        positions: ConfigOf[PositionEncoding] = RotaryEmbedding.Config()
+        mask: ConfigOf[Mask] = config_for(Causal)
+        memory: ConfigOf[KeyValueMemory] = NoMemory.Config()
+        scale: float | None = None
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        sizes = ("latent_width", "plain_width", "rotated_width", "value_width")
+        require_positive(config, "width", "num_heads", *sizes)
+        self.num_heads, self.plain = config.num_heads, config.plain_width
+        self.scale, self.mask = config.scale, config.mask.build()
+        heads, rotated = config.num_heads, config.rotated_width
+        inward = {"in_features": config.width, "in_axis": "embed"}
+        self.query = config.query.clone(
+            **inward, out_features=heads * (self.plain + rotated), out_axis="heads"
+        ).build()
+        self.latent = config.latent.clone(
+            **inward, out_features=config.latent_width + rotated
+        ).build()
+        self.latent_norm = config.latent_norm.clone(width=config.latent_width, axis=None).build()
+        self.expand = config.expand.clone(
+            in_features=config.latent_width,
+            out_features=heads * (self.plain + config.value_width),
+            out_axis="heads",
+        ).build()
+        self.output = config.output.clone(
+            in_features=heads * config.value_width,
+            in_axis="heads",
+            out_features=config.width,
+            out_axis="embed",
+        ).build()
+        self.positions = config.positions.clone(head_width=rotated).build()
+        self.memory = config.memory.build()
+
+    def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
+        """Maps [B, S, E] to [B, S, E]."""
+        query_BSHD, seen = self._read(x_BSE, places)
+        require_causal(self.mask, seen, self.config)
+        key_BTHD, value_BTHW = self._expanded(seen)
+        mixed_BSHW = attention(
+            query_BSHD,
+            key_BTHD,
+            value_BTHW,
+            mask=self.mask,
+            query_positions_BS=places.positions_BS,
+            key_positions_BT=seen.places_BT.positions_BS,
+            query_segments_BS=places.segments_BS,
+            key_segments_BT=seen.places_BT.segments_BS,
+            aligned=seen.aligned,
+            scale=self.scale,
+        )
+        return self.output(mixed_BSHW.reshape(*x_BSE.shape[:2], -1))
+
+    def _read(self, x_BSE: jax.Array, places: Places) -> tuple[jax.Array, Remembered]:
+        """Returns the queries, and all latents and rotated keys that they may see."""
+        query_BSHD = self._heads(tag(self.query(x_BSE), "attention_query"))
+        both = tag(self.latent(x_BSE), "attention_latent")
+        width = self.config.latent_width
+        latent_BSC = self.latent_norm(both[..., :width])
+        plain, rotated = query_BSHD[..., : self.plain], query_BSHD[..., self.plain :]
+        # One rotated key serves all heads; a memory knows it as a single key-value head.
+        rotated, key_BS1R = self.positions(rotated, both[:, :, None, width:], places.positions_BS)
+        query_BSHD = jnp.concatenate([plain, rotated], axis=-1)
+        return query_BSHD, self.memory(key_BS1R, latent_BSC[:, :, None], places)
+
+    def _expanded(self, seen: Remembered) -> tuple[jax.Array, jax.Array]:
+        """Returns each head's own keys and values of all that is remembered."""
+        expanded_BTHX = self._heads(self.expand(seen.value_BTKD[:, :, 0]))
+        plain, value_BTHW = expanded_BTHX[..., : self.plain], expanded_BTHX[..., self.plain :]
+        shape = (*plain.shape[:-1], seen.key_BTKD.shape[-1])
+        key_BTHD = jnp.concatenate([plain, jnp.broadcast_to(seen.key_BTKD, shape)], axis=-1)
+        return key_BTHD, value_BTHW
+
+    def _heads(self, x: jax.Array) -> jax.Array:
+        x_BSHD = x.reshape(*x.shape[:2], self.num_heads, -1)
+        return constrain(x_BSHD, "batch", "sequence", "heads", None)

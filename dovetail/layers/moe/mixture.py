@@ -1,0 +1,68 @@
+"""MixtureOfExperts: many feed-forwards in the place of one, of which each token uses a few."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from dovetail.config import REQUIRED, ConfigOf, wraps
+from dovetail.layers.feed_forward import FeedForward
+from dovetail.layers.interfaces import TokenMap
+from dovetail.layers.moe.dispatch import Dispatch, Dropless
+from dovetail.layers.moe.losses import LoadBalanceLoss, RoutingLoss
+from dovetail.layers.moe.router import Router, Routing, TopKRouter
+from dovetail.layers.moe.selection import require_choice
+from dovetail.module import Maximum, Module, repeated
+from dovetail.parallel import tag
+
+
+class MixtureOfExperts(Module):
+    """A token map of many: each token goes to `top_k` of the experts, and to the shared one.
+
+    It replaces any token map, which then becomes the expert and keeps the paths of its parameters,
+    with a leading axis: `feed_forward/gate/weight` is [X, E, F].
+    """
+
+    class Config(Module.Config["MixtureOfExperts"]):
+        """The width is set by the parent. `losses` are added in training only."""
+
+        width: int = REQUIRED
+        num_experts: int = REQUIRED
+        top_k: int = REQUIRED
+        expert: ConfigOf[TokenMap] = wraps(FeedForward.Config())
+        router: ConfigOf[Router] = TopKRouter.Config()
+        dispatch: ConfigOf[Dispatch] = Dropless.Config()
+        shared: ConfigOf[TokenMap] | None = None
+        losses: dict[str, ConfigOf[RoutingLoss]] = {"balance": LoadBalanceLoss.Config()}
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        require_choice(config)
+        sizes = {"num_experts": config.num_experts, "top_k": config.top_k}
+        expert: Any = config.expert.clone(width=config.width).build()  # a TokenMap and a Module
+        self.expert = repeated(expert, config.num_experts, "expert", active=config.top_k)
+        self.router = config.router.clone(width=config.width, **sizes).build()
+        self.dispatch = config.dispatch.build()
+        self.shared = (
+            None if config.shared is None else config.shared.clone(width=config.width).build()
+        )
+        self.losses = {name: loss.build() for name, loss in config.losses.items()}
+
+    def __call__(self, x_BSE: jax.Array) -> jax.Array:
+        """Maps [B, S, E] to [B, S, E]."""
+        routing = self.router(x_BSE)
+        if self.training:
+            for loss in self.losses.values():
+                loss(routing)
+        result = self.dispatch(self.expert, x_BSE, routing)
+        self._summarize(routing, result.summaries)
+        mixed_BSE = tag(result.mixed_BSE, "mixture_output")
+        return mixed_BSE if self.shared is None else mixed_BSE + self.shared(x_BSE)
+
+    def _summarize(self, routing: Routing, summaries: dict[str, Any]) -> None:
+        """Logs the load of the busiest expert, as a multiple of the mean load."""
+        busiest = routing.counts_X.max() / routing.counts_X.mean()
+        self.add_summary("busiest_expert", Maximum(busiest))
+        for name, value in summaries.items():
+            self.add_summary(name, value)

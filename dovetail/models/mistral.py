@@ -1,0 +1,70 @@
+"""Mistral: Llama's form, with a window of attention in the first release."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail.models.causal_lm import CausalLM
+from dovetail.models.compose import (
+    attention,
+    feed_forward,
+    language_model,
+    llama_to_hf,
+    pre_norm_block,
+)
+from dovetail.models.family import Family, register_family
+from dovetail.models.hub import (
+    ATTENTION,
+    FEED_FORWARD,
+    PRE_NORMS,
+    TABLES,
+    HubConfig,
+    layers_of,
+    window_of,
+)
+
+
+def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
+    """Reads a config.json."""
+    hub = HubConfig(values)
+    mixer = attention(hub, window=hub.get("sliding_window") or None)
+    block = pre_norm_block(hub, mixer, feed_forward(hub))
+    return language_model(hub, [block] * hub["num_hidden_layers"])
+
+
+def to_hf(config: CausalLM.Config) -> dict[str, Any]:
+    """Writes a config.json."""
+    block = layers_of(config.decoder.stack)[0]
+    return llama_to_hf(config) | {"sliding_window": window_of(block.attention.mask)}
+
+
+def tiny() -> dict[str, Any]:
+    """A window shorter than the sequence, grouped heads, an own head width."""
+    return {
+        "vocab_size": 96,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "sliding_window": 5,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 64,
+        "rope_theta": 10_000.0,
+        "tie_word_embeddings": False,
+    }
+
+
+FAMILY = register_family(
+    Family(
+        name="mistral",
+        model_type="mistral",
+        architecture="MistralForCausalLM",
+        from_hf=from_hf,
+        to_hf=to_hf,
+        weights=(*TABLES, *ATTENTION, *FEED_FORWARD, *PRE_NORMS),
+        tiny=tiny,
+    )
+)

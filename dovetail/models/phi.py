@@ -1,0 +1,89 @@
+"""Phi-3: Llama's form; its files keep query, key and value in one tensor, and gate and up too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail.models.causal_lm import CausalLM
+from dovetail.models.compose import (
+    attention,
+    feed_forward,
+    language_model,
+    llama_to_hf,
+    pre_norm_block,
+)
+from dovetail.models.family import Family, register_family
+from dovetail.models.hub import (
+    BLOCK,
+    LAYER,
+    PRE_NORMS,
+    TABLES,
+    HubConfig,
+    fused_linear,
+    layers_of,
+    linear,
+    window_of,
+)
+
+
+def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
+    """Reads a config.json; the long-context releases' "longrope" is not supported."""
+    hub = HubConfig(values)
+    mixer = attention(hub, window=hub.get("sliding_window") or None)
+    block = pre_norm_block(hub, mixer, feed_forward(hub))
+    return language_model(hub, [block] * hub["num_hidden_layers"])
+
+
+def to_hf(config: CausalLM.Config) -> dict[str, Any]:
+    """Writes a config.json."""
+    written = llama_to_hf(config)
+    del written["head_dim"]  # Phi-3 always derives it
+    block = layers_of(config.decoder.stack)[0]
+    return written | {"sliding_window": window_of(block.attention.mask), "pad_token_id": 0}
+
+
+def tiny() -> dict[str, Any]:
+    """A window, grouped heads, and positions in three quarters of each head."""
+    return {
+        "vocab_size": 96,
+        "hidden_size": 64,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "sliding_window": 5,
+        "partial_rotary_factor": 0.75,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 64,
+        "original_max_position_embeddings": 64,
+        "rope_theta": 10_000.0,
+        "pad_token_id": 0,
+        "tie_word_embeddings": False,
+    }
+
+
+_HEADS = (f"{BLOCK}/attention/query", f"{BLOCK}/attention/key", f"{BLOCK}/attention/value")
+_GATES = (f"{BLOCK}/feed_forward/gate", f"{BLOCK}/feed_forward/up")
+FAMILY = register_family(
+    Family(
+        name="phi3",
+        model_type="phi3",
+        architecture="Phi3ForCausalLM",
+        from_hf=from_hf,
+        to_hf=to_hf,
+        weights=(
+            *TABLES,
+            *PRE_NORMS,
+            *fused_linear(f"{LAYER}.self_attn.qkv_proj", *_HEADS),
+            *linear(f"{LAYER}.self_attn.o_proj", f"{BLOCK}/attention/output"),
+            *fused_linear(
+                f"{LAYER}.mlp.gate_up_proj",
+                f"{BLOCK}/feed_forward/gate",
+                f"{BLOCK}/feed_forward/up",
+            ),
+            *linear(f"{LAYER}.mlp.down_proj", f"{BLOCK}/feed_forward/down"),
+        ),
+        tiny=tiny,
+    )
+)

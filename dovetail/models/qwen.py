@@ -1,0 +1,149 @@
+"""Qwen2 and Qwen3: Llama's form, with biases on the way in (2) or normalised heads (3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail.layers import NormedLinear
+from dovetail.models.causal_lm import CausalLM
+from dovetail.models.compose import (
+    attention,
+    each_kind,
+    feed_forward,
+    language_model,
+    llama_to_hf,
+    pre_norm_block,
+    rms_norm,
+)
+from dovetail.models.family import Family, register_family
+from dovetail.models.hub import (
+    ATTENTION,
+    FEED_FORWARD,
+    HEAD_NORMS,
+    PRE_NORMS,
+    TABLES,
+    HubConfig,
+    layers_of,
+    window_of,
+)
+
+
+def qwen2_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
+    """Reads the config.json of Qwen2 and 2.5."""
+    hub = HubConfig(values)
+
+    def block(window: int | None) -> Any:
+        mixer = attention(hub, window=window, inward_bias=True)
+        return pre_norm_block(hub, mixer, feed_forward(hub))
+
+    return language_model(hub, each_kind(windows(hub), block))
+
+
+def qwen2_to_hf(config: CausalLM.Config) -> dict[str, Any]:
+    """Writes a config.json."""
+    return llama_to_hf(config) | windows_to_hf(config)
+
+
+def qwen3_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
+    """Reads the config.json of the dense Qwen3 models."""
+    hub = HubConfig(values)
+
+    def block(window: int | None) -> Any:
+        return pre_norm_block(hub, normed_attention(hub, window), feed_forward(hub))
+
+    return language_model(hub, each_kind(windows(hub), block))
+
+
+def qwen3_to_hf(config: CausalLM.Config) -> dict[str, Any]:
+    """Writes a config.json."""
+    block = layers_of(config.decoder.stack)[0]
+    bias = {"attention_bias": block.attention.output.bias}
+    return llama_to_hf(config) | windows_to_hf(config) | bias
+
+
+def normed_attention(hub: HubConfig, window: int | None = None) -> Any:
+    """Returns attention whose queries and keys are normalised, head by head."""
+    bias = hub.get("attention_bias", False)
+    mixer = attention(hub, window=window, inward_bias=bias, output_bias=bias)
+    width = hub.get("head_dim") or hub["hidden_size"] // hub["num_attention_heads"]
+    normed = NormedLinear.Config(linear=mixer.query, norm=rms_norm(hub), group=width)
+    return mixer.set(query=normed, key=normed)
+
+
+def windows(hub: HubConfig) -> list[int | None]:
+    """Returns the window of each layer: those from `max_window_layers` on have one, if any."""
+    count, window = hub["num_hidden_layers"], hub.get("sliding_window")
+    if not hub.get("use_sliding_window", False) or window is None:
+        return [None] * count
+    kinds = hub.get("layer_types")
+    if kinds is None:
+        full = hub.get("max_window_layers", count)
+        return [None if index < full else window for index in range(count)]
+    return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
+def windows_to_hf(config: CausalLM.Config) -> dict[str, Any]:
+    """Writes the windows of all layers."""
+    found = [window_of(layer.attention.mask) for layer in layers_of(config.decoder.stack)]
+    if not any(found):
+        return {"use_sliding_window": False}
+    return {
+        "use_sliding_window": True,
+        "sliding_window": next(window for window in found if window),
+        "max_window_layers": found.index(next(window for window in found if window)),
+        "layer_types": ["sliding_attention" if w else "full_attention" for w in found],
+    }
+
+
+def _tiny() -> dict[str, Any]:
+    return {
+        "vocab_size": 96,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 64,
+        "rope_theta": 10_000.0,
+        "use_sliding_window": True,
+        "sliding_window": 5,
+        "max_window_layers": 1,
+        "tie_word_embeddings": True,
+    }
+
+
+def qwen2_tiny() -> dict[str, Any]:
+    """Tied, with windows from the second layer on."""
+    return _tiny()
+
+
+def qwen3_tiny() -> dict[str, Any]:
+    """An own head width, YaRN, and biases too."""
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    return _tiny() | {"head_dim": 12, "attention_bias": True, "rope_scaling": yarn}
+
+
+QWEN2 = register_family(
+    Family(
+        name="qwen2",
+        model_type="qwen2",
+        architecture="Qwen2ForCausalLM",
+        from_hf=qwen2_from_hf,
+        to_hf=qwen2_to_hf,
+        weights=(*TABLES, *ATTENTION, *FEED_FORWARD, *PRE_NORMS),
+        tiny=qwen2_tiny,
+    )
+)
+QWEN3 = register_family(
+    Family(
+        name="qwen3",
+        model_type="qwen3",
+        architecture="Qwen3ForCausalLM",
+        from_hf=qwen3_from_hf,
+        to_hf=qwen3_to_hf,
+        weights=(*TABLES, *ATTENTION, *HEAD_NORMS, *FEED_FORWARD, *PRE_NORMS),
+        tiny=qwen3_tiny,
+    )
+)

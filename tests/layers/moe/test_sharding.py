@@ -1,0 +1,53 @@
+"""Mixtures over devices: experts split over their own mesh axis give the same numbers."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dovetail.config import Config
+from dovetail.layers import Capacity, Dropless
+from dovetail.module import functional, parameter_specs
+from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
+from tests.layers.cases import mixture, random_params, vectors
+
+MESHES = {
+    "experts": MeshLayout.Config(data=1, fsdp=1, expert=4, model=2),
+    "experts and sequence": MeshLayout.Config(data=1, fsdp=2, expert=2, sequence=2),
+}
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("dispatch", [Dropless.Config(), Capacity.Config(factor=0.5)])
+def test_split_experts_equal_whole_ones(mesh: str, dispatch: Config[Any]) -> None:
+    model = mixture().set(dispatch=dispatch).build()
+    params, x = random_params(model), vectors(3, 4, 8, 16)
+    placement = Placement(MESHES[mesh].build().mesh(), AxisRules.Config().build())
+
+    def run(params: Any, x: jax.Array) -> Any:
+        def total(params: Any) -> Any:
+            result, outputs = functional(model, params, x, training=True, losses="return")
+            losses = sum(loss.value() for loss in outputs.losses.values())
+            return jnp.sum(jnp.sin(result)) + losses, result
+
+        return jax.grad(total, has_aux=True)(params)
+
+    def split(params: Any, x: jax.Array) -> Any:
+        with placed(placement):
+            return run(params, x)
+
+    shardings = {
+        path: placement.sharding(spec.axes, spec.shape, path)
+        for path, spec in parameter_specs(model).items()
+    }
+    assert "expert" in shardings["gate/weight"].spec[0]
+    batch = placement.sharding(("batch", "sequence"))
+    gradients, result = jax.jit(
+        split, in_shardings=(shardings, batch), out_shardings=(shardings, None)
+    )(params, x)
+    expected_gradients, expected = jax.jit(run)(params, x)
+    np.testing.assert_allclose(result, expected, atol=1e-5)
+    for path, gradient in expected_gradients.items():
+        np.testing.assert_allclose(gradients[path], gradient, atol=1e-4, err_msg=path)

@@ -1,0 +1,125 @@
+"""Every family: its config.json reads and writes, its tensors all have a place, its logits hold.
+
+The golden logits were made by transformers from the same weights; tests/parity keeps them true.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dovetail.config import ConfigError, from_text, to_text
+from dovetail.experiments.published import published_sizes
+from dovetail.generate import Generator, Greedy
+from dovetail.layers import Places
+from dovetail.models import families, find_family
+from dovetail.module import functional, parameter_specs
+from tests.models.formula import TOKENS, filled
+
+GOLDEN = Path(__file__).parent / "golden"
+SHOWN = 8  # of the vocabulary's scores
+
+every_family = pytest.mark.parametrize("name", families())
+
+
+@functools.cache
+def model(name: str) -> Any:
+    family = families()[name]
+    module = family.from_hf(family.tiny()).build()
+    return module, *filled(family, module)
+
+
+@functools.cache
+def logits(name: str) -> np.ndarray:
+    module, params, variables = model(name)
+    tokens = jnp.asarray(TOKENS)
+    places = Places(
+        jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape), jnp.ones_like(tokens)
+    )
+
+    @jax.jit
+    def run(params: Any, variables: Any) -> jax.Array:
+        options = {"method": "all_logits", "losses": "discard", "variables": variables}
+        return functional(module, params, (tokens, places), **options)[0]
+
+    return np.asarray(run(params, variables))
+
+
+@every_family
+def test_logits_are_those_of_transformers(name: str) -> None:
+    golden = json.loads((GOLDEN / f"{name}.json").read_text())["logits"]
+    np.testing.assert_allclose(logits(name)[0, :, :SHOWN], golden, atol=1e-4)
+
+
+@every_family
+def test_decoding_token_by_token_finds_the_same_tokens(name: str) -> None:
+    module, params, variables = model(name)
+    length = TOKENS.shape[1]
+    generator = Generator(module.config, params, length=length + 1, variables=variables)
+    for end in (1, length - 1, length):
+        prompt = TOKENS[0, :end].tolist()
+        (found,) = generator.generate([prompt], max_new_tokens=1, sampler=Greedy.Config())
+        assert found.tokens == [int(logits(name)[0, end - 1].argmax())]
+
+
+@every_family
+def test_config_json_is_written_as_it_was_read(name: str) -> None:
+    family = families()[name]
+    config = family.from_hf(family.tiny())
+    written = json.loads(json.dumps(family.to_hf(config)))
+    assert family.from_hf(written) == config
+    assert family.to_hf(family.from_hf(written)) == written
+    assert from_text(to_text(config)) == config
+
+
+@pytest.mark.parametrize("name", published_sizes())
+def test_every_size_has_its_published_number_of_parameters(name: str) -> None:
+    size = published_sizes()[name]
+    family = families()[size.family]
+    config = family.from_hf(size.values)
+    specs = parameter_specs(config.build())
+    assert sum(spec.size for spec in specs.values()) == size.parameters
+    assert family.from_hf(family.to_hf(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "active"),
+    [
+        ("llama2-7b", 6_738_415_616),
+        ("mixtral-8x7b", 12_879_925_248),
+        ("qwen3-30b-a3b", 3_353_051_136),
+    ],
+)
+def test_active_parameters(name: str, active: int) -> None:
+    size = published_sizes()[name]
+    specs = parameter_specs(families()[size.family].from_hf(size.values).build())
+    assert sum(spec.active_size for spec in specs.values()) == active
+
+
+def test_an_unknown_model_type_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"no family for 'lama'.*Did you mean 'llama'"):
+        find_family("lama")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("llama", {"hidden_act": "mish"}, "hidden_act is 'mish'"),
+        ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "rotary scaling 'longrope'"),
+        ("llama", {"num_hidden_layers": None}, "'num_hidden_layers' is missing"),
+        ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise is 0.1"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
+        ("deepseek-v3", {"attention_bias": True}, "attention_bias is True"),
+    ],
+)
+def test_what_we_lack_is_refused_by_name(name: str, changes: dict[str, Any], message: str) -> None:
+    family = families()[name]
+    with pytest.raises(ConfigError, match=message):
+        family.from_hf({**family.tiny(), **changes})
