@@ -64,11 +64,12 @@ def export_hf(
     folder.about()  # says so if this is no run folder
     trainer: Any = folder.config().build()
     model = trainer.model
-    family, said = family_of(model.config)
+    before = _imported_words(folder)
+    family, said = family_of(model.config, first=before.get("model_type", ""))
     tensors = model_tensors(family, model)
     stored = stored_model(folder, model)
     sizes = _their_sizes(tensors, stored.dtypes, dtype)
-    said = _config_json(family, said, folder, model.config, sizes)
+    said = _config_json(family, said, before, model.config, sizes)
     with whole_folder(target) as temporary, Progress(f"exporting {run}", progress) as shown:
         _write_weights(temporary, tensors, sizes, stored, shard_bytes, shown)
         _write_json(temporary / "config.json", said)
@@ -163,12 +164,20 @@ def _file_name(number: int, count: int) -> str:
     )
 
 
+def _imported_words(folder: RunFolder) -> dict[str, Any]:
+    """Returns what config.json said when the model, or the one it began from, was imported."""
+    source = source_folder(folder)
+    return read_json(LocalFolder(source), "config.json") if source is not None else {}
+
+
 def _config_json(
-    family: Family, said: dict[str, Any], folder: RunFolder, config: Any, sizes: Sizes
+    family: Family,
+    said: dict[str, Any],
+    before: Mapping[str, Any],
+    config: Any,
+    sizes: Sizes,
 ) -> dict[str, Any]:
     """Returns the model in the family's words, with what else the imported config.json said."""
-    source = source_folder(folder)
-    before = read_json(LocalFolder(source), "config.json") if source is not None else {}
     whole = {**before, **said} if before.get("model_type") == family.model_type else dict(said)
     for key in ("auto_map", "quantization_config", "torch_dtype"):  # of files that are not ours
         whole.pop(key, None)

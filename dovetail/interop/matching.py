@@ -12,6 +12,10 @@ from dovetail.module import Tensor, match_weights, parameter_specs, variable_spe
 # Fields, anywhere in a tree, that do not change which function of tokens a trained model is.
 _NO_MATTER = frozenset({"weight_init", "loss", "remat", "unroll", "dtype", "dropout"})
 
+# How far a family is from a model that it does not say; less are as many values as differ.
+_REFUSED, _ALIEN = 10**6, 10**7
+_LISTED = 10
+
 
 def model_tensors(family: Family, model: CausalLM) -> dict[str, Tensor]:
     """Returns every tensor that the files of a model of this family hold, by name."""
@@ -20,23 +24,30 @@ def model_tensors(family: Family, model: CausalLM) -> dict[str, Tensor]:
     return match_weights(family.weights, specs, optional=list(variables))
 
 
-def family_of(config: Config[Any]) -> tuple[Family, dict[str, Any]]:
-    """Returns the family that says exactly this model, and the model in its words."""
-    nearest: tuple[int, str] | None = None
-    for family in families().values():
+def family_of(config: Config[Any], first: str = "") -> tuple[Family, dict[str, Any]]:
+    """Returns a family that says exactly this model, and the model in its words.
+
+    Args:
+        config: the model.
+        first: the `model_type` to try first: several families may say the same model.
+    """
+    refusals: list[tuple[int, str]] = []
+    for family in sorted(families().values(), key=lambda family: family.model_type != first):
         try:
-            said, differences = say(family, config)
+            said, changes = say(family, config)
         except ConfigError as error:
-            nearest = min(nearest or (10**9, ""), (10**6, f"{family.name}: {error}"))
-            continue
-        if not differences:
-            return family, said
-        listed = "\n  ".join(differences[:10])
-        what = f"{family.name} comes nearest; with it the model would change:\n  {listed}"
-        nearest = min(nearest or (10**9, ""), (len(differences), what))
+            refusals.append((_REFUSED, f"{family.name}: {error}"))
+        except Exception as error:  # noqa: BLE001  # a family expects its own parts in a model
+            refusals.append((_ALIEN, f"{family.name} expects other parts ({error})"))
+        else:
+            if not changes:
+                return family, said
+            listed = "\n  ".join(changes[:_LISTED])
+            told = f"{family.name} comes nearest; with it the model would change:\n  {listed}"
+            refusals.append((len(changes), told))
     raise ConfigError(
         "No known format says exactly this model, so other programs would compute something else. "
-        + (nearest[1] if nearest else "There are no families.")
+        + min(refusals, default=(0, "There are no families."))[1]
     )
 
 
