@@ -30,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     hf.add_argument("--shard-size", default="5GB", help="the largest file, such as 2GB")
     hf.add_argument("--dtype", help="the type to write, such as bfloat16; default: as stored")
+    hf.add_argument(
+        "--family", help="whose format to write; default: one that says the model exactly"
+    )
     add_import_argument(hf)
     hf.add_argument("--json", action="store_true", help="print JSON")
     hf.set_defaults(handler=_export_hf)
@@ -43,7 +46,11 @@ def _export_hf(arguments: argparse.Namespace) -> int:
     require_imports(RunFolder(arguments.run_folder), arguments.imports)
     load_all_parts()
     made = export_hf(
-        arguments.run_folder, arguments.target, shard_bytes=shard_bytes, dtype=arguments.dtype
+        arguments.run_folder,
+        arguments.target,
+        shard_bytes=shard_bytes,
+        dtype=arguments.dtype,
+        family=arguments.family,
     )
     if arguments.json:
         print_json(asdict(made))

@@ -20,7 +20,7 @@ from dovetail.data.tokenizer_files import MAIN_FILE, copy_tokenizer
 from dovetail.interop.folders import LocalFolder, read_json, refuse_existing, whole_folder
 from dovetail.interop.importing import SHARD_BYTES, Sizes, common_dtype, shards
 from dovetail.interop.matching import differences, family_of, model_tensors
-from dovetail.interop.runs import source_folder
+from dovetail.interop.runs import complete_tokenizer, source_folder
 from dovetail.interop.stored import SlotReader, StoredModel, stored_model
 from dovetail.models import Family
 from dovetail.module import Tensor
@@ -48,6 +48,7 @@ def export_hf(
     *,
     shard_bytes: int = SHARD_BYTES,
     dtype: str | None = None,
+    family: str | None = None,
     progress: bool = True,
 ) -> Exported:
     """Exports a run's newest parameters into a new folder, which appears when it is complete.
@@ -57,6 +58,7 @@ def export_hf(
         target: the new folder.
         shard_bytes: above this size the weights are divided among files.
         dtype: the type to write; None keeps what is stored.
+        family: whose format to write; None takes one that says the model, the imported one first.
         progress: whether to show a bar.
     """
     refuse_existing(target)
@@ -65,18 +67,18 @@ def export_hf(
     trainer: Any = folder.config().build()
     model = trainer.model
     before = _imported_words(folder)
-    family, said = family_of(model.config, first=before.get("model_type", ""))
-    tensors = model_tensors(family, model)
+    chosen, said = family_of(model.config, first=before.get("model_type", ""), only=family)
+    tensors = model_tensors(chosen, model)
     stored = stored_model(folder, model)
     sizes = _their_sizes(tensors, stored.dtypes, dtype)
-    said = _config_json(family, said, before, model.config, sizes)
+    said = _config_json(chosen, said | _ends(folder, trainer), before, model.config, sizes)
     with whole_folder(target) as temporary, Progress(f"exporting {run}", progress) as shown:
         _write_weights(temporary, tensors, sizes, stored, shard_bytes, shown)
         _write_json(temporary / "config.json", said)
         has_tokenizer = _write_tokenizer(folder, trainer, temporary)
         _write_generation(folder, trainer, temporary)
     size = sum(math.prod(shape) * kind.itemsize for kind, shape in sizes.values())
-    return Exported(target, family.name, stored.step, len(tensors), size, has_tokenizer)
+    return Exported(target, chosen.name, stored.step, len(tensors), size, has_tokenizer)
 
 
 def _their_sizes(
@@ -192,6 +194,14 @@ def _config_json(
     return whole | {"dtype": largest[0].name}
 
 
+def _ends(folder: RunFolder, trainer: Any) -> dict[str, Any]:
+    """Returns the ids that begin and end a text, where the run's own tokenizer decides them."""
+    if source_folder(folder) is not None or "imported" in folder.about():
+        return {}
+    end = trainer.input.tokenizer.end_of_text
+    return {"bos_token_id": None, "eos_token_id": end, "pad_token_id": None}
+
+
 def _write_tokenizer(folder: RunFolder, trainer: Any, target: Path) -> bool:
     """Writes the tokenizer's files where it has such; a run of its own learned one from data."""
     if (folder.tokenizer / MAIN_FILE).is_file():
@@ -200,7 +210,10 @@ def _write_tokenizer(folder: RunFolder, trainer: Any, target: Path) -> bool:
     if "imported" in folder.about():
         return False
     trainer.input.tokenizer.save(target)
-    return (target / MAIN_FILE).is_file()
+    if not (target / MAIN_FILE).is_file():
+        return False
+    complete_tokenizer(target, trainer.input.tokenizer.end_of_text)
+    return True
 
 
 def _write_generation(folder: RunFolder, trainer: Any, target: Path) -> None:

@@ -31,6 +31,23 @@ _LONGEST_CHAIN = 20  # of runs that began from each other; a circle is longer
 _LARGEST_FILE = 2**30  # no tokenizer is a gigabyte
 
 
+# As the `tokenizers` library writes them.
+_BYTE_DECODER = {
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": True,
+    "use_regex": True,
+}
+_END_TOKEN = {
+    "content": "<|endoftext|>",
+    "single_word": False,
+    "lstrip": False,
+    "rstrip": False,
+    "normalized": False,
+    "special": True,
+}
+
+
 def imported_run(
     model: CausalLM.Config,
     said: Mapping[str, Any],
@@ -108,6 +125,24 @@ def write_tokenizer(folder: ModelFolder, target: Path) -> bool:
             target.mkdir(exist_ok=True)
             (target / name).write_bytes(folder.read(name, 0, size))
     return MAIN_FILE in names
+
+
+def complete_tokenizer(folder: Path, end_of_text: int) -> None:
+    """Adds what other programs need to a tokenizer that was learned here: its end, and a decoder.
+
+    Ours know these without files. A tokenizer that has its own is left as it is.
+    """
+    config = folder / "tokenizer_config.json"
+    if config.is_file():
+        return
+    file = folder / MAIN_FILE
+    said = json.loads(file.read_text(encoding="utf-8"))
+    said["decoder"] = said.get("decoder") or _BYTE_DECODER
+    if not any(token.get("id") == end_of_text for token in said.get("added_tokens", [])):
+        said.setdefault("added_tokens", []).append({**_END_TOKEN, "id": end_of_text})
+    file.write_text(json.dumps(said), encoding="utf-8")
+    named = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": _END_TOKEN["content"]}
+    config.write_text(json.dumps(named, indent=2) + "\n", encoding="utf-8")
 
 
 def _named_end(folder: Path) -> list[int]:

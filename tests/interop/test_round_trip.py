@@ -189,6 +189,27 @@ def test_a_model_that_no_format_says_is_refused_with_what_differs(llama_family: 
         family_of(odd)
 
 
+@pytest.mark.parametrize("kv_heads", [None, 2, 1])
+def test_what_is_derived_may_be_said(llama_family: Family, kv_heads: int | None) -> None:
+    """Two key-value heads of two heads are what None means, and one is not."""
+    config = llama(
+        vocab_size=8, width=8, num_layers=1, num_heads=2, num_kv_heads=kv_heads, hidden=8
+    )
+    config.decoder.stack.layer.attention.head_width = 4
+    family, said = family_of(config)
+    assert family is llama_family
+    assert said["num_key_value_heads"] == (kv_heads or 2)
+
+
+def test_the_family_may_be_named(llama_family: Family) -> None:
+    config = llama(vocab_size=8, width=8, num_layers=1, num_heads=2, hidden=8)
+    assert family_of(config, only="llama")[0] is llama_family
+    with pytest.raises(ConfigError, match="gpt2"):
+        family_of(config, only="gpt2")
+    with pytest.raises(ConfigError, match=r"no family 'lama'. Did you mean 'llama'"):
+        family_of(config, only="lama")
+
+
 def test_what_does_not_change_the_function_does_not_stop_an_export(llama_family: Family) -> None:
     config = llama(vocab_size=8, width=8, num_layers=1, num_heads=2, num_kv_heads=1, hidden=8)
     config.decoder.stack.unroll = 1
