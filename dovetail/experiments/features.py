@@ -14,7 +14,7 @@ from dovetail.config import ConfigError, modifier, replace, select
 @modifier("moe")
 def mixture_of_experts(config: Any, num_experts: int = 8, top_k: int = 2) -> Any:
     """Every feed-forward becomes an expert, among others like it."""
-    from dovetail.layers import FeedForward, MixtureOfExperts
+    from dovetail.layers import AnyFeedForward, MixtureOfExperts
 
     if found := select(config, MixtureOfExperts).found:
         raise ConfigError(
@@ -22,4 +22,4 @@ def mixture_of_experts(config: Any, num_experts: int = 8, top_k: int = 2) -> Any
             "and top_k with key.path=value."
         )
     experts = MixtureOfExperts.Config(num_experts=num_experts, top_k=top_k)
-    return replace(config, FeedForward, experts)
+    return replace(config, AnyFeedForward, experts)

@@ -10,6 +10,7 @@ from dovetail.layers.decoder import Decoder
 from dovetail.layers.dropout import Dropout
 from dovetail.layers.embedding import Embedding, ScaledEmbedding
 from dovetail.layers.feed_forward import (
+    AnyFeedForward,
     ClampedFeedForward,
     FeedForward,
     PlainFeedForward,
@@ -73,6 +74,7 @@ from dovetail.layers.token_loss import NextTokenLoss, TokenLoss
 from dovetail.layers.transformer import TransformerBlock
 
 __all__ = [
+    "AnyFeedForward",
     "Attention",
     "BranchNorm",
     "Capacity",

@@ -19,14 +19,30 @@ for _name in ("silu", "gelu", "relu", "tanh", "sigmoid", "softplus", "identity")
     register_function(f"jax.nn:{_name}")
 
 
-class FeedForward(Module):
-    """Gated feed-forward: down(activation(gate(x)) * up(x)) (https://arxiv.org/abs/2002.05202)."""
+class AnyFeedForward(Module):
+    """What feed-forwards have in common: `replace(config, AnyFeedForward, ...)` finds them all."""
 
-    class Config(Module.Config["FeedForward"]):
+    class Config(Module.Config["AnyFeedForward"]):
         """The width is set by the parent, the hidden width by the model."""
 
         width: int = REQUIRED
         hidden: int = REQUIRED
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        require_positive(config, "width", "hidden")
+
+    def __call__(self, x_BSE: jax.Array) -> jax.Array:
+        """Maps [B, S, E] to [B, S, E]."""
+        raise NotImplementedError
+
+
+class FeedForward(AnyFeedForward):
+    """Gated feed-forward: down(activation(gate(x)) * up(x)) (https://arxiv.org/abs/2002.05202)."""
+
+    class Config(AnyFeedForward.Config):
+        """Its nonlinearity and its three linear maps."""
+
         activation: Callable[..., Any] = jax.nn.silu
         gate: ConfigOf[TokenMap] = Linear.Config()
         up: ConfigOf[TokenMap] = Linear.Config()
@@ -34,7 +50,6 @@ class FeedForward(Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        require_positive(config, "width", "hidden")
         self.activation = config.activation
         inward = {"in_features": config.width, "in_axis": "embed"}
         inward |= {"out_features": config.hidden, "out_axis": "mlp"}
@@ -74,21 +89,18 @@ class ClampedFeedForward(FeedForward):
         return gate_BSF * jax.nn.sigmoid(self.alpha * gate_BSF) * (up_BSF + 1)
 
 
-class PlainFeedForward(Module):
+class PlainFeedForward(AnyFeedForward):
     """Feed-forward without a gate: down(activation(up(x)))."""
 
-    class Config(Module.Config["PlainFeedForward"]):
-        """The width is set by the parent, the hidden width by the model."""
+    class Config(AnyFeedForward.Config):
+        """Its nonlinearity and its two linear maps."""
 
-        width: int = REQUIRED
-        hidden: int = REQUIRED
         activation: Callable[..., Any] = jax.nn.gelu
         up: ConfigOf[TokenMap] = Linear.Config()
         down: ConfigOf[TokenMap] = Linear.Config()
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        require_positive(config, "width", "hidden")
         self.activation = config.activation
         self.up = config.up.clone(
             in_features=config.width, in_axis="embed", out_features=config.hidden, out_axis="mlp"

@@ -57,10 +57,12 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 def mixture(hub: HubConfig, expert: FeedForward.Config, count: int) -> MixtureOfExperts.Config:
     """Returns experts chosen by a softmax, with the balance loss that config.json asks for."""
-    loss = LoadBalanceLoss.Config(coefficient=hub.get("router_aux_loss_coef", 0.001))
+    top_k = hub["num_experts_per_tok"]
+    # Theirs counts each of a token's choices as a whole, so that even loads give top_k, ours 1.
+    loss = LoadBalanceLoss.Config(coefficient=hub.get("router_aux_loss_coef", 0.001) * top_k)
     return MixtureOfExperts.Config(
         num_experts=count,
-        top_k=hub["num_experts_per_tok"],
+        top_k=top_k,
         expert=expert,
         losses={"balance": loss},
     )
@@ -71,7 +73,7 @@ def routing_to_hf(experts: Any) -> dict[str, Any]:
     loss = experts.losses.get("balance")
     return {
         "num_experts_per_tok": experts.top_k,
-        "router_aux_loss_coef": 0.0 if loss is None else loss.coefficient,
+        "router_aux_loss_coef": 0.0 if loss is None else loss.coefficient / experts.top_k,
     }
 
 

@@ -15,19 +15,26 @@ from dovetail.config import (
     from_text,
     identity,
     replace,
+    select,
     to_text,
     wraps,
 )
 from dovetail.experiments import experiments
-from dovetail.layers import FeedForward, Linear, Places, RotaryEmbedding, TokenMap
+from dovetail.layers import (
+    AnyFeedForward,
+    Linear,
+    NoPositions,
+    Places,
+    RotaryEmbedding,
+    TokenMap,
+)
 from dovetail.learner import Elementwise, Ema
 from dovetail.module import Constant, Module, functional, parameter, parameter_specs
 from dovetail.parallel import MeshLayout
 from dovetail.runtime import abstract_state
 from dovetail.trainer import FromRun, Hooks
 from dovetail.trainer.start import first_state
-
-EXPERIMENTS = list(experiments())
+from tests.experiments.forms import every_form
 
 
 class SquaredReLU(Module):
@@ -90,9 +97,14 @@ class Scaled(Module):
         return self.base(x) * self.adapter
 
 
+def positions_of(config):
+    """Returns the kind of position encoding that a model has in its attention."""
+    return RotaryEmbedding if len(select(config, RotaryEmbedding)) else NoPositions
+
+
 FEATURES = {
-    "feed-forward": lambda config: replace(config, FeedForward, SquaredReLU.Config()),
-    "positions": lambda config: replace(config, RotaryEmbedding, Drifting.Config()),
+    "feed-forward": lambda config: replace(config, AnyFeedForward, SquaredReLU.Config()),
+    "positions": lambda config: replace(config, positions_of(config), Drifting.Config()),
     "optimizer": lambda config: config.clone().set(
         learner=config.learner.clone(
             optimizer=Elementwise.Config(transform=config_for(sign_of_gradient, strength=0.5))
@@ -103,7 +115,7 @@ FEATURES = {
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@every_form()
 def test_a_feature_of_this_file_trains_in_every_experiment(name, feature, tmp_path):
     config = experiments()[name].tiny()
     config.set(steps=2, writers={}, evaluators={}, mesh=MeshLayout.Config(data=-1, fsdp=1))

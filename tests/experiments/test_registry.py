@@ -6,23 +6,25 @@ import pytest
 from dovetail.config import ConfigError, from_text, to_text
 from dovetail.experiments import experiments, find_experiment
 from dovetail.parallel import MeshLayout
+from tests.experiments.forms import FORMS, every_form
 
 
-@pytest.mark.parametrize("name", list(experiments()))
+@pytest.mark.parametrize("name", FORMS)
 def test_text_reads_back(name):
     config = experiments()[name].config()
     assert from_text(to_text(config)) == config
 
 
-@pytest.mark.parametrize("name", list(experiments()))
+@every_form()
 def test_the_tiny_form_trains_and_evaluates(name, tmp_path):
     config = experiments()[name].tiny()
     config.set(writers={}, mesh=MeshLayout.Config(data=-1, fsdp=1))
     outcome = config.build().train(tmp_path)
     assert outcome.step == config.steps
     assert np.isfinite(outcome.figures["held_out/bits_per_byte"])
-    assert 0.0 <= outcome.figures["samples/python_lines"] <= 1.0
-    assert isinstance(outcome.figures["samples/text_1"], str)
+    if "samples" in config.evaluators:
+        assert 0.0 <= outcome.figures["samples/python_lines"] <= 1.0
+        assert isinstance(outcome.figures["samples/text_1"], str)
 
 
 def test_an_unknown_name_gives_the_nearest():

@@ -13,25 +13,38 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dovetail.config import REQUIRED, Config, ConfigOf
+from dovetail.config import REQUIRED, Config, ConfigOf, config_for
+from dovetail.kernels.attention import SoftCap
 from dovetail.layers import (
     Attention,
+    BranchNorm,
     Capacity,
+    ClampedFeedForward,
     ContiguousMemory,
     Decoder,
     Dropout,
     Embedding,
     FeedForward,
     GroupedTopExperts,
+    InterleavedRotaryEmbedding,
+    LatentAttention,
     LayerNorm,
+    LearnedPositions,
+    LearnedSinks,
     Linear,
     LoadBalanceLoss,
     LossFreeBias,
+    LowRankLinear,
     MixtureOfExperts,
+    NoInputPositions,
     NoMemory,
     NoPositions,
+    NormedLinear,
+    NoSinks,
+    OffsetRMSNorm,
     Pattern,
     Places,
+    PlainFeedForward,
     PostNorm,
     PreNorm,
     Residual,
@@ -39,10 +52,12 @@ from dovetail.layers import (
     RotaryEmbedding,
     RouterZLoss,
     SandwichNorm,
+    ScaledEmbedding,
     SigmoidScores,
     Stack,
     TopKRouter,
     TransformerBlock,
+    YarnScaling,
 )
 from dovetail.module import Module, parameter_specs
 
@@ -108,6 +123,18 @@ def attention() -> Attention.Config:
     return Attention.Config(num_heads=HEADS, num_kv_heads=KV_HEADS)
 
 
+def latent_attention() -> LatentAttention.Config:
+    return LatentAttention.Config(
+        num_heads=HEADS,
+        latent_width=6,
+        plain_width=4,
+        rotated_width=2,
+        value_width=3,
+        query=LowRankLinear.Config(rank=5),
+        positions=InterleavedRotaryEmbedding.Config(),
+    )
+
+
 def block() -> TransformerBlock.Config:
     return TransformerBlock.Config(
         attention=attention(), feed_forward=FeedForward.Config(hidden=HIDDEN)
@@ -158,23 +185,60 @@ CASES: dict[str, Case] = {
     "linear-bias": Case(
         Linear.Config(in_features=WIDTH, out_features=HIDDEN, out_axis="mlp", bias=True), one
     ),
+    "normed-linear": Case(
+        NormedLinear.Config(in_features=WIDTH, out_features=HIDDEN, out_axis="mlp", group=6), one
+    ),
+    "low-rank-linear": Case(
+        LowRankLinear.Config(in_features=WIDTH, out_features=HIDDEN, out_axis="mlp", rank=5), one
+    ),
     "embedding": Case(Embedding.Config(vocab_size=VOCAB, width=WIDTH), lambda: (tokens(),)),
+    "scaled-embedding": Case(
+        ScaledEmbedding.Config(vocab_size=VOCAB, width=WIDTH), lambda: (tokens(),)
+    ),
+    "no-input-positions": Case(NoInputPositions.Config(width=WIDTH), mixing),
+    "learned-positions": Case(LearnedPositions.Config(width=WIDTH, length=SEQUENCE), mixing),
+    "no-sinks": Case(NoSinks.Config(num_heads=HEADS), lambda: ()),
+    "learned-sinks": Case(LearnedSinks.Config(num_heads=HEADS), lambda: ()),
     "rms-norm": Case(RMSNorm.Config(width=WIDTH), one),
+    "offset-rms-norm": Case(OffsetRMSNorm.Config(width=WIDTH), one),
     "layer-norm": Case(LayerNorm.Config(width=WIDTH), one),
     "layer-norm-no-bias": Case(LayerNorm.Config(width=WIDTH, bias=False), one),
     "dropout": Case(Dropout.Config(rate=0.5), one),
     "pre-norm": Case(Joined.Config(residual=PreNorm.Config()), one),
     "post-norm": Case(Joined.Config(residual=PostNorm.Config()), one),
     "sandwich-norm": Case(Joined.Config(residual=SandwichNorm.Config()), one),
+    "branch-norm": Case(Joined.Config(residual=BranchNorm.Config()), one),
+    "interleaved-rotary": Case(
+        InterleavedRotaryEmbedding.Config(head_width=HEAD_WIDTH), queries_and_keys
+    ),
+    "rotary-in-part": Case(
+        RotaryEmbedding.Config(
+            head_width=HEAD_WIDTH,
+            fraction=0.5,
+            scaling=YarnScaling.Config(factor=4.0, original_length=4),
+        ),
+        queries_and_keys,
+    ),
     "rotary": Case(RotaryEmbedding.Config(head_width=HEAD_WIDTH), queries_and_keys),
     "no-positions": Case(NoPositions.Config(head_width=HEAD_WIDTH), queries_and_keys),
     "no-memory": Case(NoMemory.Config(), keys_and_values),
     "contiguous-memory": Case(ContiguousMemory.Config(length=SEQUENCE), keys_and_values),
     "feed-forward": Case(FeedForward.Config(width=WIDTH, hidden=HIDDEN), one),
+    "plain-feed-forward": Case(PlainFeedForward.Config(width=WIDTH, hidden=HIDDEN), one),
+    "clamped-feed-forward": Case(
+        ClampedFeedForward.Config(width=WIDTH, hidden=HIDDEN, limit=1.0), one
+    ),
     "mixture-of-experts": Case(mixture(), one),
     "mixture-of-experts-capacity": Case(mixture().set(dispatch=Capacity.Config(factor=1.0)), one),
     "mixture-of-experts-deepseek": Case(deep_mixture(), one),
     "attention": Case(attention().set(width=WIDTH), mixing),
+    "attention-with-sinks-and-cap": Case(
+        attention().set(
+            width=WIDTH, sinks=LearnedSinks.Config(), score_map=config_for(SoftCap, cap=1.0)
+        ),
+        mixing,
+    ),
+    "latent-attention": Case(latent_attention().set(width=WIDTH), mixing),
     "stack": Case(Stack.Config(width=WIDTH, num_layers=3, layer=block()), mixing),
     "stack-of-mixtures": Case(
         Stack.Config(width=WIDTH, num_layers=2, layer=block().set(feed_forward=mixture())), mixing

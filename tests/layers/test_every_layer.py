@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 import dovetail.layers
-from dovetail.config import from_text, replace, select, to_text, visit
+from dovetail.config import Config, from_text, replace, select, to_text, visit
 from dovetail.layers import (
+    AnyFeedForward,
     Attention,
     ContiguousMemory,
+    LatentAttention,
     NextTokenLoss,
     NoMemory,
     NormedResidual,
@@ -26,9 +28,15 @@ from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
 from tests.layers.cases import CASES, SEQUENCE, random_params
 
 KEY = jax.random.key(0)
+
+
+def has_attention(config: Config[Any]) -> bool:
+    return any(len(select(config, kind)) for kind in (Attention, LatentAttention))
+
+
 every_layer = pytest.mark.parametrize("name", CASES)
 every_mixer = pytest.mark.parametrize(
-    "name", [name for name, case in CASES.items() if len(select(case.config, Attention))]
+    "name", [name for name, case in CASES.items() if has_attention(case.config)]
 )
 
 
@@ -56,8 +64,8 @@ def test_no_layer_is_left_out() -> None:
     public = [getattr(dovetail.layers, name) for name in dovetail.layers.__all__]
     layers = {found for found in public if isinstance(found, type) and issubclass(found, Module)}
     swept = {type(found).builds() for case in CASES.values() for _, found in visit(case.config)}
-    # A base class, and a loss, which tests/models runs in a model.
-    assert layers - swept - {NormedResidual, NextTokenLoss} == set()
+    # Base classes, and a loss, which tests/models runs in a model.
+    assert layers - swept - {AnyFeedForward, NormedResidual, NextTokenLoss} == set()
 
 
 @every_layer

@@ -1,4 +1,4 @@
-"""The golden logits of tests/models are those of transformers; `make parity GOLDEN=1` writes them."""
+"""Golden logits of tests/models are those of transformers; `GOLDEN=1 make parity` writes them."""
 
 from __future__ import annotations
 

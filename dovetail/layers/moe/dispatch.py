@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from dovetail.config import Config as AnyConfig
 from dovetail.config import ConfigError, Part
+from dovetail.kernels.grouped_matmul import grouped_matmul
 from dovetail.layers.moe.router import Routing
 from dovetail.module import grouped, vmap
 from dovetail.parallel import constrain
@@ -31,11 +32,6 @@ class Dispatch(Protocol):
     def __call__(self, expert: Any, x_BSE: jax.Array, routing: Routing, /) -> Dispatched:
         """Maps [B, S, E] to [B, S, E]; `expert` is a repeated child of the module that calls."""
         ...
-
-
-def grouped_matmul(x_NE: jax.Array, weight_XEF: jax.Array, group_sizes_X: jax.Array) -> jax.Array:
-    """Multiplies rows, sorted by group, by the matrix of their group."""
-    return jax.lax.ragged_dot(x_NE, weight_XEF, group_sizes_X)
 
 
 class Dropless(Part):
