@@ -22,6 +22,7 @@ from dovetail.config import (
 from dovetail.experiments import experiments, find_experiment
 
 if TYPE_CHECKING:
+    from dovetail.runtime import RunFolder
     from dovetail.trainer import Trainer
 
 # An installed package that names a module in this group of entry points is imported by itself.
@@ -81,20 +82,25 @@ def add_change_arguments(parser: argparse.ArgumentParser) -> None:
         help="applies a registered modifier; may be repeated",
     )
     argument.completer = complete_modifiers
-    parser.add_argument(
-        "--import",
-        dest="imports",
-        action="append",
-        default=[],
-        metavar="PACKAGE",
-        help="imports your own package, with its parts, modifiers and experiments",
-    )
+    add_import_argument(parser)
     parser.add_argument(
         "--seed",
         type=int,
         help="the seed of the first parameters and of dropout; the order of the data is input.seed",
     )
     parser.add_argument("--steps", type=int, help="the number of training steps")
+
+
+def add_import_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that names a user's own package."""
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="PACKAGE",
+        help="imports your own package, with its parts, families, modifiers and experiments",
+    )
 
 
 def choose(arguments: argparse.Namespace, name: str | None = None) -> Chosen:
@@ -125,6 +131,15 @@ def import_packages(names: list[str]) -> list[str]:
     for name in names:
         import_package(name)
     return sorted(set(found))
+
+
+def require_imports(folder: RunFolder, imports: list[str]) -> None:
+    """Imports what the user named. What only the run folder names is not imported: it runs code."""
+    known = {*imports, *import_packages(imports)}
+    missing = [name for name in folder.about().get("imports", []) if name not in known]
+    if missing:
+        options = " ".join(f"--import {name}" for name in missing)
+        raise ConfigError(f"{folder.path}: this run was trained with {options}; pass it.")
 
 
 def complete_experiments(**_: Any) -> list[str]:

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.cli.experiment import ENTRY_POINTS, import_packages, load_all_parts
+from dovetail.cli.experiment import ENTRY_POINTS, load_all_parts, require_imports
 from dovetail.cli.output import print_json
 from dovetail.config import ConfigError
 
@@ -60,14 +60,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     use_compilation_cache()
     folder = RunFolder(arguments.run_folder)
-    _check_imports(folder, arguments.imports)
+    require_imports(folder, arguments.imports)
     load_all_parts()
     prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
-    step, generator, end_of_text = _load(folder, prompt, arguments.tokens)
+    step, generator, stop_tokens = _load(folder, prompt, arguments.tokens)
     options = {
         "max_new_tokens": arguments.tokens,
         "sampler": _sampler(arguments),
-        "stop_tokens": [end_of_text],
+        "stop_tokens": stop_tokens,
         "stop_texts": arguments.stop,
         "seed": arguments.seed,
     }
@@ -80,15 +80,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(piece.text, end="", flush=True)
     print()
     return 0
-
-
-def _check_imports(folder: RunFolder, imports: list[str]) -> None:
-    """Imports what the user named. What only the run folder names is not imported: it runs code."""
-    known = {*imports, *import_packages(imports)}
-    missing = [name for name in folder.about().get("imports", []) if name not in known]
-    if missing:
-        options = " ".join(f"--import {name}" for name in missing)
-        raise ConfigError(f"{folder.path}: this run was trained with {options}; pass it.")
 
 
 def _config(folder: RunFolder) -> Any:
@@ -106,19 +97,18 @@ def _config(folder: RunFolder) -> Any:
         ) from error
 
 
-def _load(folder: RunFolder, prompt: str, tokens: int) -> tuple[int, Generator, int]:
-    """Returns the trained step, a generator with its parameters, and the token that ends a text."""
+def _load(folder: RunFolder, prompt: str, tokens: int) -> tuple[int, Generator, list[int]]:
+    """Returns the trained step, a generator with its parameters, and the tokens that end a text."""
     from dovetail.generate import Generator
+    from dovetail.interop import stop_tokens
     from dovetail.module import parameter_specs, variable_specs
 
     trainer = _config(folder).build()
-    _check_data(folder, trainer.input.prepare().folder.name)
+    tokenizer = _tokenizer(folder, trainer)
     params, variables = parameter_specs(trainer.model), variable_specs(trainer.model)
     specs = {**params, **variables}
     placement = _local_placement(trainer.rules, specs)
-    trainer.checkpointer.open(folder.checkpoints)
-    step, arrays = _restore(folder, trainer.checkpointer, _structs(specs, placement))
-    tokenizer = trainer.input.tokenizer
+    step, arrays = _restore(folder, trainer.checkpointer, specs, placement)
     generator = Generator(
         trainer.model.config,
         {path: arrays[path] for path in params},
@@ -127,7 +117,15 @@ def _load(folder: RunFolder, prompt: str, tokens: int) -> tuple[int, Generator, 
         tokenizer=tokenizer,
         placement=placement,
     )
-    return step, generator, tokenizer.end_of_text
+    return step, generator, stop_tokens(folder, tokenizer.end_of_text)
+
+
+def _tokenizer(folder: RunFolder, trainer: Any) -> Any:
+    """Returns the tokenizer: the run's own files, or the one that its corpus gives."""
+    if folder.tokenizer.is_dir() or "imported" in folder.about():
+        return trainer.input.load_tokenizer(folder.tokenizer)
+    _check_data(folder, trainer.input.prepare().folder.name)
+    return trainer.input.tokenizer
 
 
 def _check_data(folder: RunFolder, now: str) -> None:
@@ -168,13 +166,26 @@ def _structs(specs: dict[str, Any], placement: Placement) -> dict[str, Any]:
     }
 
 
-def _restore(folder: RunFolder, checkpointer: Any, like: dict[str, Any]) -> tuple[int, Any]:
-    """Reads what the model needs of the newest good checkpoint, and nothing else of it."""
-    found = checkpointer.restore_parameters(like)
+def _restore(
+    folder: RunFolder, checkpointer: Any, specs: dict[str, Any], placement: Placement
+) -> tuple[int, Any]:
+    """Reads what the model needs of the run's newest parameters, and nothing else of them."""
+    import jax
+
+    from dovetail.module import VariableSpec
+    from dovetail.runtime import read_parameters
+
+    like = _structs(specs, placement)
+    found = read_parameters(folder, like, checkpointer)
     if found is None:
         raise ConfigError(f"{folder.path} has no checkpoint yet. Train first: `dovetail train`.")
     step, arrays = found
     missing = sorted(like.keys() - arrays.keys())
+    if not step:  # other programs' files know no variables of ours
+        fresh = [path for path in missing if isinstance(specs[path], VariableSpec)]
+        initial = {path: specs[path].initial(jax.random.key(0), path) for path in fresh}
+        arrays |= {path: jax.device_put(initial[path], like[path].sharding) for path in fresh}
+        missing = [path for path in missing if path not in arrays]
     if missing:
         raise ConfigError(
             f"{folder.path}: its checkpoint of step {step} lacks {len(missing)} of the model's "

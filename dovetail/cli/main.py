@@ -24,15 +24,18 @@ from importlib import metadata
 from dovetail.config import ConfigError
 
 # Each verb is a module of this folder: `add_arguments(parser)` declares its arguments and names its
-# handler, a function from the parsed arguments to an exit code.
+# handler, a function from the parsed arguments to an exit code. `import` cannot name a module.
 VERBS = {
     "train": "train an experiment, or continue a run",
     "generate": "write text with a trained model",
+    "import": "take a model over from other programs' files",
+    "export": "write a run's model for other programs",
     "config": "show, compare and list experiments",
     "data": "prepare data",
     "doctor": "look at this machine and say what is missing",
     "completion": "print the tab completion for your shell",
 }
+_MODULES = {"import": "importing", "export": "exporting"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version)
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     for name, about in VERBS.items():
-        verb = importlib.import_module(f"dovetail.cli.{name}")
+        verb = importlib.import_module(f"dovetail.cli.{_MODULES.get(name, name)}")
         inner = verbs.add_parser(
             name,
             help=about,

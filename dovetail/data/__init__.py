@@ -26,10 +26,12 @@ from dovetail.data.order import SequentialOrder, ShuffledOrder, rows_of_process
 from dovetail.data.packing import TARGET_BYTES
 from dovetail.data.prefetch import Prefetcher
 from dovetail.data.prepare import prepare
+from dovetail.data.progress import Progress
 from dovetail.data.python_lines import LineReport, PythonLines, python_lines
 from dovetail.data.store import DamagedStoreError, TokenStore
 from dovetail.data.streaming import StreamingDecoder
 from dovetail.data.tokenizer import BytePairTokenizer, ByteTokenizer
+from dovetail.data.tokenizer_files import TokenizerFiles
 from dovetail.data.trigram import trigram_bits_per_byte
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ __all__ = [
     "LineReport",
     "Prefetcher",
     "PreparedData",
+    "Progress",
     "PythonLines",
     "SequentialOrder",
     "ShuffledOrder",
@@ -67,6 +70,7 @@ __all__ = [
     "TokenInput",
     "TokenStore",
     "Tokenizer",
+    "TokenizerFiles",
     "data_folder",
     "prepare",
     "python_lines",

@@ -8,6 +8,7 @@ first use.
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -71,6 +72,11 @@ class TokenInput(Part):
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, ready to use; prepares the data at first use."""
         self.prepare()
+        return self._rows.tokenizer
+
+    def load_tokenizer(self, folder: Path) -> Tokenizer:
+        """Returns the tokenizer as its files in a folder say, with no corpus."""
+        self._rows.tokenizer.load(folder)
         return self._rows.tokenizer
 
     def prepare(self, progress: bool = True) -> PreparedData:

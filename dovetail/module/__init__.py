@@ -18,7 +18,6 @@ from dovetail.module.mapping import (
     Tensor,
     Transpose,
     Weight,
-    match_weights,
 )
 from dovetail.module.module import Module, repeated
 from dovetail.module.outputs import Loss, Maximum, Mean, SideOutputs, Summary, merge_into
@@ -33,6 +32,7 @@ from dovetail.module.specs import (
 )
 from dovetail.module.transforms import checkpoint, cond, scan, shard_map, value_and_grad, vmap
 from dovetail.module.tree import parameter_specs, variable_specs
+from dovetail.module.weight_matching import match_weights
 
 __all__ = [
     "ArraySpec",

@@ -7,22 +7,31 @@ from dovetail.runtime.console import Console
 from dovetail.runtime.flops import matmul_flops
 from dovetail.runtime.memory import peak_memory_bytes
 from dovetail.runtime.run_folder import RunFolder, short_hash
+from dovetail.runtime.safetensors import Entry, SafetensorsWriter, can_store, read_header
 from dovetail.runtime.signals import StopRequest
+from dovetail.runtime.weights import StoredWeights, has_parameters, read_parameters
 from dovetail.runtime.writers import Figures, JsonLines, TensorBoard, Writer
 
 __all__ = [
     "MFU_FORMULA",
     "Checkpointer",
     "Console",
+    "Entry",
     "Figures",
     "JsonLines",
     "RunFolder",
+    "SafetensorsWriter",
     "StopRequest",
+    "StoredWeights",
     "TensorBoard",
     "Writer",
     "abstract_state",
+    "can_store",
+    "has_parameters",
     "matmul_flops",
     "peak_memory_bytes",
+    "read_header",
+    "read_parameters",
     "short_hash",
     "use_compilation_cache",
 ]

@@ -244,7 +244,7 @@ def _read_arrays(folder: Path, like: Mapping[str, jax.ShapeDtypeStruct]) -> dict
     handler: Any = ocp.PyTreeCheckpointHandler()  # it is annotated for a path type of its own
     with ocp.Checkpointer(handler) as reader:
         groups, shapes = _saved_arrays(handler.metadata(folder).tree)
-        _check_wanted(folder, like, shapes)
+        check_wanted(folder.parent, like, shapes)
         wanted: dict[str, dict[str, Any]] = {}
         for path in like.keys() & shapes.keys():
             wanted.setdefault(groups[path], {})[path] = like[path]
@@ -267,23 +267,22 @@ def _saved_arrays(tree: Any) -> tuple[dict[str, str], dict[str, tuple[int, ...]]
     return groups, shapes
 
 
-def _check_wanted(
-    folder: Path,
+def check_wanted(
+    place: Path,
     like: Mapping[str, jax.ShapeDtypeStruct],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> None:
     """Refuses a checkpoint of another model, and names the first parameter that tells."""
-    checkpoint = folder.parent
     for path in sorted(like.keys() & shapes.keys()):
         if shapes[path] != tuple(like[path].shape):
             raise ConfigError(
-                f"{path}: its shape in {checkpoint} is {shapes[path]}, but this model wants "
+                f"{path}: its shape in {place} is {shapes[path]}, but this model wants "
                 f"{tuple(like[path].shape)}. Give the model the sizes of the one that was saved."
             )
     if like and not like.keys() & shapes.keys():
         first = min(like)
         raise ConfigError(
-            f"{checkpoint} holds no parameter of this model; {first!r}, for one, is not there. "
+            f"{place} holds no parameter of this model; {first!r}, for one, is not there. "
             + did_you_mean(first, shapes)
         )
 

@@ -5,6 +5,8 @@ identity.txt     what must stay the same on resume: model, learner, data, seed
 run.json         the experiment's name, packages to import, versions
 metrics.jsonl    one line a logged step
 checkpoints/     the training state
+weights/         parameters that were imported, where there is no checkpoint yet
+tokenizer/       the tokenizer's files, where they were imported
 """
 
 from __future__ import annotations
@@ -38,6 +40,16 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Where the training state is saved."""
         return self.path / "checkpoints"
+
+    @property
+    def weights(self) -> Path:
+        """Where imported parameters are."""
+        return self.path / "weights"
+
+    @property
+    def tokenizer(self) -> Path:
+        """Where an imported tokenizer's files are."""
+        return self.path / "tokenizer"
 
     @property
     def metrics(self) -> Path:
@@ -77,6 +89,10 @@ class RunFolder:
             ) from error
         self.check_identity(config)
         self._check_data(about)
+        self.describe(config, about)
+
+    def describe(self, config: Config[Any], about: dict[str, Any]) -> None:
+        """Writes what describes the run into the folder, which exists."""
         write_whole(self.path / "config.txt", to_text(config))
         write_whole(self.path / "identity.txt", to_text(identity(config)))
         described = {**about, "versions": _versions()}

@@ -1,4 +1,4 @@
-"""Where a run's first parameters come from: from nothing, or from another run's checkpoint.
+"""Where a run's first parameters come from: from nothing, or from another run.
 
 It is asked once, when the run has no checkpoint of its own yet. What it finds takes the place of
 the initial parameters of the same path; the others, such as an adapter's, stay as initialised.
@@ -15,7 +15,7 @@ import jax
 from dovetail.config import REQUIRED, ConfigError, Part
 from dovetail.learner import TrainState
 from dovetail.parallel import placed
-from dovetail.runtime import Checkpointer, RunFolder, abstract_state
+from dovetail.runtime import RunFolder, abstract_state, has_parameters, read_parameters
 from dovetail.trainer.program import Program
 
 Arrays = dict[str, jax.Array]
@@ -63,7 +63,7 @@ class FromRun(Part):
 
     def check(self) -> None:
         """Raises a ConfigError if the run or its checkpoint is missing."""
-        if not self._checkpointer().steps():
+        if not has_parameters(self.folder):
             there = "has no checkpoint" if self.folder.path.is_dir() else "does not exist"
             raise ConfigError(
                 f"{self.name}: the run folder {self.folder.path} {there}. Train it first, or name "
@@ -71,20 +71,15 @@ class FromRun(Part):
             )
 
     def arrays(self, like: Wanted, say: Callable[[str], None]) -> Arrays:
-        """Reads what the newest good checkpoint holds, each array straight to its shards."""
+        """Reads the run's newest good parameters, each array straight to its shards."""
         self.check()
-        found = self._checkpointer().restore_parameters(like)
+        found = read_parameters(self.folder, like)
         step, arrays = found if found is not None else (0, {})
         say(
             f"started from step {step} of {self.folder.path}: took {len(arrays)} parameters; "
             f"{len(like) - len(arrays)} stay as initialised"
         )
         return arrays
-
-    def _checkpointer(self) -> Checkpointer:
-        checkpointer = Checkpointer.Config().build()
-        checkpointer.open(self.folder.checkpoints)
-        return checkpointer
 
 
 def first_state(program: Program, start: Start, say: Callable[[str], None]) -> TrainState:

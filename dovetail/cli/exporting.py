@@ -1,0 +1,72 @@
+"""Export a run for other programs.
+
+  dovetail export hf runs/qwen --to ./out
+
+Writes config.json, safetensors files, the tokenizer and generation_config.json, which transformers
+loads with from_pretrained("./out") and no code of ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+from dovetail.cli.experiment import add_import_argument, load_all_parts, require_imports
+from dovetail.cli.output import print_json, say, size
+from dovetail.config import ConfigError
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    formats = parser.add_subparsers(title="formats", metavar="FORMAT", required=True)
+    hf = formats.add_parser("hf", help="the files that Hugging Face's transformers reads")
+    hf.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder")
+    hf.add_argument(
+        "--to", dest="target", type=Path, required=True, metavar="PATH", help="the new folder"
+    )
+    hf.add_argument("--shard-size", default="5GB", help="the largest file, such as 2GB")
+    hf.add_argument("--dtype", help="the type to write, such as bfloat16; default: as stored")
+    hf.add_argument(
+        "--family", help="whose format to write; default: one that says the model exactly"
+    )
+    add_import_argument(hf)
+    hf.add_argument("--json", action="store_true", help="print JSON")
+    hf.set_defaults(handler=_export_hf)
+
+
+def _export_hf(arguments: argparse.Namespace) -> int:
+    shard_bytes = _bytes(arguments.shard_size)
+    from dovetail.interop import export_hf
+    from dovetail.runtime import RunFolder
+
+    require_imports(RunFolder(arguments.run_folder), arguments.imports)
+    load_all_parts()
+    made = export_hf(
+        arguments.run_folder,
+        arguments.target,
+        shard_bytes=shard_bytes,
+        dtype=arguments.dtype,
+        family=arguments.family,
+    )
+    if arguments.json:
+        print_json(asdict(made))
+        return 0
+    print(
+        f"{made.family}: step {made.step}, {made.tensors} tensors, {size(made.bytes)}; "
+        f"in {made.folder}"
+    )
+    if not made.tokenizer:
+        say("The run has no tokenizer.json, so none is exported.")
+    return 0
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]B|)", text.strip().upper())
+    number = int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    if number < 1:
+        raise ConfigError(f"--shard-size: expected a size such as 5GB or 500MB, got {text!r}.")
+    return number

@@ -1,0 +1,222 @@
+"""TokenizerFiles: a tokenizer that somebody else made, read from its `tokenizer.json`.
+
+The files travel with a run, in its folder `tokenizer/`, so a run folder can be moved: what reads a
+run loads them from there. The config keeps what must be known without files, and a digest, so that
+other files are noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.config import REQUIRED, ConfigError, Part, incidental
+from dovetail.data.tokenizer import byte_letters
+
+if TYPE_CHECKING:
+    import tokenizers
+
+MAIN_FILE = "tokenizer.json"
+
+# What goes along with the main file, for the programs that a model is exported to.
+COMPANIONS = (
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+)
+
+_SPACE = "\u2581"  # how sentence pieces write a space
+
+
+class TokenizerFiles(Part):
+    """A ready-made tokenizer in the format of the `tokenizers` library. Nothing is learned."""
+
+    class Config(Part.Config["TokenizerFiles"]):
+        """What is known without the files, and where they are."""
+
+        vocab_size: int = REQUIRED
+        end_of_text: int = REQUIRED
+        """The id that closes every document."""
+        digest: str = ""
+        """What `digest_of` the main file must be; empty accepts any."""
+        folder: str = incidental("")
+        """Where the files are, for preparing data; a run has its own copy."""
+
+    def __init__(self, config: Config) -> None:
+        """Keeps the config; reads no file yet."""
+        super().__init__(config)
+        self._config = config
+        self._folder: Path | None = None
+        self._model: tokenizers.Tokenizer | None = None
+        self._pieces: list[bytes] = []
+
+    @property
+    def name(self) -> str:
+        """A short name for people."""
+        return f"tokenizer-{self._config.vocab_size}"
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of ids that a model must provide for."""
+        return self._config.vocab_size
+
+    @property
+    def end_of_text(self) -> int:
+        """The id that closes every document."""
+        return self._config.end_of_text
+
+    @property
+    def token_bytes(self) -> NDArray[np.int32]:
+        """How many bytes each id stands for; 0 for special and unused ids."""
+        self._ready()
+        return np.array([len(piece) for piece in self._pieces], np.int32)
+
+    def fingerprint(self) -> str:
+        """Returns what decides how a given corpus is tokenized."""
+        digest = self._config.digest or digest_of(self._source() / MAIN_FILE)
+        return f"files/1/{digest}/{self.end_of_text}"
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        """Returns the ids of a text: with the token that begins a text, if the files ask for one.
+
+        A token that ends it is left out; whoever joins texts puts it there.
+        """
+        return self._without_end(self._ready().encode(text).ids)
+
+    def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """Returns the ids of several texts, on all cores."""
+        return [self._without_end(each.ids) for each in self._ready().encode_batch(list(texts))]
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """Returns the bytes of the ids; special and unused ids have none."""
+        self._ready()
+        pieces = self._pieces
+        return b"".join([pieces[index] for index in ids])
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text of the ids, as the tokenizer's own rules write it."""
+        return self._ready().decode([int(index) for index in ids], skip_special_tokens=True)
+
+    def fit(self, texts: Iterable[str]) -> None:
+        """Reads the files; there is nothing to learn."""
+        self.load(self._source())
+
+    def save(self, folder: Path) -> None:
+        """Copies the files."""
+        if self._folder is None:
+            self._ready()
+        elif self._folder.resolve() != folder.resolve():
+            copy_tokenizer(self._folder, folder)
+
+    def load(self, folder: Path) -> None:
+        """Reads the files of a folder."""
+        path = folder / MAIN_FILE
+        found = digest_of(path)
+        if self._config.digest not in ("", found):
+            raise ConfigError(
+                f"{path} is another tokenizer than this config is for: its digest is {found}, "
+                f"expected {self._config.digest}. Bring the file back as it was, or import anew."
+            )
+        self._model = _read(path)
+        self._pieces = _pieces(self._model, self.vocab_size, path)
+        self._folder = folder
+
+    def _source(self) -> Path:
+        if not self._config.folder:
+            raise ConfigError(
+                f"{self._config.locate('folder')}: expected the folder of {MAIN_FILE}, got none. "
+                "Name it, or begin with --with from-run:path=RUN, which does."
+            )
+        return Path(self._config.folder)
+
+    def _without_end(self, ids: list[int]) -> NDArray[np.int32]:
+        array = np.array(ids, np.int32)
+        return array[:-1] if len(ids) and ids[-1] == self.end_of_text else array
+
+    def _ready(self) -> tokenizers.Tokenizer:
+        if self._model is None:
+            self.load(self._source())
+        assert self._model is not None
+        return self._model
+
+
+def read_vocab_size(folder: Path) -> int:
+    """Returns one more than the largest id of a tokenizer's files."""
+    return max(_read(folder / MAIN_FILE).get_vocab(with_added_tokens=True).values()) + 1
+
+
+def token_id(folder: Path, token: str) -> int | None:
+    """Returns the id of a token, such as `</s>`, in a tokenizer's files."""
+    return _read(folder / MAIN_FILE).token_to_id(token)
+
+
+def digest_of(path: Path) -> str:
+    """Returns sixteen characters that stand for a file's content."""
+    try:
+        return hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: there is no tokenizer to read ({error.strerror}). A tokenizer.json is "
+            "needed; `transformers` writes one with AutoTokenizer.save_pretrained."
+        ) from error
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copies a tokenizer's files, those that are there."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name in (MAIN_FILE, *COMPANIONS):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+def _read(path: Path) -> tokenizers.Tokenizer:
+    from tokenizers import Tokenizer
+
+    digest_of(path)  # says what to do where there is no file
+    try:
+        return Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except Exception as error:  # the library raises plain Exceptions
+        raise ConfigError(f"{path} cannot be read as a tokenizer: {error}") from error
+
+
+def _pieces(model: tokenizers.Tokenizer, size: int, path: Path) -> list[bytes]:
+    """Returns the bytes that each id stands for."""
+    pieces = [b""] * size
+    added: dict[int, Any] = model.get_added_tokens_decoder()
+    write = _piece_writer(model)
+    for token, index in model.get_vocab(with_added_tokens=True).items():
+        if index >= size:
+            raise ConfigError(
+                f"{path}: the token {token!r} has the id {index}, but vocab_size is {size}."
+            )
+        if index in added:
+            pieces[index] = b"" if added[index].special else added[index].content.encode()
+        else:
+            pieces[index] = write(token)
+    return pieces
+
+
+def _piece_writer(model: tokenizers.Tokenizer) -> Any:
+    """Returns the function from a token's name to its bytes: byte letters, or sentence pieces."""
+    byte_of = {letter: value for value, letter in enumerate(byte_letters())}
+
+    def from_letters(token: str) -> bytes:
+        known = all(letter in byte_of for letter in token)
+        return bytes(byte_of[letter] for letter in token) if known else token.encode()
+
+    def from_pieces(token: str) -> bytes:
+        if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+            return bytes([int(token[3:5], 16)])
+        return token.replace(_SPACE, " ").encode()
+
+    return from_letters if "ByteLevel" in str(model.decoder) else from_pieces

@@ -1,0 +1,16 @@
+"""Hugging Face files, both ways, driven by the families' mappings. Knows no family by name."""
+
+from dovetail.interop.exporting import Exported, export_hf
+from dovetail.interop.importing import Imported, import_hf
+from dovetail.interop.matching import family_of, model_tensors
+from dovetail.interop.runs import stop_tokens
+
+__all__ = [
+    "Exported",
+    "Imported",
+    "export_hf",
+    "family_of",
+    "import_hf",
+    "model_tensors",
+    "stop_tokens",
+]

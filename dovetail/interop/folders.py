@@ -1,0 +1,210 @@
+"""Folders of model files: on this machine, behind fsspec, or on the Hub; and new ones, made whole.
+
+Nothing outside of the folder that a user named is ever read, whatever an index or a link says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from dovetail.config import ConfigError
+
+HUB = "hub:"
+
+# What is fetched from the Hub: data. No program of a repository is ever looked at.
+_HUB_PATTERNS = ("*.safetensors", "*.json", "*.txt", "*.jinja", "tokenizer.model")
+
+
+class ModelFolder(Protocol):
+    """A folder that files are read from, by plain names and in pieces."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        ...
+
+    def names(self) -> list[str]:
+        """Returns the names of its files, sorted."""
+        ...
+
+    def size(self, name: str) -> int:
+        """Returns a file's size in bytes."""
+        ...
+
+    def read(self, name: str, start: int, count: int) -> bytes | bytearray:
+        """Returns so many bytes of a file from a place on; fewer where it ends."""
+        ...
+
+
+def open_folder(text: str) -> ModelFolder:
+    """Opens `hub:org/name`, a URL that fsspec knows, or a local folder."""
+    if text.startswith(HUB):
+        return LocalFolder(_fetch_from_hub(text.removeprefix(HUB)))
+    if "://" in text:
+        return RemoteFolder(text)
+    folder = Path(text).expanduser()
+    if not folder.is_dir():
+        hint = ""
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", text):
+            hint = f" If it is a name on the Hub, write {HUB}{text}."
+        raise ConfigError(f"{text}: there is no such folder.{hint}")
+    return LocalFolder(folder)
+
+
+class LocalFolder:
+    """A folder on this machine."""
+
+    def __init__(self, path: Path) -> None:
+        """Keeps the path, and where its files may really lie."""
+        self.path, self.name = path, str(path)
+        self._roots = [path.resolve()]
+        if path.resolve().parent.name == "snapshots":  # the Hub's cache links into its blobs
+            self._roots.append(path.resolve().parent.parent / "blobs")
+
+    def names(self) -> list[str]:
+        """Returns the names of its files, sorted."""
+        return sorted(entry.name for entry in self.path.iterdir() if entry.is_file())
+
+    def size(self, name: str) -> int:
+        """Returns a file's size in bytes."""
+        return self._file(name).stat().st_size
+
+    def read(self, name: str, start: int, count: int) -> bytearray:
+        """Returns so many bytes of a file from a place on."""
+        data, done = bytearray(count), 0
+        with self._file(name).open("rb", buffering=0) as file, memoryview(data) as view:
+            file.seek(start)
+            while part := file.readinto(view[done:]):  # Linux gives at most 2 GB at a time
+                done += part
+        return data if done == count else data[:done]
+
+    def _file(self, name: str) -> Path:
+        _check_plain(self.name, name)
+        path = self.path / name
+        real = path.resolve()
+        if not any(real.is_relative_to(root) for root in self._roots):
+            raise ConfigError(
+                f"{path} is a link to {real}, outside of its folder; that is not followed. Copy "
+                "the file itself there."
+            )
+        if not real.is_file():
+            raise ConfigError(f"{path}: there is no such file.")
+        return real
+
+
+class RemoteFolder:
+    """A folder that fsspec reaches, such as gs://bucket/model."""
+
+    def __init__(self, url: str) -> None:
+        """Connects."""
+        try:
+            import fsspec
+        except ImportError as error:
+            raise ConfigError(f"{url}: remote files need `pip install fsspec`.") from error
+        self.name = url.rstrip("/")
+        try:
+            self._system, self._path = fsspec.core.url_to_fs(self.name)
+            found = self._system.isdir(self._path)
+        except (ImportError, ValueError, OSError) as error:
+            raise ConfigError(f"{url} cannot be reached: {error}") from error
+        if not found:
+            raise ConfigError(f"{url}: there is no such folder.")
+
+    def names(self) -> list[str]:
+        """Returns the names of its files, sorted."""
+        entries = self._system.ls(self._path, detail=True)
+        return sorted(e["name"].rsplit("/", 1)[-1] for e in entries if e["type"] == "file")
+
+    def size(self, name: str) -> int:
+        """Returns a file's size in bytes."""
+        try:
+            return int(self._system.size(self._file(name)))
+        except FileNotFoundError as error:
+            raise ConfigError(f"{self.name}/{name}: there is no such file.") from error
+
+    def read(self, name: str, start: int, count: int) -> bytes:
+        """Returns so many bytes of a file from a place on."""
+        data: bytes = self._system.cat_file(self._file(name), start=start, end=start + count)
+        return data
+
+    def _file(self, name: str) -> str:
+        _check_plain(self.name, name)
+        return f"{self._path}/{name}"
+
+
+def read_json(folder: ModelFolder, name: str) -> dict[str, Any]:
+    """Reads a file that holds a JSON object."""
+    try:
+        value = json.loads(folder.read(name, 0, folder.size(name)))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{folder.name}/{name} cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{folder.name}/{name}: expected a JSON object, got {type(value)}.")
+    return value
+
+
+def refuse_existing(final: Path) -> None:
+    """Raises a ConfigError where a new folder cannot be made because there is something."""
+    if final.exists() or final.is_symlink():
+        raise ConfigError(f"{final} exists already. Choose another folder, or remove that one.")
+
+
+@contextlib.contextmanager
+def whole_folder(final: Path) -> Iterator[Path]:
+    """Gives a temporary folder that becomes `final` at the end, or vanishes if anything fails."""
+    refuse_existing(final)
+    temporary = final.with_name(f".{final.name}.part-{os.getpid()}")
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(final)
+        temporary.mkdir()
+    except OSError as error:
+        raise ConfigError(f"{final} cannot be made: {error.strerror}.") from error
+    try:
+        yield temporary
+        temporary.rename(final)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove_leftovers(final: Path) -> None:
+    """Removes what killed processes left of the same folder."""
+    for entry in final.parent.glob(f".{final.name}.part-*"):
+        process = entry.name.rpartition("-")[2]
+        if process.isdigit() and not Path(f"/proc/{process}").exists() and Path("/proc").exists():
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _check_plain(folder: str, name: str) -> None:
+    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+        raise ConfigError(
+            f"{folder}: the file name {name!r} leads outside of the folder; that is not followed."
+        )
+
+
+def _fetch_from_hub(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise ConfigError(
+            f"{HUB}{name}: fetching from the Hub needs `pip install 'dovetail[hub]'`."
+        ) from error
+    repository, _, revision = name.partition("@")
+    try:
+        return Path(
+            snapshot_download(
+                repository, revision=revision or None, allow_patterns=list(_HUB_PATTERNS)
+            )
+        )
+    except (OSError, ValueError) as error:  # what the library and its transport raise
+        raise ConfigError(
+            f"{HUB}{name} cannot be fetched: {error}. Check the name and the network, or download "
+            "the folder by other means and name that."
+        ) from error

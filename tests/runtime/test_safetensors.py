@@ -1,0 +1,71 @@
+"""Our files are safetensors files: others read them, and we read theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from dovetail.config import ConfigError
+from dovetail.runtime import SafetensorsWriter, StoredWeights
+from dovetail.runtime.safetensors import SafetensorsFile
+
+ARRAYS = {
+    "small": np.arange(3, dtype=np.int8),
+    "deep": np.arange(24, dtype=np.float32).reshape(2, 3, 4),
+    "brain": np.arange(6, dtype=np.float32).reshape(3, 2).astype(ml_dtypes.bfloat16),
+    "scalar": np.array(7.5),
+    "empty": np.zeros((0, 4), np.float16),
+}
+
+
+def test_others_read_what_is_written_in_parts(tmp_path: Path) -> None:
+    sizes = {name: (array.dtype, array.shape) for name, array in ARRAYS.items()}
+    with SafetensorsWriter(tmp_path / "a.safetensors", sizes, {"format": "pt"}) as writer:
+        for place in [(1, 2), (0, 0), (1, 0), (0, 2), (0, 1), (1, 1)]:
+            writer.write("deep", ARRAYS["deep"][place], place)
+        for row in range(3):
+            writer.write("brain", ARRAYS["brain"][row], (row,))
+        for name in ("small", "scalar", "empty"):
+            writer.write(name, ARRAYS[name])
+    read = load_file(tmp_path / "a.safetensors")
+    assert read.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        assert read[name].dtype == array.dtype
+        np.testing.assert_array_equal(read[name], array)
+
+
+def test_what_others_write_is_read_whole_and_in_parts(tmp_path: Path) -> None:
+    save_file(ARRAYS, tmp_path / "b.safetensors")
+    file = SafetensorsFile(tmp_path / "b.safetensors")
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(file.array(name), array)
+        assert file.array(name).dtype == array.dtype
+    np.testing.assert_array_equal(file.read("deep", (1, 2)), ARRAYS["deep"][1, 2])
+    np.testing.assert_array_equal(file.read("brain"), ARRAYS["brain"])
+
+
+def test_a_transposed_array_is_written_in_order(tmp_path: Path) -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    sizes = {"x": (array.dtype, (3, 2))}
+    with SafetensorsWriter(tmp_path / "c.safetensors", sizes) as writer:
+        writer.write("x", array.T)
+    np.testing.assert_array_equal(load_file(tmp_path / "c.safetensors")["x"], array.T)
+
+
+def test_what_was_not_announced_is_refused(tmp_path: Path) -> None:
+    with SafetensorsWriter(tmp_path / "d.safetensors", {"x": (np.dtype("f4"), (3, 2))}) as writer:
+        with pytest.raises(ValueError, match=r"x\[1\]: announced as float32 \(2,\)"):
+            writer.write("x", np.zeros(3, np.float32), (1,))
+        with pytest.raises(ValueError, match="got float64"):
+            writer.write("x", np.zeros((3, 2)))
+
+
+def test_an_array_in_two_files_is_refused(tmp_path: Path) -> None:
+    for name in ("1", "2"):
+        save_file({"x": np.zeros(2, np.float32)}, tmp_path / f"{name}.safetensors")
+    with pytest.raises(ConfigError, match="x is both in"):
+        StoredWeights(tmp_path)
