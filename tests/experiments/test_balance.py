@@ -37,8 +37,7 @@ def test_the_training_loss_moves_with_the_coefficient(name):
     base = experiments()[name].tiny()
     losses = {}
     for coefficient in (0.0, 0.5):
-        config = base.clone()
-        select(config, LoadBalanceLoss).set(coefficient=coefficient)
+        config = select(base, LoadBalanceLoss).set(coefficient=coefficient)
         losses[coefficient], balance = first_loss(config)
     assert balance > 0.5  # a perfect balance gives the coefficient itself
     np.testing.assert_allclose(losses[0.5] - losses[0.0], balance, rtol=1e-4)
