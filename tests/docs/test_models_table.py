@@ -1,0 +1,12 @@
+"""The page on model families lists every size as it is."""
+
+from pathlib import Path
+
+from tools.models_table import table
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+
+
+def test_the_table_is_that_of_the_package() -> None:
+    missing = [line for line in table() if line not in PAGE.read_text().splitlines()]
+    assert missing == [], "run `python tools/models_table.py` and paste what it prints"
