@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,13 +15,9 @@ _OWN = [name for name in experiments() if name not in published_sizes()]
 
 FORMS = sorted([*_OWN, *_FIRST_SIZES.values()])
 
-# In the default tests: small and dense, sparse, latent. The others are slow.
-_QUICK = {"tiny-lm", "qwen3-30b-a3b", "deepseek-v3"}
 
-
-def every_form() -> Any:
-    """Runs a test for one experiment of each family, most of them among the slow tests."""
-    marked = [
-        name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FORMS
-    ]
+def every_form(*quick: str, among: Sequence[str] = FORMS) -> Any:
+    """Runs a test for one experiment of each family; all but the `quick` are slow tests."""
+    slow = pytest.mark.slow
+    marked = [name if name in quick else pytest.param(name, marks=slow) for name in among]
     return pytest.mark.parametrize("name", marked)

@@ -3,13 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from dovetail.config import select
 from dovetail.experiments import experiments
 from dovetail.layers import LoadBalanceLoss, MixtureOfExperts
 from dovetail.module import Batch, initialize, initialize_variables
-from tests.experiments.forms import FORMS
+from tests.experiments.forms import FORMS, every_form
 
 
 def has_experts(config):
@@ -32,7 +31,7 @@ def test_every_mixture_of_every_experiment_asks_for_balance():
             assert min(weights) > 0, name
 
 
-@pytest.mark.parametrize("name", SPARSE)
+@every_form("mixtral-8x7b", among=SPARSE)
 def test_the_training_loss_moves_with_the_coefficient(name):
     base = experiments()[name].tiny()
     losses = {}

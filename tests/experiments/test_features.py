@@ -115,7 +115,7 @@ FEATURES = {
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-@every_form()
+@every_form("tiny-lm")
 def test_a_feature_of_this_file_trains_in_every_experiment(name, feature, tmp_path):
     config = experiments()[name].tiny()
     config.set(steps=2, writers={}, evaluators={}, mesh=MeshLayout.Config(data=-1, fsdp=1))
