@@ -134,7 +134,7 @@ class Weight:
         for path in self.paths:
             if path.count("*") > 1:
                 raise ValueError(f"{self.theirs}: {path!r} may hold one * only.")
-        names = index_names(self.paths[0])
+        names = index_names(next(iter(self.paths)))
         unknown = [name for name in FIELD.findall(self.theirs) if name not in names]
         if unknown or any(index_names(path) != names for path in self.paths):
             raise ValueError(
