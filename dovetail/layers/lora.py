@@ -57,17 +57,21 @@ class LoRA(Module):
 
     def low_rank(self, own: Mapping[str, Array]) -> LowRank:
         """Returns what is added to the weight."""
+        self._require_plain_base()
         return LowRank(own["lora_a"], own["lora_b"], self.scale)
 
     def merged(self, name: str, value: Array, own: Mapping[str, Array]) -> Array:
         """Returns the weight with the product added, in float32; a bias stays as it is."""
+        self._require_plain_base()
+        if name != "weight":
+            return value
+        down, up = (own[part].astype(np.float32) for part in ("lora_a", "lora_b"))
+        return (value.astype(np.float32) + self.scale * (down @ up)).astype(value.dtype)
+
+    def _require_plain_base(self) -> None:
         if not isinstance(self.base, Linear):
             raise ConfigError(
                 f"{self.config.locate('base')}: {type(self.base).__name__} is not a plain linear "
                 "map, so an adapter around it cannot be merged into its weight. Wrap the Linear "
                 "inside of it: replace(config, Linear, LoRA.Config(...))."
             )
-        if name != "weight":
-            return value
-        down, up = (own[part].astype(np.float32) for part in ("lora_a", "lora_b"))
-        return (value.astype(np.float32) + self.scale * (down @ up)).astype(value.dtype)
