@@ -55,10 +55,15 @@ def export_adapter(
     """
     refuse_existing(target)
     found = run_model(run, family)
-    base = _base(found)
     around = wrappers(found.model)
-    _check_only_adapters_learn(found, around)
+    if not around:
+        raise ConfigError(
+            f"--adapter: the model of {found.folder.path} has no adapters. Train with `--with "
+            "lora:rank=8`, or leave out --adapter."
+        )
+    base = _base(found)
     places = _places(found, around)
+    _check_only_adapters_learn(found, around)
     stored = stored_model(found.folder, found.model)
     adapters = []
     for wrapper in around:
@@ -98,11 +103,6 @@ def _base(found: RunModel) -> dict[str, Any]:
 def _check_only_adapters_learn(found: RunModel, around: list[Wrapper]) -> None:
     """Refuses a run in which the base moves: on the model they came from, adapters would be off."""
     adapters = {path for wrapper in around for path in wrapper.own_paths()}
-    if not adapters:
-        raise ConfigError(
-            f"--adapter: the model of {found.folder.path} has no adapters. Train with `--with "
-            "lora:rank=8`, or leave out --adapter."
-        )
     frozen = getattr(found.trainer.config.learner, "frozen", ())
     learns = select_trained(parameter_specs(found.model), frozen).specs
     written = {

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -16,9 +17,8 @@ from dovetail.experiments import experiments
 from dovetail.interop import import_hf, unwrapped
 from dovetail.layers import Linear, LoRA, TopKRouter
 from dovetail.learner import Ema
-from dovetail.module import parameter_specs
 from dovetail.parallel import MeshLayout
-from dovetail.runtime import StoredWeights, abstract_state
+from dovetail.runtime import RunFolder, StoredWeights, abstract_state, read_parameters
 from tests.experiments.forms import every_form
 from tests.interop.files import random_tensors, write_model, write_tokenizer
 from tests.interop.llama_family import TINY, ensure_llama
@@ -58,9 +58,10 @@ def test_only_the_adapters_are_trained(name: str, tmp_path: Path) -> None:
     _, after = trainer.checkpointer.restore(like)
     adapters = {path for path in before if path.endswith(("/lora_a", "/lora_b"))}
     assert 0 < len(adapters) < len(before)
-    assert set(after.optimizer.mu) == set(after.ema) == adapters
+    leaves = jax.tree_util.tree_leaves_with_path(after.optimizer)
+    kept = {getattr(key, "key", None) for place, _ in leaves for key in place}
+    assert kept & before.keys() == set(after.ema) == adapters
     for path, array in before.items():
-        # A rank-2 adapter whose b is zero has no gradient in a before its first step.
         assert (array.tobytes() != np.asarray(after.params[path]).tobytes()) is (path in adapters)
 
 
@@ -169,7 +170,7 @@ def test_a_run_without_adapters_has_none_to_write(
 ) -> None:
     argv = ["export", "hf", str(work / "run"), "--to", str(tmp_path / "out"), "--adapter"]
     assert main(argv) == 2
-    assert "leave out --adapter" in capsys.readouterr().err
+    assert "has no adapters. Train with `--with lora:rank=8`" in capsys.readouterr().err
 
 
 def test_the_order_of_modifiers_matters_and_is_told(
@@ -182,13 +183,16 @@ def test_the_order_of_modifiers_matters_and_is_told(
     assert "'!*/lora_a' matches no parameter" in capsys.readouterr().err
 
 
-def test_the_base_is_read_from_the_imported_weights(work: Path, tmp_path: Path) -> None:
-    """The base of the trained run is bit by bit what was imported."""
+def test_the_base_stays_as_it_was_imported(work: Path) -> None:
     weights = StoredWeights(work / "run" / "weights")
-    name = "model.layers.1.self_attn.q_proj.weight"
-    path = "decoder/stack/layer/attention/query/weight"
-    before = load_file(work / "hf" / "model.safetensors")
-    np.testing.assert_array_equal(weights.part(path, (1,)), before[name].T)
-    config = apply_modifier(tiny(), f"from-run:path={work / 'run'}")
-    adapted = apply_modifier(config, "lora:rank=4")
-    assert path in parameter_specs(adapted.model.build())
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    like = {
+        path: jax.ShapeDtypeStruct(shape, weights.dtypes[path], sharding=device)
+        for path, shape in weights.shapes.items()
+    }
+    found = read_parameters(RunFolder(work / "tuned"), like)
+    assert found is not None
+    step, arrays = found
+    assert (step, arrays.keys()) == (3, weights.shapes.keys())
+    for path, array in arrays.items():
+        np.testing.assert_array_equal(array, weights.part(path, ()), strict=True)
