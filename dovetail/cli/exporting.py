@@ -3,7 +3,8 @@
   dovetail export hf runs/qwen --to ./out
 
 Writes config.json, safetensors files, the tokenizer and generation_config.json, which transformers
-loads with from_pretrained("./out") and no code of ours.
+loads with from_pretrained("./out") and no code of ours. Adapters are merged into the weights; with
+--adapter they are written alone, as peft loads them onto the model that they were trained on.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     hf.add_argument(
         "--family", help="whose format to write; default: one that says the model exactly"
     )
+    hf.add_argument(
+        "--adapter", action="store_true", help="write the adapters alone, in the form of PEFT"
+    )
     add_import_argument(hf)
     hf.add_argument("--json", action="store_true", help="print JSON")
     hf.set_defaults(handler=_export_hf)
@@ -40,18 +44,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _export_hf(arguments: argparse.Namespace) -> int:
     shard_bytes = _bytes(arguments.shard_size)
-    from dovetail.interop import export_hf
+    from dovetail.interop import export_adapter, export_hf
     from dovetail.runtime import RunFolder
 
     require_imports(RunFolder(arguments.run_folder), arguments.imports)
     load_all_parts()
-    made = export_hf(
-        arguments.run_folder,
-        arguments.target,
-        shard_bytes=shard_bytes,
-        dtype=arguments.dtype,
-        family=arguments.family,
-    )
+    folders = (arguments.run_folder, arguments.target)
+    options = {"dtype": arguments.dtype, "family": arguments.family}
+    if arguments.adapter:
+        made = export_adapter(*folders, **options)
+    else:
+        made = export_hf(*folders, shard_bytes=shard_bytes, **options)
     if arguments.json:
         print_json(asdict(made))
         return 0
@@ -59,7 +62,7 @@ def _export_hf(arguments: argparse.Namespace) -> int:
         f"{made.family}: step {made.step}, {made.tensors} tensors, {size(made.bytes)}; "
         f"in {made.folder}"
     )
-    if not made.tokenizer:
+    if not made.tokenizer and not arguments.adapter:
         say("The run has no tokenizer.json, so none is exported.")
     return 0
 

@@ -55,7 +55,9 @@ def collect_reports() -> Iterator[list[Report]]:
         _reports.reset(token)
 
 
-def replace(config: C, old: Any, new: New, *, strict: bool = False) -> C:
+def replace(
+    config: C, old: Any, new: New, *, strict: bool = False, outside: tuple[Any, ...] = ()
+) -> C:
     """Returns a tree in which every config that builds an `old` is `new`.
 
     Args:
@@ -66,15 +68,17 @@ def replace(config: C, old: Any, new: New, *, strict: bool = False) -> C:
             explicitly there and that both declare with compatible types. Its `wraps()` field
             receives the whole old config.
         strict: whether a set field of the old config that finds no home is an error.
+        outside: kinds whose configs, with all that is inside them, are left as they are.
 
     Raises:
         ConfigError: where nothing was replaced, or a field found no home under `strict`.
     """
-    check_kind(old, "replace")
+    for kind in (old, *outside):
+        check_kind(kind, "replace")
     _check_new(new)
     report = Report(kind_name(old))
     tree = config.clone()  # a copy whose paths begin here, and which `new` may do with as it likes
-    replaced: Any = _replaced(tree, old, new, report)
+    replaced: Any = _replaced(tree, old, new, report, outside)
     if not report.replaced:
         raise ConfigError(nothing_found(tree, old))
     if strict and report.homeless:
@@ -105,21 +109,24 @@ def _check_new(new: Any) -> None:
         )
 
 
-def _replaced(value: Any, old: Any, new: New, report: Report) -> Any:
+def _replaced(value: Any, old: Any, new: New, report: Report, outside: tuple[Any, ...]) -> Any:
     """Rebuilds a value; a replaced config is not searched again."""
     if isinstance(value, Config):
+        if any(matches(value, kind) for kind in outside):
+            return value
         if matches(value, old):
             report.replaced.append(value.tree_path())
             return _successor(value, new, report)
         for name, inner in list(value._node.values.items()):
             count = len(report.replaced)
-            changed = _replaced(inner, old, new, report)
+            changed = _replaced(inner, old, new, report, outside)
             if changed is not inner and len(report.replaced) > count:
                 origin = None if isinstance(inner, Config) else value.get_origin(name)
                 value.set_value(name, changed, origin or here())
         return value
     if type(value) in CONTAINERS:
-        return rebuilt(value, [_replaced(item, old, new, report) for _, item in items_of(value)])
+        items = [_replaced(item, old, new, report, outside) for _, item in items_of(value)]
+        return rebuilt(value, items)
     return value
 
 

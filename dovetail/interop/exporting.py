@@ -20,6 +20,7 @@ from dovetail.data.tokenizer_files import MAIN_FILE, copy_tokenizer
 from dovetail.interop.folders import LocalFolder, read_json, refuse_existing, whole_folder
 from dovetail.interop.importing import SHARD_BYTES, Sizes, common_dtype, shards
 from dovetail.interop.matching import differences, family_of, model_tensors
+from dovetail.interop.merging import merged, unwrapped
 from dovetail.interop.runs import complete_tokenizer, source_folder
 from dovetail.interop.stored import SlotReader, StoredModel, stored_model
 from dovetail.models import Family
@@ -53,6 +54,8 @@ def export_hf(
 ) -> Exported:
     """Exports a run's newest parameters into a new folder, which appears when it is complete.
 
+    Adapters are merged into the weights that they adapt.
+
     Args:
         run: the run folder; the parts that its config names must have been imported.
         target: the new folder.
@@ -62,30 +65,65 @@ def export_hf(
         progress: whether to show a bar.
     """
     refuse_existing(target)
-    folder = RunFolder(run)
-    folder.about()  # says so if this is no run folder
-    trainer: Any = folder.config().build()
-    model = trainer.model
-    before = _imported_words(folder)
-    chosen, said = family_of(model.config, first=before.get("model_type", ""), only=family)
-    tensors = model_tensors(chosen, model)
-    stored = stored_model(folder, model)
+    found = run_model(run, family)
+    folder, trainer, tensors = found.folder, found.trainer, found.tensors
+    stored = merged(stored_model(folder, found.model), found.model)
     sizes = _their_sizes(tensors, stored.dtypes, dtype)
-    said = _config_json(chosen, said | _ends(folder, trainer), before, model.config, sizes)
+    said = _config_json(found, sizes)
     with whole_folder(target) as temporary, Progress(f"exporting {run}", progress) as shown:
         _write_weights(temporary, tensors, sizes, stored, shard_bytes, shown)
-        _write_json(temporary / "config.json", said)
+        json_file(temporary / "config.json", said)
         has_tokenizer = _write_tokenizer(folder, trainer, temporary)
         _write_generation(folder, trainer, temporary)
     size = sum(math.prod(shape) * kind.itemsize for kind, shape in sizes.values())
-    return Exported(target, chosen.name, stored.step, len(tensors), size, has_tokenizer)
+    return Exported(target, found.family.name, stored.step, len(tensors), size, has_tokenizer)
+
+
+@dataclass(frozen=True)
+class RunModel:
+    """A run's model, and how a family says it.
+
+    Attributes:
+        folder: the run.
+        trainer: as its config builds it.
+        plain: the model without the wrappers that other programs do not know.
+        family: the one whose format is written.
+        said: the model in its words.
+        before: what config.json said when the model, or the one it began from, was imported.
+        tensors: what its files hold.
+    """
+
+    folder: RunFolder
+    trainer: Any
+    plain: Any
+    family: Family
+    said: dict[str, Any]
+    before: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    @property
+    def model(self) -> Any:
+        """The model as it is trained, wrappers included."""
+        return self.trainer.model
+
+
+def run_model(run: Path, family: str | None = None) -> RunModel:
+    """Reads a run's config, and finds the family that says its model; or tries the one named."""
+    folder = RunFolder(run)
+    folder.about()  # says so if this is no run folder
+    trainer: Any = folder.config().build()
+    plain = unwrapped(trainer.model.config).build()
+    before = _imported_words(folder)
+    chosen, said = family_of(plain.config, first=before.get("model_type", ""), only=family)
+    tensors = model_tensors(chosen, plain)
+    return RunModel(folder, trainer, plain, chosen, said, before, tensors)
 
 
 def _their_sizes(
     tensors: Mapping[str, Tensor], ours: Mapping[str, np.dtype[Any]], dtype: str | None
 ) -> Sizes:
     """Returns the type and shape of every tensor to write, layers in order."""
-    wanted = _dtype(dtype) if dtype else None
+    wanted = number_type(dtype) if dtype else None
     sizes: Sizes = {}
     for name in sorted(tensors, key=_natural):
         slots = list(itertools.chain.from_iterable(tensors[name].slots))
@@ -94,7 +132,8 @@ def _their_sizes(
     return sizes
 
 
-def _dtype(name: str) -> np.dtype[Any]:
+def number_type(name: str) -> np.dtype[Any]:
+    """Returns the type that --dtype names."""
     try:
         dtype = np.dtype(jax.numpy.dtype(name))
     except TypeError as error:
@@ -141,7 +180,7 @@ def _write_weights(
                 progress.advance(math.prod(sizes[name][1]) * sizes[name][0].itemsize)
     if len(files) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(names.items()))}
-        _write_json(folder / "model.safetensors.index.json", index)
+        json_file(folder / "model.safetensors.index.json", index)
 
 
 def _groups(tensors: Mapping[str, Tensor]) -> dict[tuple[str, ...], list[str]]:
@@ -172,19 +211,15 @@ def _imported_words(folder: RunFolder) -> dict[str, Any]:
     return read_json(LocalFolder(source), "config.json") if source is not None else {}
 
 
-def _config_json(
-    family: Family,
-    said: dict[str, Any],
-    before: Mapping[str, Any],
-    config: Any,
-    sizes: Sizes,
-) -> dict[str, Any]:
+def _config_json(found: RunModel, sizes: Sizes) -> dict[str, Any]:
     """Returns the model in the family's words, with what else the imported config.json said."""
+    family, before = found.family, found.before
+    said = found.said | _ends(found.folder, found.trainer)
     whole = {**before, **said} if before.get("model_type") == family.model_type else dict(said)
     for key in ("auto_map", "quantization_config", "torch_dtype"):  # of files that are not ours
         whole.pop(key, None)
     try:
-        changed = bool(differences(config, family.from_hf(whole)))
+        changed = bool(differences(found.plain.config, family.from_hf(whole)))
     except ConfigError:
         changed = True
     if changed:  # the model is not the imported one any more, so its other words may be wrong
@@ -224,8 +259,9 @@ def _write_generation(folder: RunFolder, trainer: Any, target: Path) -> None:
         return
     else:
         said = {"eos_token_id": trainer.input.tokenizer.end_of_text}
-    _write_json(target / "generation_config.json", said)
+    json_file(target / "generation_config.json", said)
 
 
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+def json_file(path: Path, value: Mapping[str, Any]) -> None:
+    """Writes a JSON object as people read it."""
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -18,8 +18,11 @@ from dovetail.layers.feed_forward import (
 )
 from dovetail.layers.input_positions import InputPositions, LearnedPositions, NoInputPositions
 from dovetail.layers.interfaces import (
+    AddsLowRank,
     DecodesOtherwise,
     Layer,
+    LowRank,
+    Mergeable,
     Places,
     PositionEncoding,
     Residual,
@@ -29,6 +32,7 @@ from dovetail.layers.interfaces import (
 )
 from dovetail.layers.latent_attention import LatentAttention
 from dovetail.layers.linear import Linear, LowRankLinear, NormedLinear
+from dovetail.layers.lora import LoRA
 from dovetail.layers.memory import ContiguousMemory, KeyValueMemory, NoMemory, Remembered
 from dovetail.layers.moe import (
     Capacity,
@@ -74,6 +78,7 @@ from dovetail.layers.token_loss import NextTokenLoss, TokenLoss
 from dovetail.layers.transformer import TransformerBlock
 
 __all__ = [
+    "AddsLowRank",
     "AnyFeedForward",
     "Attention",
     "BranchNorm",
@@ -102,9 +107,12 @@ __all__ = [
     "Linear",
     "LinearScaling",
     "Llama3Scaling",
+    "LoRA",
     "LoadBalanceLoss",
     "LossFreeBias",
+    "LowRank",
     "LowRankLinear",
+    "Mergeable",
     "MixtureOfExperts",
     "NextTokenLoss",
     "NoBias",

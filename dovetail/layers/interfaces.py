@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+from numpy.typing import NDArray
 
 from dovetail.config import Config
+
+Array = NDArray[Any]
 
 # Shape letters, here and in every file of this room:
 # B batch, S sequence (queries), T sequence (keys), E embed, H heads, K key-value heads, D head
@@ -41,6 +45,41 @@ class DecodesOtherwise(Protocol):
 
     def for_decoding(self) -> Config[Any]:
         """Returns the config that stands in its place when tokens come one by one."""
+        ...
+
+
+@runtime_checkable
+class Mergeable(Protocol):
+    """A wrapper whose own parameters can be computed into those of what it wraps.
+
+    So other programs, which know no such wrapper, get a model that computes the same.
+    """
+
+    def merged(self, name: str, value: Array, own: Mapping[str, Array], /) -> Array:
+        """Returns a parameter of the wrapped part, with the wrapper's own parameters taken in.
+
+        Args:
+            name: its path from the wrapper on, such as "weight".
+            value: one layer's array.
+            own: the wrapper's own parameters by name, each one layer's array.
+        """
+        ...
+
+
+class LowRank(NamedTuple):
+    """What is added to a matrix [in, out]: `scale` times [in, rank] @ [rank, out]."""
+
+    down: Array
+    up: Array
+    scale: float
+
+
+@runtime_checkable
+class AddsLowRank(Protocol):
+    """A mergeable wrapper that adds a product of two small matrices to the wrapped weight."""
+
+    def low_rank(self, own: Mapping[str, Array], /) -> LowRank:
+        """Returns what is added, given the wrapper's own parameters of one layer."""
         ...
 
 

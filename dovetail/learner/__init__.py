@@ -3,6 +3,7 @@
 from dovetail.learner.accumulate import Accumulate, split_batch
 from dovetail.learner.axes import LogicalAxes
 from dovetail.learner.ema import Ema
+from dovetail.learner.freezing import Trained, select_trained
 from dovetail.learner.gradients import Autodiff, GradientProducer, Produced
 from dovetail.learner.learner import Learner
 from dovetail.learner.muon import Muon
@@ -39,11 +40,13 @@ __all__ = [
     "Sgd",
     "StepReport",
     "TrainState",
+    "Trained",
     "WarmupStableDecay",
     "averaged_parameters",
     "chain",
     "main_loss",
     "per_tensor",
     "resumable",
+    "select_trained",
     "split_batch",
 ]

@@ -13,6 +13,8 @@ from dovetail.config import ConfigError, did_you_mean
 from dovetail.learner.state import Arrays
 from dovetail.module import ParameterSpec
 
+_EXCEPT = "!"  # begins a pattern of what is not frozen
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -44,6 +46,8 @@ def select_trained(specs: Mapping[str, ParameterSpec], frozen: tuple[str, ...]) 
 
     A pattern (`*` also crosses `/`) is held against the path of each layer's array, such as
     `decoder/stack/layer/3/norm/scale`, and against the path of the whole stack, without the number.
+    One that begins with `!` says what is trained all the same. Of the patterns that match, the last
+    decides: ("*", "!*/lora_a") freezes everything but what is called lora_a.
     """
     unmatched = set(frozen)
     trained: dict[str, ParameterSpec] = {}
@@ -54,9 +58,9 @@ def select_trained(specs: Mapping[str, ParameterSpec], frozen: tuple[str, ...]) 
             continue
         is_trained = []
         for layer_path in spec.layer_paths(path):
-            hits = {p for p in frozen if fnmatchcase(layer_path, p) or fnmatchcase(path, p)}
-            unmatched -= hits
-            is_trained.append(not hits)
+            hits = [p for p in frozen if _matches(p, layer_path, path)]
+            unmatched -= set(hits)
+            is_trained.append(not hits or hits[-1].startswith(_EXCEPT))
         if any(is_trained):
             trained[path] = spec
         if any(is_trained) and not all(is_trained):
@@ -64,6 +68,11 @@ def select_trained(specs: Mapping[str, ParameterSpec], frozen: tuple[str, ...]) 
             masks[path] = np.array(is_trained).reshape(*spec.shape[: spec.stacked], *ones)
     _check(specs, frozen, unmatched, trained)
     return Trained(trained, masks)
+
+
+def _matches(pattern: str, *paths: str) -> bool:
+    bare = pattern.removeprefix(_EXCEPT)
+    return any(fnmatchcase(path, bare) for path in paths)
 
 
 def _check(

@@ -33,7 +33,8 @@ class Learner(Part):
         ema: ConfigOf[Ema] | None = None
         clip_norm: float | None = 1.0  # the largest global norm of a gradient
         weight_decay: float = 0.0  # decoupled, times the learning rate; only where the spec decays
-        frozen: tuple[str, ...] = ()  # patterns of paths, such as "decoder/stack/layer/0/*"
+        # Patterns of paths, such as "decoder/stack/layer/0/*"; "!*/norm/*" is trained all the same.
+        frozen: tuple[str, ...] = ()
         total_steps: int | None = (
             None  # handed to a schedule that has an end and does not set it itself
         )

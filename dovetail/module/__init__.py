@@ -31,7 +31,7 @@ from dovetail.module.specs import (
     variable,
 )
 from dovetail.module.transforms import checkpoint, cond, scan, shard_map, value_and_grad, vmap
-from dovetail.module.tree import parameter_specs, variable_specs
+from dovetail.module.tree import modules, parameter_specs, variable_specs
 from dovetail.module.weight_matching import match_weights
 
 __all__ = [
@@ -73,6 +73,7 @@ __all__ = [
     "initialize_variables",
     "match_weights",
     "merge_into",
+    "modules",
     "parameter",
     "parameter_specs",
     "repeated",

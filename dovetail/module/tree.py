@@ -73,6 +73,10 @@ class Tree:
         """Says whether a module is part of this tree."""
         return id(module) in self._nodes
 
+    def nodes(self) -> list[Node]:
+        """Returns all places, outer ones first."""
+        return list(self._nodes.values())
+
     def node(self, module: Module) -> Node:
         """Returns a module's place."""
         node = self._nodes.get(id(module))
@@ -122,6 +126,14 @@ class Tree:
         yield self.node(module)
         for edge in module.edges().values():
             yield from self._below(edge.module)
+
+
+def modules(module: Module) -> list[tuple[str, Module]]:
+    """Returns every module of a model with its path, outer ones first.
+
+    A wrapper and what it wraps have the same path.
+    """
+    return [(node.path, node.module) for node in Tree(module).nodes()]
 
 
 def parameter_specs(module: Module) -> dict[str, ParameterSpec]:

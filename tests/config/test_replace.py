@@ -62,6 +62,16 @@ class TestReplace:
         assert isinstance(result.pair[1].expert, Mixture.Config)
         assert isinstance(result.pair[1].expert.expert, FeedForward.Config)
 
+    def test_what_is_inside_of_a_kind_can_be_left_as_it_is(self) -> None:
+        with collect_reports() as reports:
+            result = replace(tree(), FeedForward, Simple.Config(), outside=(Mixture,))
+        assert reports[0].replaced == [path for path in FOUND if path != "pair.1.expert"]
+        assert result.pair[1] == tree().pair[1]
+
+    def test_a_kind_to_leave_as_it_is_must_be_one(self) -> None:
+        with pytest.raises(ConfigError, match=r"expected a class.*Leave out .Config"):
+            replace(tree(), FeedForward, Simple.Config(), outside=(Mixture.Config(),))
+
     def test_explicit_fields_that_fit_are_carried_over(self) -> None:
         old = FeedForward.Config(width=7, activation=triple)
         with collect_reports() as reports:

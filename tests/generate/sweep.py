@@ -9,6 +9,8 @@ from dovetail.layers import (
     Capacity,
     ContiguousMemory,
     GroupedTopExperts,
+    Linear,
+    LoRA,
     LossFreeBias,
     MixtureOfExperts,
     NoPositions,
@@ -65,7 +67,9 @@ LAYERS: dict[str, Config[Any]] = {
     "pre-norm block": _GROUPED,
     "post-norm block": _block(MIXERS["grouped"], PostNorm.Config()),
     "sandwich-norm block": _block(MIXERS["grouped"], SandwichNorm.Config()),
+    "adapted block": replace(_GROUPED, Linear, LoRA.Config(rank=3)),
     "mixture block": with_experts(_GROUPED),
+    "adapted mixture block": replace(with_experts(_GROUPED), Linear, LoRA.Config(rank=3)),
     # So roomy that nothing is dropped: then both forms must agree.
     "mixture block with capacity": with_experts(_GROUPED, dispatch=Capacity.Config(factor=2.0)),
     "stack": Stack.Config(num_layers=3, layer=_GROUPED),

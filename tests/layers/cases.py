@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dovetail.config import REQUIRED, Config, ConfigOf, config_for
+from dovetail.config import REQUIRED, Config, ConfigOf, config_for, replace
 from dovetail.kernels.attention import SoftCap
 from dovetail.layers import (
     Attention,
@@ -33,6 +33,7 @@ from dovetail.layers import (
     LearnedSinks,
     Linear,
     LoadBalanceLoss,
+    LoRA,
     LossFreeBias,
     LowRankLinear,
     MixtureOfExperts,
@@ -163,6 +164,11 @@ def deep_mixture() -> MixtureOfExperts.Config:
     return mixture().set(router=router, shared=FeedForward.Config(hidden=HIDDEN))
 
 
+def adapted(config: Config[Any]) -> Config[Any]:
+    """Every linear map gets an adapter."""
+    return replace(config, Linear, LoRA.Config(rank=2, alpha=3.0))
+
+
 def alternating() -> Pattern.Config:
     """Layers of two kinds in a row."""
     second = block().set(feed_forward_residual=PostNorm.Config(norm=LayerNorm.Config()))
@@ -187,6 +193,18 @@ CASES: dict[str, Case] = {
     ),
     "normed-linear": Case(
         NormedLinear.Config(in_features=WIDTH, out_features=HIDDEN, out_axis="mlp", group=6), one
+    ),
+    "lora": Case(
+        adapted(
+            Linear.Config(in_features=WIDTH, out_features=HIDDEN, in_axis="embed", out_axis="mlp")
+        ),
+        one,
+    ),
+    "lora-inside-a-norm": Case(
+        adapted(
+            NormedLinear.Config(in_features=WIDTH, out_features=HIDDEN, out_axis="mlp", group=6)
+        ),
+        one,
     ),
     "low-rank-linear": Case(
         LowRankLinear.Config(in_features=WIDTH, out_features=HIDDEN, out_axis="mlp", rank=5), one
@@ -231,7 +249,12 @@ CASES: dict[str, Case] = {
     "mixture-of-experts": Case(mixture(), one),
     "mixture-of-experts-capacity": Case(mixture().set(dispatch=Capacity.Config(factor=1.0)), one),
     "mixture-of-experts-deepseek": Case(deep_mixture(), one),
+    "mixture-of-adapted-experts": Case(adapted(mixture()), one),
+    "mixture-of-adapted-experts-capacity": Case(
+        adapted(mixture().set(dispatch=Capacity.Config(factor=1.0))), one
+    ),
     "attention": Case(attention().set(width=WIDTH), mixing),
+    "attention-with-adapters": Case(adapted(attention().set(width=WIDTH)), mixing),
     "attention-with-sinks-and-cap": Case(
         attention().set(
             width=WIDTH, sinks=LearnedSinks.Config(), score_map=config_for(SoftCap, cap=1.0)

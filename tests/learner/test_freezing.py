@@ -93,3 +93,19 @@ def test_a_frozen_layers_nan_does_not_get_through() -> None:
 def test_patterns_that_cannot_be_meant_are_refused(frozen, message) -> None:
     with pytest.raises(ConfigError, match=message):
         start(make_learner(frozen=frozen), Net.Config().build())
+
+
+def test_of_the_patterns_that_match_the_last_decides() -> None:
+    model, batch = Net.Config().build(), make_batch()
+    learner = make_learner(frozen=("*", "!layer/*/up", "!head", "layer/1/*"))
+    before = start(learner, model)
+    assert set(before.optimizer.mu) == {"head", "layer/up"}
+    after, _ = take_steps(learner, model, [batch] * 2, before)
+    assert changed_layers(before, after, "layer/up") == [True, False, True]
+    assert changed_layers(before, after, "layer/mix") == [False] * LAYERS
+    assert not np.array_equal(before.params["head"], after.params["head"])
+
+
+def test_an_exception_must_match_too() -> None:
+    with pytest.raises(ConfigError, match=r"the pattern '!layer/\*/upp' matches no parameter"):
+        start(make_learner(frozen=("*", "!layer/*/upp")), Net.Config().build())
