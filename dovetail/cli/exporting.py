@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     hf.add_argument(
         "--to", dest="target", type=Path, required=True, metavar="PATH", help="the new folder"
     )
-    hf.add_argument("--shard-size", default="5GB", help="the largest file, such as 2GB")
+    hf.add_argument("--shard-size", help="the largest file, such as 2GB; default: 5GB")
     hf.add_argument("--dtype", help="the type to write, such as bfloat16; default: as stored")
     hf.add_argument(
         "--family", help="whose format to write; default: one that says the model exactly"
@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _export_hf(arguments: argparse.Namespace) -> int:
-    shard_bytes = _bytes(arguments.shard_size)
+    if arguments.adapter and arguments.shard_size is not None:
+        raise ConfigError("--shard-size: adapters are one file; leave it out with --adapter.")
+    shard_bytes = _bytes(arguments.shard_size or "5GB")
     from dovetail.interop import export_adapter, export_hf
     from dovetail.runtime import RunFolder
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import jax
 
 from dovetail.config import REQUIRED, ConfigError, ConfigOf, config_for
-from dovetail.kernels.attention import Causal, Mask, ScoreMap, attention
+from dovetail.kernels.attention import Causal, Mask, ScoreMap
 from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import Places, PositionEncoding, TokenMap
 from dovetail.layers.linear import Linear
-from dovetail.layers.memory import KeyValueMemory, NoMemory, require_causal
+from dovetail.layers.memory import KeyValueMemory, NoMemory, attend
 from dovetail.layers.rotary import RotaryEmbedding
 from dovetail.layers.sinks import NoSinks, Sinks
 from dovetail.module import Module
@@ -79,17 +79,12 @@ class Attention(Module):
         value_BSKD = self._heads(tag(self.value(x_BSE), "attention_value"), "kv_heads")
         query_BSHD, key_BSKD = self.positions(query_BSHD, key_BSKD, places.positions_BS)
         seen = self.memory(key_BSKD, value_BSKD, places)
-        require_causal(self.mask, seen, self.config)
-        mixed_BSHD = attention(
+        mixed_BSHD = attend(
             query_BSHD,
-            seen.key_BTKD,
-            seen.value_BTKD,
-            mask=self.mask,
-            query_positions_BS=places.positions_BS,
-            key_positions_BT=seen.places_BT.positions_BS,
-            query_segments_BS=places.segments_BS,
-            key_segments_BT=seen.places_BT.segments_BS,
-            aligned=seen.aligned,
+            seen,
+            places,
+            self.mask,
+            self.config.locate("mask"),
             scale=self.scale,
             score_map=self.score_map,
             sinks_H=self.sinks(),

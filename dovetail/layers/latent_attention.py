@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigOf, config_for
-from dovetail.kernels.attention import Causal, Mask, attention
+from dovetail.kernels.attention import Causal, Mask
 from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import Places, PositionEncoding, TokenMap
 from dovetail.layers.linear import Linear
-from dovetail.layers.memory import KeyValueMemory, NoMemory, Remembered, require_causal
+from dovetail.layers.memory import KeyValueMemory, NoMemory, Remembered, attend
 from dovetail.layers.norms import RMSNorm
 from dovetail.layers.rotary import RotaryEmbedding
 from dovetail.module import Module
@@ -81,20 +81,10 @@ class LatentAttention(Module):
     def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""
         query_BSHD, seen = self._read(x_BSE, places)
-        require_causal(self.mask, seen, self.config)
         key_BTHD, value_BTHW = self._expanded(seen)
-        mixed_BSHW = attention(
-            query_BSHD,
-            key_BTHD,
-            value_BTHW,
-            mask=self.mask,
-            query_positions_BS=places.positions_BS,
-            key_positions_BT=seen.places_BT.positions_BS,
-            query_segments_BS=places.segments_BS,
-            key_segments_BT=seen.places_BT.segments_BS,
-            aligned=seen.aligned,
-            scale=self.scale,
-        )
+        seen = seen._replace(key_BTKD=key_BTHD, value_BTKD=value_BTHW)
+        where = self.config.locate("mask")
+        mixed_BSHW = attend(query_BSHD, seen, places, self.mask, where, scale=self.scale)
         return self.output(mixed_BSHW.reshape(*x_BSE.shape[:2], -1))
 
     def _read(self, x_BSE: jax.Array, places: Places) -> tuple[jax.Array, Remembered]:

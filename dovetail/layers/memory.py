@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import REQUIRED, Config, ConfigError
-from dovetail.kernels.attention import Mask
+from dovetail.config import REQUIRED, ConfigError
+from dovetail.kernels.attention import Mask, attention
 from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import Places
 from dovetail.module import Module
@@ -35,13 +35,36 @@ class KeyValueMemory(Protocol):
         ...
 
 
-def require_causal(mask: Mask, seen: Remembered, config: Config[Any]) -> None:
-    """Raises where a mask shows tokens that a memory does not hold yet."""
+def attend(
+    query_BSHD: jax.Array, seen: Remembered, places: Places, mask: Mask, where: str, **options: Any
+) -> jax.Array:
+    """Lets queries look at what is remembered.
+
+    Args:
+        query_BSHD: the queries.
+        seen: the keys and values.
+        places: where the queries stand.
+        mask: which keys a query may see; a memory does not hold what comes later.
+        where: the name of the mask's field, for the error.
+        options: more arguments of `attention`.
+    """
     if not seen.aligned and not mask.causal:
         raise ConfigError(
-            f"{config.locate('mask')}: {mask} lets tokens see later ones, which a memory does not "
-            "hold yet. Decode with a causal mask, or without a memory, all at once."
+            f"{where}: {mask} lets tokens see later ones, which a memory does not hold yet. Decode "
+            "with a causal mask, or without a memory, all at once."
         )
+    return attention(
+        query_BSHD,
+        seen.key_BTKD,
+        seen.value_BTKD,
+        mask=mask,
+        query_positions_BS=places.positions_BS,
+        key_positions_BT=seen.places_BT.positions_BS,
+        query_segments_BS=places.segments_BS,
+        key_segments_BT=seen.places_BT.segments_BS,
+        aligned=seen.aligned,
+        **options,
+    )
 
 
 class NoMemory(Module):

@@ -12,6 +12,8 @@ from dovetail.module import Constant, Module, parameter
 class RMSNorm(Module):
     """Divides by the root mean square (https://arxiv.org/abs/1910.07467)."""
 
+    first_scale = 1.0
+
     class Config(Module.Config["RMSNorm"]):
         """The width and its logical axis are set by the parent."""
 
@@ -22,37 +24,31 @@ class RMSNorm(Module):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.epsilon = config.epsilon
-        self.scale = parameter(
-            (config.width,), (config.axis,), Constant.Config(value=1.0), decays=False
-        )
+        first = Constant.Config(value=self.first_scale)
+        self.scale = parameter((config.width,), (config.axis,), first, decays=False)
 
     def __call__(self, x_BSE: jax.Array) -> jax.Array:
         """Keeps the shape and type."""
-        x = x_BSE.astype(jnp.float32)
+        normed = self._normed(x_BSE.astype(jnp.float32))
+        return normed.astype(x_BSE.dtype) * self.scale.astype(x_BSE.dtype)
+
+    def _normed(self, x: jax.Array) -> jax.Array:
         inverse = jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.epsilon)
-        return (x * inverse).astype(x_BSE.dtype) * self.scale.astype(x_BSE.dtype)
+        return x * inverse
 
 
-class OffsetRMSNorm(Module):
+class OffsetRMSNorm(RMSNorm):
     """RMSNorm whose parameter is the scale's distance from 1, so that decay pulls to 1 (Gemma)."""
 
-    class Config(Module.Config["OffsetRMSNorm"]):
-        """The width and its logical axis are set by the parent."""
+    first_scale = 0.0
 
-        width: int = REQUIRED
-        axis: str | None = "embed"
-        epsilon: float = 1e-6
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.epsilon = config.epsilon
-        self.scale = parameter((config.width,), (config.axis,), Constant.Config(), decays=False)
+    class Config(RMSNorm.Config):
+        """As that of RMSNorm."""
 
     def __call__(self, x_BSE: jax.Array) -> jax.Array:
         """Keeps the shape and type; scaled in float32."""
-        x = x_BSE.astype(jnp.float32)
-        inverse = jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.epsilon)
-        return (x * inverse * (1.0 + self.scale.astype(jnp.float32))).astype(x_BSE.dtype)
+        normed = self._normed(x_BSE.astype(jnp.float32))
+        return (normed * (1.0 + self.scale.astype(jnp.float32))).astype(x_BSE.dtype)
 
 
 class LayerNorm(Module):

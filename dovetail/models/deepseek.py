@@ -44,6 +44,7 @@ from dovetail.models.hub import (
     LAYER,
     PRE_NORMS,
     TABLES,
+    TINY,
     HubConfig,
     layers_of,
     linear,
@@ -181,13 +182,9 @@ def _mscale_to_hf(mixer: LatentAttention.Config, scaling: YarnScaling.Config) ->
 
 def tiny() -> dict[str, Any]:
     """A dense layer, two shared experts, groups, a query of low rank, YaRN with both weights."""
-    return {
-        "vocab_size": 96,
-        "hidden_size": 32,
-        "intermediate_size": 48,
+    return TINY | {
         "moe_intermediate_size": 24,
         "num_hidden_layers": 3,
-        "num_attention_heads": 4,
         "num_key_value_heads": 4,
         "q_lora_rank": 12,
         "kv_lora_rank": 16,
@@ -203,8 +200,6 @@ def tiny() -> dict[str, Any]:
         "norm_topk_prob": True,
         "routed_scaling_factor": 2.5,
         "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 64,
-        "rope_theta": 10_000.0,
         "rope_interleave": True,
         "rope_scaling": {
             "rope_type": "yarn",
@@ -215,7 +210,6 @@ def tiny() -> dict[str, Any]:
             "mscale": 1.0,
             "mscale_all_dim": 0.8,
         },
-        "tie_word_embeddings": False,
     }
 
 

@@ -33,6 +33,7 @@ from dovetail.models.hub import (
     HEAD_NORMS,
     LAYER,
     TABLES,
+    TINY,
     HubConfig,
     layers_of,
     norm,
@@ -160,17 +161,11 @@ def _whole(number: float) -> float | int:
 
 
 def _tiny() -> dict[str, Any]:
-    return {
-        "vocab_size": 96,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+    return TINY | {
         "head_dim": 16,
         "query_pre_attn_scalar": 24,
         "sliding_window": 5,
         "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 64,
         "tie_word_embeddings": True,
     }
 

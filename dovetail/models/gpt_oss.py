@@ -28,6 +28,7 @@ from dovetail.models.hub import (
     LAYER,
     PRE_NORMS,
     TABLES,
+    TINY,
     HubConfig,
     layers_of,
     linear,
@@ -103,20 +104,14 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 def tiny() -> dict[str, Any]:
     """Tight bounds, so that they matter; YaRN as in the published models."""
-    return {
-        "vocab_size": 96,
-        "hidden_size": 32,
+    return TINY | {
         "intermediate_size": 24,
         "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
         "head_dim": 16,
         "num_local_experts": 6,
         "num_experts_per_tok": 2,
         "sliding_window": 5,
         "swiglu_limit": 0.7,
-        "rms_norm_eps": 1e-5,
-        "max_position_embeddings": 64,
         "rope_theta": 150_000.0,
         "rope_scaling": {
             "rope_type": "yarn",
@@ -126,7 +121,6 @@ def tiny() -> dict[str, Any]:
             "beta_slow": 1.0,
             "truncate": False,
         },
-        "tie_word_embeddings": False,
     }
 
 

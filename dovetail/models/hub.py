@@ -25,6 +25,20 @@ from dovetail.module import Split, Transpose, Weight
 BLOCK = "decoder/stack/*"
 LAYER = "model.layers.{layer}"
 
+# What tiny forms have in common; grouped heads, so that queries and keys differ in width.
+TINY: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 64,
+    "rope_theta": 10_000.0,
+    "tie_word_embeddings": False,
+}
+
 _ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "silu": jax.nn.silu,
     "gelu_pytorch_tanh": jax.nn.gelu,

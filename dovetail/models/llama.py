@@ -27,6 +27,7 @@ from dovetail.models.hub import (
     FEED_FORWARD,
     PRE_NORMS,
     TABLES,
+    TINY,
     HubConfig,
     layers_of,
 )
@@ -75,18 +76,10 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 def tiny() -> dict[str, Any]:
     """Grouped heads, an own head width, biases, scaled positions, an untied head."""
-    return {
-        "vocab_size": 96,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+    return TINY | {
         "head_dim": 12,
         "attention_bias": True,
         "mlp_bias": True,
-        "rms_norm_eps": 1e-5,
-        "max_position_embeddings": 64,
         "rope_theta": 500.0,
         "rope_scaling": {
             "rope_type": "llama3",
@@ -95,7 +88,6 @@ def tiny() -> dict[str, Any]:
             "high_freq_factor": 4.0,
             "original_max_position_embeddings": 16,
         },
-        "tie_word_embeddings": False,
     }
 
 

@@ -19,6 +19,7 @@ from dovetail.models.hub import (
     FEED_FORWARD,
     PRE_NORMS,
     TABLES,
+    TINY,
     HubConfig,
     layers_of,
     window_of,
@@ -41,19 +42,10 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 def tiny() -> dict[str, Any]:
     """A window shorter than the sequence, grouped heads, an own head width."""
-    return {
-        "vocab_size": 96,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
+    return TINY | {
         "num_key_value_heads": 1,
         "head_dim": 16,
         "sliding_window": 5,
-        "rms_norm_eps": 1e-5,
-        "max_position_embeddings": 64,
-        "rope_theta": 10_000.0,
-        "tie_word_embeddings": False,
     }
 
 

@@ -23,6 +23,7 @@ from dovetail.models.hub import (
     LAYER,
     PRE_NORMS,
     TABLES,
+    TINY,
     HubConfig,
     layers_of,
     linear,
@@ -79,21 +80,12 @@ def routing_to_hf(experts: Any) -> dict[str, Any]:
 
 def tiny() -> dict[str, Any]:
     """A window, grouped heads, five experts of which two are visited."""
-    return {
-        "vocab_size": 96,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+    return TINY | {
         "num_local_experts": 5,
         "num_experts_per_tok": 2,
         "router_aux_loss_coef": 0.02,
         "sliding_window": 5,
-        "rms_norm_eps": 1e-5,
-        "max_position_embeddings": 64,
         "rope_theta": 1_000_000.0,
-        "tie_word_embeddings": False,
     }
 
 

@@ -22,6 +22,7 @@ from dovetail.models.hub import (
     HEAD_NORMS,
     LAYER,
     TABLES,
+    TINY,
     HubConfig,
     layers_of,
     norm,
@@ -52,17 +53,9 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 def tiny() -> dict[str, Any]:
     """Grouped heads, so that the two norms differ in width."""
-    return {
-        "vocab_size": 96,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+    return TINY | {
         "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 64,
         "rope_theta": 500_000.0,
-        "tie_word_embeddings": False,
     }
 
 

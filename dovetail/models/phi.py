@@ -19,6 +19,7 @@ from dovetail.models.hub import (
     LAYER,
     PRE_NORMS,
     TABLES,
+    TINY,
     HubConfig,
     fused_linear,
     layers_of,
@@ -45,21 +46,12 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 def tiny() -> dict[str, Any]:
     """A window, grouped heads, and positions in three quarters of each head."""
-    return {
-        "vocab_size": 96,
+    return TINY | {
         "hidden_size": 64,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
         "sliding_window": 5,
         "partial_rotary_factor": 0.75,
-        "rms_norm_eps": 1e-5,
-        "max_position_embeddings": 64,
         "original_max_position_embeddings": 64,
-        "rope_theta": 10_000.0,
         "pad_token_id": 0,
-        "tie_word_embeddings": False,
     }
 
 

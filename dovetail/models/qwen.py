@@ -23,6 +23,7 @@ from dovetail.models.hub import (
     HEAD_NORMS,
     PRE_NORMS,
     TABLES,
+    TINY,
     HubConfig,
     layers_of,
     window_of,
@@ -97,16 +98,9 @@ def windows_to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 
 def _tiny() -> dict[str, Any]:
-    return {
-        "vocab_size": 96,
-        "hidden_size": 32,
-        "intermediate_size": 48,
+    return TINY | {
         "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
         "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 64,
-        "rope_theta": 10_000.0,
         "use_sliding_window": True,
         "sliding_window": 5,
         "max_window_layers": 1,

@@ -25,6 +25,7 @@ from dovetail.models.hub import (
     LAYER,
     PRE_NORMS,
     TABLES,
+    TINY,
     HubConfig,
     layers_of,
     linear,
@@ -82,14 +83,9 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 def tiny() -> dict[str, Any]:
     """A dense layer among sparse ones, an own head width."""
-    return {
-        "vocab_size": 96,
-        "hidden_size": 32,
-        "intermediate_size": 48,
+    return TINY | {
         "moe_intermediate_size": 24,
         "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
         "head_dim": 12,
         "num_experts": 6,
         "num_experts_per_tok": 3,
@@ -97,10 +93,7 @@ def tiny() -> dict[str, Any]:
         "decoder_sparse_step": 1,
         "mlp_only_layers": [1],
         "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 64,
-        "rope_theta": 10_000.0,
         "use_sliding_window": False,
-        "tie_word_embeddings": False,
     }
 
 

@@ -156,3 +156,9 @@ def test_an_adapter_around_a_norm_is_refused(tmp_path: Path) -> None:
     for export in (export_hf, export_adapter):
         with pytest.raises(ConfigError, match="NormedLinear is not a plain linear map"):
             export(run, tmp_path / "out")
+
+
+def test_adapters_are_one_file(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["export", "hf", "run", "--to", "out", "--adapter", "--shard-size", "1GB"]
+    assert main(argv) == 2
+    assert "--shard-size: adapters are one file" in capsys.readouterr().err
