@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from dovetail.cli import main
 from dovetail.config import REQUIRED, ConfigError, ConfigOf, replace, wraps
 from dovetail.interop import export_adapter, export_hf, import_hf, unwrapped
 from dovetail.layers import Attention, Linear, LoRA, NormedLinear, TokenMap
