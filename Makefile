@@ -38,7 +38,8 @@ quickstart: $(stamp) ## Install, then train a small language model on the CPU
 test: $(stamp)-dev ## Run the tests, without the slow ones
 	$(bin)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
-slow: $(stamp)-dev ## Run the tests marked slow
+slow: $(stamp)-dev ## Run the tests marked sweep and slow
+	$(bin)/python -m pytest -m sweep --numprocesses $(WORKERS) $(ARGS)
 	DOVETAIL_TEST_OPTIMISED=1 $(bin)/python -m pytest -m slow $(ARGS)
 
 parity: $(stamp)-parity ## Compare every model family with transformers, which needs torch

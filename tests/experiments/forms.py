@@ -17,7 +17,7 @@ FORMS = sorted([*_OWN, *_FIRST_SIZES.values()])
 
 
 def every_form(*quick: str, among: Sequence[str] = FORMS) -> Any:
-    """Runs a test for one experiment of each family; all but the `quick` are slow tests."""
-    slow = pytest.mark.slow
-    marked = [name if name in quick else pytest.param(name, marks=slow) for name in among]
+    """Runs a test for one experiment of each family; all but the `quick` wait for `make slow`."""
+    later = pytest.mark.sweep
+    marked = [name if name in quick else pytest.param(name, marks=later) for name in among]
     return pytest.mark.parametrize("name", marked)

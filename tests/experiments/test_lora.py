@@ -19,7 +19,7 @@ from dovetail.layers import Linear, LoRA, TopKRouter
 from dovetail.learner import Ema
 from dovetail.parallel import MeshLayout
 from dovetail.runtime import RunFolder, StoredWeights, abstract_state, read_parameters
-from tests.experiments.forms import FORMS, every_form
+from tests.experiments.forms import every_form
 from tests.interop.files import random_tensors, write_model, write_tokenizer
 from tests.interop.llama_family import TINY, ensure_llama
 
@@ -46,13 +46,7 @@ def test_every_linear_map_but_the_routers_is_adapted(name: str) -> None:
 
 
 # The quick one has experts, a router and norms on queries; tiny-lm is trained below, too.
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name == "qwen3-30b-a3b" else pytest.param(name, marks=pytest.mark.slow)
-        for name in FORMS
-    ],
-)
+@every_form("qwen3-30b-a3b")
 def test_only_the_adapters_are_trained(name: str, tmp_path: Path) -> None:
     config = apply_modifier(tiny(name), "lora:rank=2")
     config.learner.set(ema=Ema.Config(), weight_decay=0.1)
