@@ -20,7 +20,7 @@ from dovetail.cli.experiment import (
     complete_experiments,
     import_packages,
 )
-from dovetail.cli.output import count, print_json
+from dovetail.cli.output import count, print_json, say
 from dovetail.config import all_values, diff, explain, modifiers, to_text
 from dovetail.experiments import experiments
 
@@ -74,6 +74,8 @@ def _diff(arguments: argparse.Namespace) -> int:
     else:
         for difference in differences:
             print(difference)
+        if not differences:
+            say("no difference")
     return 0
 
 

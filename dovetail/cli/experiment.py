@@ -142,6 +142,13 @@ def require_imports(folder: RunFolder, imports: list[str]) -> None:
         raise ConfigError(f"{folder.path}: this run was trained with {options}; pass it.")
 
 
+def local_folder(text: str) -> Path:
+    """Reads the name of a folder to be made, for argparse."""
+    if "://" in text:
+        raise argparse.ArgumentTypeError(f"expected a folder on this machine, got {text!r}")
+    return Path(text)
+
+
 def complete_experiments(**_: Any) -> list[str]:
     """Returns the names for tab completion; loads no JAX."""
     return list(experiments())

@@ -14,7 +14,12 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
-from dovetail.cli.experiment import add_import_argument, load_all_parts, require_imports
+from dovetail.cli.experiment import (
+    add_import_argument,
+    load_all_parts,
+    local_folder,
+    require_imports,
+)
 from dovetail.cli.output import print_json, say, size
 from dovetail.config import ConfigError
 
@@ -27,7 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     hf = formats.add_parser("hf", help="the files that Hugging Face's transformers reads")
     hf.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder")
     hf.add_argument(
-        "--to", dest="target", type=Path, required=True, metavar="PATH", help="the new folder"
+        "--to",
+        dest="target",
+        type=local_folder,
+        required=True,
+        metavar="PATH",
+        help="the new folder",
     )
     hf.add_argument("--shard-size", help="the largest file, such as 2GB; default: 5GB")
     hf.add_argument("--dtype", help="the type to write, such as bfloat16; default: as stored")

@@ -75,10 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
         (result,) = generator.generate([prompt], **options)
         print_json({"step": step, "prompt": prompt, "text": result.text, "stopped": result.stopped})
         return 0
-    print(prompt, end="", flush=True)
+    unsaid = prompt  # until a first piece shows that all options are good
     for piece in generator.stream([prompt], **options):
-        print(piece.text, end="", flush=True)
-    print()
+        print(unsaid, piece.text or "", sep="", end="", flush=True)
+        unsaid = ""
+    print(unsaid)
     return 0
 
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 
-from dovetail.cli.experiment import add_import_argument, import_packages
+from dovetail.cli.experiment import add_import_argument, import_packages, local_folder
 from dovetail.cli.output import count, print_json, say, size
 
 
@@ -25,7 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source", metavar="PATH", help="a folder, a URL that fsspec knows, or hub:org/name"
     )
     hf.add_argument(
-        "--to", dest="run", type=Path, required=True, metavar="RUN", help="the new run folder"
+        "--to",
+        dest="run",
+        type=local_folder,
+        required=True,
+        metavar="RUN",
+        help="the new run folder",
     )
     add_import_argument(hf)
     hf.add_argument("--json", action="store_true", help="print JSON")

@@ -222,8 +222,9 @@ def _config_json(found: RunModel, sizes: Sizes) -> dict[str, Any]:
         changed = bool(differences(found.plain.config, family.from_hf(whole)))
     except ConfigError:
         changed = True
-    if changed:  # the model is not the imported one any more, so its other words may be wrong
-        whole = {**{key: before[key] for key in _KEPT if key in before}, **said}
+    kept = {key: before[key] for key in _KEPT if key in before}
+    # Where the model is not the imported one any more, its other words may be wrong.
+    whole = {**said, **kept} if changed else {**whole, **kept}
     largest = max(sizes.values(), key=lambda size: math.prod(size[1]))
     whole |= {"model_type": family.model_type, "architectures": [family.architecture]}
     return whole | {"dtype": largest[0].name}

@@ -10,6 +10,9 @@ import json
 import os
 import re
 import shutil
+import signal
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +20,7 @@ from typing import Any, Protocol
 from dovetail.config import ConfigError
 
 HUB = "hub:"
+_HOST = re.sub(r"[^\w.]", "_", socket.gethostname())
 
 # What is fetched from the Hub: data. No program of a repository is ever looked at.
 _HUB_PATTERNS = ("*.safetensors", "*.json", "*.txt", "*.jinja", "tokenizer.model")
@@ -47,6 +51,8 @@ def open_folder(text: str) -> ModelFolder:
     """Opens `hub:org/name`, a URL that fsspec knows, or a local folder."""
     if text.startswith(HUB):
         return LocalFolder(_fetch_from_hub(text.removeprefix(HUB)))
+    for scheme in ("file://", "local://"):  # links are followed with care only where we see them
+        text = text.removeprefix(scheme)
     if "://" in text:
         return RemoteFolder(text)
     folder = Path(text).expanduser()
@@ -160,7 +166,7 @@ def refuse_existing(final: Path) -> None:
 def whole_folder(final: Path) -> Iterator[Path]:
     """Gives a temporary folder that becomes `final` at the end, or vanishes if anything fails."""
     refuse_existing(final)
-    temporary = final.with_name(f".{final.name}.part-{os.getpid()}")
+    temporary = final.with_name(f".{final.name}.part-{_HOST}-{os.getpid()}")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(final)
@@ -168,15 +174,39 @@ def whole_folder(final: Path) -> Iterator[Path]:
     except OSError as error:
         raise ConfigError(f"{final} cannot be made: {error.strerror}.") from error
     try:
-        yield temporary
-        temporary.rename(final)
+        with _removed_on_signals(temporary):
+            yield temporary
+            temporary.rename(final)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def _removed_on_signals(folder: Path) -> Iterator[None]:
+    """Removes a folder before a signal does what it does: leaving at once runs no `finally`."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
+
+    def remove(number: int, frame: Any) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        signal.signal(number, previous[number])
+        signal.raise_signal(number)
+
+    for number in numbers:
+        signal.signal(number, remove)
+    try:
+        yield
+    finally:
+        for one in numbers:
+            signal.signal(one, previous[one])
+
+
 def _remove_leftovers(final: Path) -> None:
-    """Removes what killed processes left of the same folder."""
-    for entry in final.parent.glob(f".{final.name}.part-*"):
+    """Removes what killed processes of this machine left of the same folder."""
+    for entry in final.parent.glob(f".{final.name}.part-{_HOST}-*"):
         process = entry.name.rpartition("-")[2]
         if process.isdigit() and not Path(f"/proc/{process}").exists() and Path("/proc").exists():
             shutil.rmtree(entry, ignore_errors=True)

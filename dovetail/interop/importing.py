@@ -25,7 +25,7 @@ from dovetail.interop.folders import (
 from dovetail.interop.matching import model_tensors
 from dovetail.interop.runs import imported_run, write_tokenizer
 from dovetail.interop.sources import PlainTensor, SourceTensor, find_tensors
-from dovetail.models import Family, find_family
+from dovetail.models import CausalLM, Family, find_family
 from dovetail.module import Tensor
 from dovetail.runtime import RunFolder, SafetensorsWriter
 
@@ -66,7 +66,7 @@ def import_hf(source: str, run: Path, progress: bool = True) -> Imported:
     family = find_family(_model_type(folder, said))
     # What is quantised is read as bfloat16, so to the family it is an unquantised model.
     plain = {key: value for key, value in said.items() if key != "quantization_config"}
-    model = family.from_hf(plain)
+    model = _read_model(family, plain, folder)
     wanted = model_tensors(family, model.build())
     found = _matched(family, wanted, find_tensors(folder, said), folder)
     sizes = _our_sizes(wanted, found)
@@ -96,6 +96,20 @@ def _model_type(folder: ModelFolder, said: Mapping[str, Any]) -> str:
             f"{model_type!r}."
         )
     return model_type
+
+
+def _read_model(family: Family, said: Mapping[str, Any], folder: ModelFolder) -> CausalLM.Config:
+    """Makes the model's config; whatever a family stumbles over was said wrongly in the file."""
+    try:
+        return family.from_hf(said)
+    except ConfigError as error:
+        raise ConfigError(f"{folder.name}: {error}") from error
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        told = f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"{folder.name}/{_CONFIG} does not describe a {family.model_type} model ({told}). "
+            "Compare it with the one that its makers published."
+        ) from error
 
 
 def _matched(
@@ -139,6 +153,12 @@ def _check_shape(tensor: SourceTensor, wanted: Tensor) -> None:
         raise ConfigError(
             f"{tensor.where}: its shape is {tensor.shape}, but the model of {_CONFIG} has "
             f"{wanted.shape} there."
+        )
+    if tensor.dtype.name.startswith("float8"):
+        raise ConfigError(
+            f"{tensor.where}: its numbers are {tensor.dtype.name}, and mean nothing without "
+            "scales; no file holds that name with _scale_inv, or config.json says nothing of "
+            "quantization_config."
         )
     if not np.issubdtype(tensor.dtype, np.floating) and tensor.dtype.kind != "V":
         raise ConfigError(f"{tensor.where}: expected floating-point numbers, got {tensor.dtype}.")

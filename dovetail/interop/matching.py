@@ -15,7 +15,9 @@ from dovetail.models import CausalLM, Family, families
 from dovetail.module import Tensor, functional, match_weights, parameter_specs, variable_specs
 
 # Fields, anywhere in a tree, that do not change which function of tokens a trained model is.
-_NO_MATTER = frozenset({"weight_init", "loss", "remat", "unroll", "dtype", "dropout"})
+_NO_MATTER = frozenset(
+    {"weight_init", "loss", "losses", "rate", "dispatch", "remat", "unroll", "dtype", "dropout"}
+)
 
 # How far a family is from a model that it does not say; less are as many values as differ.
 _REFUSED, _ALIEN = 10**6, 10**7

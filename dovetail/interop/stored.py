@@ -57,8 +57,12 @@ def _from_checkpoint(folder: RunFolder, specs: Mapping[str, Spec], step: int) ->
     """Reads whole stacks, as few at a time as are wanted together."""
 
     def reader(paths: list[str]) -> SlotReader:
-        found = read_parameters(folder, _structs(specs, paths))
-        arrays = found[1] if found is not None else {}
+        now, arrays = read_parameters(folder, _structs(specs, paths)) or (0, {})
+        if now != step:  # somebody is training it: a model of two steps would be neither
+            raise ConfigError(
+                f"{folder.path} was at step {step} when this export began and is at {now} now. "
+                "Export again, or when training has ended."
+            )
         missing = [path for path in paths if path not in arrays]
         if missing:
             raise ConfigError(f"{folder.path}: its checkpoint lacks the parameter {missing[0]}.")

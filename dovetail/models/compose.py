@@ -53,7 +53,7 @@ def language_model(
 
 def rms_norm(hub: HubConfig) -> RMSNorm.Config:
     """Returns the norm of a model that has one kind."""
-    return RMSNorm.Config(epsilon=hub.get("rms_norm_eps", 1e-6))
+    return RMSNorm.Config(epsilon=hub["rms_norm_eps"])
 
 
 def pre_norm_block(hub: HubConfig, attention: Config[Any], feed_forward: Any) -> Any:

@@ -60,7 +60,7 @@ def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
     hub = HubConfig(values)
     hub.only("attention_bias", False)
-    dense = hub.get("first_k_dense_replace", 0)
+    dense = hub["first_k_dense_replace"]
 
     def block(is_dense: bool) -> Any:
         return pre_norm_block(hub, _mixer(hub), feed_forward(hub) if is_dense else _experts(hub))
@@ -71,7 +71,7 @@ def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
 
 def _mixer(hub: HubConfig) -> LatentAttention.Config:
     plain, rotated = hub["qk_nope_head_dim"], hub["qk_rope_head_dim"]
-    rank, norm = hub.get("q_lora_rank"), RMSNorm.Config(epsilon=1e-6)
+    rank, norm = hub.stated("q_lora_rank"), RMSNorm.Config(epsilon=1e-6)
     return LatentAttention.Config(
         num_heads=hub["num_attention_heads"],
         latent_width=hub["kv_lora_rank"],

@@ -30,8 +30,10 @@ from dovetail.models.hub import (
     ATTENTION,
     BLOCK,
     FEED_FORWARD,
+    GLOBAL,
     HEAD_NORMS,
     LAYER,
+    LOCAL,
     TABLES,
     TINY,
     HubConfig,
@@ -42,19 +44,17 @@ from dovetail.models.hub import (
     window_of,
 )
 
-_LOCAL, _GLOBAL = "sliding_attention", "full_attention"
-
 
 def gemma2_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of Gemma 2: every other layer is local, the first one too."""
     hub = HubConfig(values)
 
     def block(kind: str) -> Any:
-        cap = _cap(hub.get("attn_logit_softcapping"))
+        cap = _cap(hub.stated("attn_logit_softcapping"))
         return _block(hub, _mixer(hub, kind).set(score_map=cap))
 
     layers = each_kind(_kinds(hub, period=2), block)
-    return _model(hub, layers).set(logit_map=_cap(hub.get("final_logit_softcapping")))
+    return _model(hub, layers).set(logit_map=_cap(hub.stated("final_logit_softcapping")))
 
 
 def gemma2_to_hf(config: CausalLM.Config) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _gemma3_positions(hub: HubConfig, kind: str) -> RotaryEmbedding.Config:
     """Local layers have their own base, and are never stretched."""
     if kind in (hub.get("rope_parameters") or {}):
         return rotary_from_hf(hub, kind)
-    if kind == _LOCAL:
+    if kind == LOCAL:
         return RotaryEmbedding.Config(base=float(hub.get("rope_local_base_freq", 10_000.0)))
     return rotary_from_hf(hub, kind, base=1_000_000.0)
 
@@ -105,15 +105,15 @@ def _gemma3_positions(hub: HubConfig, kind: str) -> RotaryEmbedding.Config:
 def _kinds(hub: HubConfig, period: int) -> list[str]:
     """Returns local or global for each layer; by default the last of each period is global."""
     count = hub["num_hidden_layers"]
-    default = [_GLOBAL if (index + 1) % period == 0 else _LOCAL for index in range(count)]
-    return list(hub.get("layer_types", default))
+    default = [GLOBAL if (index + 1) % period == 0 else LOCAL for index in range(count)]
+    return hub.layer_kinds(default)
 
 
 def _mixer(hub: HubConfig, kind: str, **changes: Any) -> Any:
     bias = hub.get("attention_bias", False)
     return attention(
         hub,
-        window=hub["sliding_window"] if kind == _LOCAL else None,
+        window=hub["sliding_window"] if kind == LOCAL else None,
         inward_bias=bias,
         output_bias=bias,
         scale=hub["query_pre_attn_scalar"] ** -0.5,
@@ -152,7 +152,7 @@ def _to_hf(config: CausalLM.Config) -> dict[str, Any]:
         "rms_norm_eps": epsilon_of(config.decoder.norm),
         "query_pre_attn_scalar": _whole(first.attention.scale**-2),
         "sliding_window": next((window for window in windows if window), None),
-        "layer_types": [_LOCAL if window else _GLOBAL for window in windows],
+        "layer_types": [LOCAL if window else GLOBAL for window in windows],
     }
 
 
@@ -180,7 +180,7 @@ def gemma3_tiny() -> dict[str, Any]:
     """A number of layers that the pattern does not divide, and stretched global positions."""
     return _tiny() | {
         "num_hidden_layers": 8,
-        "layer_types": [_GLOBAL if index % 3 == 2 else _LOCAL for index in range(8)],
+        "layer_types": [GLOBAL if index % 3 == 2 else LOCAL for index in range(8)],
         "rope_theta": 1_000_000.0,
         "rope_local_base_freq": 10_000.0,
         "rope_scaling": {"rope_type": "linear", "factor": 8.0},

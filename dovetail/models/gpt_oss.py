@@ -25,7 +25,9 @@ from dovetail.models.family import Family, register_family
 from dovetail.models.hub import (
     ATTENTION,
     BLOCK,
+    GLOBAL,
     LAYER,
+    LOCAL,
     PRE_NORMS,
     TABLES,
     TINY,
@@ -39,26 +41,26 @@ from dovetail.models.hub import (
 from dovetail.models.mixtral import mixture, routing_to_hf
 from dovetail.module import Interleave, Weight
 
-_LOCAL, _GLOBAL = "sliding_attention", "full_attention"
-
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
     hub = HubConfig(values)
+    if not hub.get("rope_parameters"):
+        hub.stated("rope_scaling")
     count = hub["num_hidden_layers"]
-    default = [_LOCAL if index % 2 == 0 else _GLOBAL for index in range(count)]
+    default = [LOCAL if index % 2 == 0 else GLOBAL for index in range(count)]
 
     def block(kind: str) -> Any:
         return pre_norm_block(hub, _mixer(hub, kind), _experts(hub))
 
-    return language_model(hub, each_kind(hub.get("layer_types", default), block))
+    return language_model(hub, each_kind(hub.layer_kinds(default), block))
 
 
 def _mixer(hub: HubConfig, kind: str) -> Any:
     bias = hub.get("attention_bias", True)
     return attention(
         hub,
-        window=hub["sliding_window"] if kind == _LOCAL else None,
+        window=hub["sliding_window"] if kind == LOCAL else None,
         inward_bias=bias,
         output_bias=bias,
         sinks=LearnedSinks.Config(),
@@ -98,7 +100,7 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
         "swiglu_limit": experts.expert.limit,
         "swiglu_alpha": experts.expert.alpha,
         "sliding_window": next((window for window in windows if window), None),
-        "layer_types": [_LOCAL if window else _GLOBAL for window in windows],
+        "layer_types": [LOCAL if window else GLOBAL for window in windows],
     }
 
 

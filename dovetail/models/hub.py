@@ -22,6 +22,7 @@ from dovetail.layers import (
 )
 from dovetail.module import Split, Transpose, Weight
 
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
 BLOCK = "decoder/stack/*"
 LAYER = "model.layers.{layer}"
 
@@ -53,6 +54,7 @@ class HubConfig:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         """Wraps the values; what is null counts as left out."""
+        self._stated = frozenset(values)
         self._values = {key: value for key, value in values.items() if value is not None}
 
     def __getitem__(self, key: str) -> Any:
@@ -64,6 +66,29 @@ class HubConfig:
     def get(self, key: str, default: Any = None) -> Any:
         """Returns a value, or the default where it is left out."""
         return self._values.get(key, default)
+
+    def stated(self, key: str) -> Any:
+        """Returns a value, or None where it is null; left out it is an error.
+
+        Its meaning where it is left out differs among families and releases.
+        """
+        if key not in self._stated:
+            raise ConfigError(
+                f"config.json: {key!r} is left out; write it, or null where it does not apply."
+            )
+        return self.get(key)
+
+    def layer_kinds(self, default: list[str]) -> list[str]:
+        """Returns which layers are local and which global."""
+        kinds = list(self.get("layer_types", default))
+        unknown = [kind for kind in kinds if kind not in (LOCAL, GLOBAL)]
+        if unknown or len(kinds) != self["num_hidden_layers"]:
+            what = repr(unknown[0]) if unknown else f"{len(kinds)} entries"
+            raise ConfigError(
+                f"config.json: layer_types: expected {LOCAL!r} or {GLOBAL!r} for each of "
+                f"{self['num_hidden_layers']} layers, got {what}."
+            )
+        return kinds
 
     def only(self, key: str, *allowed: Any) -> None:
         """Refuses all values but some; left out, the first is meant."""

@@ -27,6 +27,7 @@ from dovetail.models.hub import (
     HubConfig,
     layers_of,
     linear,
+    rotary_from_hf,
     rotary_to_hf,
     window_of,
 )
@@ -37,7 +38,9 @@ def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     hub = HubConfig(values)
     hub.only("router_jitter_noise", 0.0)
     experts = mixture(hub, feed_forward(hub), hub["num_local_experts"])
-    block = pre_norm_block(hub, attention(hub, window=hub.get("sliding_window") or None), experts)
+    positions = rotary_from_hf(hub, base=1_000_000.0)
+    mixer = attention(hub, window=hub.get("sliding_window") or None, positions=positions)
+    block = pre_norm_block(hub, mixer, experts)
     return language_model(hub, [block] * hub["num_hidden_layers"])
 
 

@@ -51,7 +51,7 @@ def tiny() -> dict[str, Any]:
         "sliding_window": 5,
         "partial_rotary_factor": 0.75,
         "original_max_position_embeddings": 64,
-        "pad_token_id": 0,
+        "pad_token_id": 7,
     }
 
 

@@ -20,7 +20,9 @@ from dovetail.models.family import Family, register_family
 from dovetail.models.hub import (
     ATTENTION,
     FEED_FORWARD,
+    GLOBAL,
     HEAD_NORMS,
+    LOCAL,
     PRE_NORMS,
     TABLES,
     TINY,
@@ -77,11 +79,9 @@ def windows(hub: HubConfig) -> list[int | None]:
     count, window = hub["num_hidden_layers"], hub.get("sliding_window")
     if not hub.get("use_sliding_window", False) or window is None:
         return [None] * count
-    kinds = hub.get("layer_types")
-    if kinds is None:
-        full = hub.get("max_window_layers", count)
-        return [None if index < full else window for index in range(count)]
-    return [window if kind == "sliding_attention" else None for kind in kinds]
+    full = hub.get("max_window_layers", count)
+    kinds = hub.layer_kinds([GLOBAL if index < full else LOCAL for index in range(count)])
+    return [window if kind == LOCAL else None for kind in kinds]
 
 
 def windows_to_hf(config: CausalLM.Config) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def windows_to_hf(config: CausalLM.Config) -> dict[str, Any]:
         "use_sliding_window": True,
         "sliding_window": next(window for window in found if window),
         "max_window_layers": found.index(next(window for window in found if window)),
-        "layer_types": ["sliding_attention" if w else "full_attention" for w in found],
+        "layer_types": [LOCAL if w else GLOBAL for w in found],
     }
 
 

@@ -121,7 +121,13 @@ class RunFolder:
             raise ConfigError(
                 f"{self.path} is not a run folder: it has no run.json. `dovetail train` makes one."
             )
-        described: dict[str, Any] = json.loads(file.read_text())
+        try:
+            described: dict[str, Any] = json.loads(file.read_text())
+        except ValueError as error:
+            raise ConfigError(
+                f"{file} cannot be read as JSON: {error}. It is written whole, so something else "
+                "has damaged it; bring it back from a copy, or train anew."
+            ) from error
         return described
 
     def config(self) -> Config[Any]:

@@ -214,7 +214,7 @@ def _entry(file: str, name: str, value: Any, begin: int, size: int) -> Entry:
             raise ValueError(f"shape and offsets are not all whole numbers: {sizes}")
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(file, f"its header does not describe {name}: {error}") from error
-    if dtype_name not in _DTYPES:
+    if not isinstance(dtype_name, str) or dtype_name not in _DTYPES:
         raise ConfigError(
             f"{name} in {file}: its type is {dtype_name!r}, which is not known here. Known: "
             f"{', '.join(_DTYPES)}. Convert the file."

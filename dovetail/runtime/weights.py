@@ -99,7 +99,7 @@ def _placed(stored: Array, like: jax.ShapeDtypeStruct) -> jax.Array:
     @functools.lru_cache(maxsize=1)  # copies of the same shard are asked for one after another
     def read(bounds: tuple[tuple[int, int], ...]) -> Array:
         part = stored[tuple(slice(*pair) for pair in bounds)]
-        return np.ascontiguousarray(part, dtype=dtype)
+        return np.asarray(part, dtype=dtype, order="C")
 
     def callback(index: tuple[slice, ...] | None) -> Array:
         pairs = zip(index or (), stored.shape, strict=True)

@@ -116,6 +116,7 @@ class Loop:
 
     def _compile(self) -> Any:
         started = time.monotonic()
+        self.hooks.say("compiling the step; the next run finds it in the cache")
         compiled = self.program.lowered.compile()
         self.hooks.say(f"compiled the step in {time.monotonic() - started:.1f} s")
         for choice in choices():

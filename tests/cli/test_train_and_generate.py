@@ -164,3 +164,15 @@ def test_the_chart_shows_the_whole_run_also_after_a_restart(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     last_axis = summary(Outcome(4, losses=[(4, 1.0)]), tmp_path).split("\n\n")[0].splitlines()[-1]
     assert last_axis.split() == ["1", "step", "4"]
+
+
+@pytest.mark.parametrize("option", [("--tokens", "0"), ("--top-p", "3")])
+def test_bad_options_of_generate_print_nothing(run, option, capsys):
+    assert main(["generate", str(run), *option]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_a_damaged_run_json_is_named(tmp_path, capsys):
+    (tmp_path / "run.json").write_text("{bad")
+    assert main(["generate", str(tmp_path)]) == 2
+    assert "run.json cannot be read as JSON" in capsys.readouterr().err

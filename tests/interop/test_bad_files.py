@@ -9,12 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from dovetail.cli import main
 from dovetail.models import Family
+from dovetail.runtime import SafetensorsWriter
 from tests.interop.files import Arrays, random_tensors, write_model
 from tests.interop.llama_family import TINY
 
@@ -240,3 +242,18 @@ def test_damaged_files(tmp_path: Path, arrays: Arrays, capsys: Any, kind: str) -
     file = write_model(tmp_path / "hf", TINY, arrays) / "model.safetensors"
     file.write_bytes(damage(file.read_bytes()))
     refuse(tmp_path, capsys, "hf/model.safetensors", message)
+
+
+def test_a_config_of_another_form(tmp_path: Path, arrays: Arrays, capsys: Any) -> None:
+    write_model(tmp_path / "hf", {**TINY, "num_hidden_layers": "2"}, arrays)
+    refuse(tmp_path, capsys, "hf/config.json does not describe a llama model", "TypeError")
+
+
+def test_fp8_without_its_scales(tmp_path: Path, arrays: Arrays, capsys: Any) -> None:
+    folder = write_model(tmp_path / "hf", TINY, {})
+    sizes = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+    sizes[UP] = (np.dtype(ml_dtypes.float8_e4m3fn), arrays[UP].shape)
+    with SafetensorsWriter(folder / "model.safetensors", sizes) as writer:
+        for name, array in arrays.items():
+            writer.write(name, array.astype(sizes[name][0]))
+    refuse(tmp_path, capsys, UP, "mean nothing without scales")

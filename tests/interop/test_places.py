@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from dovetail.cli import main
 from dovetail.config import ConfigError
 from dovetail.interop import import_hf
-from dovetail.interop.folders import whole_folder
+from dovetail.interop.folders import LocalFolder, open_folder, whole_folder
 from dovetail.models import Family
 from dovetail.runtime import StoredWeights
 from tests.interop.files import random_tensors, write_model
@@ -79,14 +83,47 @@ def test_what_a_killed_import_left_is_removed(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], check=True, capture_output=True
     )
-    left = tmp_path / f".run.part-{int(ended.stdout)}"
+    host = re.sub(r"[^\w.]", "_", socket.gethostname())
+    left = tmp_path / f".run.part-{host}-{int(ended.stdout)}"
     left.mkdir()
-    alive = tmp_path / ".run.part-1"
+    alive = tmp_path / f".run.part-{host}-1"
     alive.mkdir()
     with whole_folder(tmp_path / "run") as folder:
         (folder / "file").touch()
         assert not (tmp_path / "run").exists()
     assert {path.name for path in tmp_path.iterdir()} == {"run", alive.name}
+
+
+INTERRUPTED = """
+import signal, sys
+from pathlib import Path
+from dovetail.interop.folders import LocalFolder, open_folder, whole_folder
+signal.signal(signal.SIGTERM, lambda *_: __import__("os")._exit(75))
+with whole_folder(Path(sys.argv[1])) as folder:
+    (folder / "file").touch()
+    signal.raise_signal(signal.SIGTERM)
+"""
+
+
+def test_a_signal_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "run")]
+    assert subprocess.run(command, check=False).returncode == 75
+    assert list(tmp_path.iterdir()) == []
+    with whole_folder(tmp_path / "run"):
+        pass
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_links_are_not_followed_in_file_urls_either(tmp_path: Path) -> None:
+    assert isinstance(open_folder(f"file://{tmp_path}"), LocalFolder)
+
+
+@pytest.mark.parametrize("verb", ["import", "export"])
+def test_a_new_folder_is_a_local_one(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([verb, "hf", "somewhere", "--to", "gs://bucket/model"])
+    assert caught.value.code == 2
+    assert "expected a folder on this machine, got 'gs://bucket/model'" in capsys.readouterr().err
 
 
 WIDTH, HIDDEN, LAYERS = 1024, 8192, 20
