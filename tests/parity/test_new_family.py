@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dovetail.interop import export_hf, import_hf
-from dovetail.layers import LayerNorm, Places, PreNorm
+from dovetail.layers import LayerNorm, Places, PreNorm, TransformerBlock
 from dovetail.models import CausalLM, Family, families, family, register_family
 from dovetail.models.compose import (
     attention,
@@ -20,7 +20,6 @@ from dovetail.models.compose import (
     feed_forward,
     gated_to_hf,
     language_model,
-    pre_norm_block,
 )
 from dovetail.models.hub import (
     ATTENTION,
@@ -43,8 +42,12 @@ def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     norm = LayerNorm.Config(epsilon=hub.get("layer_norm_eps", 1e-5))
     mixer = attention(hub, inward_bias=hub.get("use_qkv_bias", False))
     joint = PreNorm.Config(norm=norm)
-    block = pre_norm_block(hub, mixer, feed_forward(hub))
-    block.set(attention_residual=joint, feed_forward_residual=joint)
+    block = TransformerBlock.Config(
+        attention=mixer,
+        attention_residual=joint,
+        feed_forward=feed_forward(hub),
+        feed_forward_residual=joint,
+    )
     return language_model(hub, [block] * hub["num_hidden_layers"], norm=norm)
 
 
