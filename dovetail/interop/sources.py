@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -218,7 +219,7 @@ def find_tensors(folder: ModelFolder, config: Mapping[str, Any]) -> dict[str, So
     for file in files:
         where = f"{folder.name}/{file}"
         size = folder.size(file)
-        entries = read_header(where, size, lambda s, n, file=file: folder.read(file, s, n))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+        entries = read_header(where, size, functools.partial(folder.read, file))
         for name, entry in entries.items():
             if name in plain:
                 raise ConfigError(

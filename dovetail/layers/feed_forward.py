@@ -32,10 +32,6 @@ class AnyFeedForward(Module):
         super().__init__(config)
         require_positive(config, "width", "hidden")
 
-    def __call__(self, x_BSE: jax.Array) -> jax.Array:
-        """Maps [B, S, E] to [B, S, E]."""
-        raise NotImplementedError
-
 
 class FeedForward(AnyFeedForward):
     """Gated feed-forward: down(activation(gate(x)) * up(x)) (https://arxiv.org/abs/2002.05202)."""

@@ -7,7 +7,7 @@ the model, computed in double precision.
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -146,9 +146,10 @@ def yarn_magnitude(factor: float, weight: float = 1.0) -> float:
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def _stretch(config: object) -> float:
-    factor: float = config.factor  # type: ignore[attr-defined]
+def _stretch(config: Any) -> float:
+    factor: float = config.factor
     if factor < 1:
-        where = config.locate("factor")  # type: ignore[attr-defined]
-        raise ConfigError(f"{where}: a scaling stretches by 1 or more, got {factor}.")
+        raise ConfigError(
+            f"{config.locate('factor')}: a scaling stretches by 1 or more, got {factor}."
+        )
     return factor

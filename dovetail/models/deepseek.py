@@ -40,6 +40,7 @@ from dovetail.models.compose import (
 from dovetail.models.family import Family, register_family
 from dovetail.models.hub import (
     BLOCK,
+    EXPERTS,
     FEED_FORWARD,
     LAYER,
     PRE_NORMS,
@@ -52,7 +53,6 @@ from dovetail.models.hub import (
     rotary_from_hf,
     rotary_to_hf,
 )
-from dovetail.models.qwen_moe import EXPERTS
 from dovetail.module import Weight
 
 

@@ -19,7 +19,9 @@ from dovetail.models.compose import (
     each_kind,
     epsilon_of,
     language_model,
+    mixture,
     pre_norm_block,
+    routing_to_hf,
 )
 from dovetail.models.family import Family, register_family
 from dovetail.models.hub import (
@@ -38,7 +40,6 @@ from dovetail.models.hub import (
     rotary_to_hf,
     window_of,
 )
-from dovetail.models.mixtral import mixture, routing_to_hf
 from dovetail.module import Interleave, Weight
 
 

@@ -279,3 +279,10 @@ PRE_NORMS = (
     norm(f"{LAYER}.input_layernorm", f"{BLOCK}/attention_residual/norm"),
     norm(f"{LAYER}.post_attention_layernorm", f"{BLOCK}/feed_forward_residual/norm"),
 )
+_EXPERT, _OURS = f"{LAYER}.mlp.experts.{{expert}}", f"{BLOCK}/feed_forward/{{expert}}"
+EXPERTS = (
+    *linear(f"{LAYER}.mlp.gate", f"{BLOCK}/feed_forward/router/projection"),
+    *linear(f"{_EXPERT}.gate_proj", f"{_OURS}/gate"),
+    *linear(f"{_EXPERT}.up_proj", f"{_OURS}/up"),
+    *linear(f"{_EXPERT}.down_proj", f"{_OURS}/down"),
+)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.layers import FeedForward, LoadBalanceLoss, MixtureOfExperts
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     attention,
@@ -14,7 +13,9 @@ from dovetail.models.compose import (
     feed_forward,
     gated_to_hf,
     language_model,
+    mixture,
     pre_norm_block,
+    routing_to_hf,
 )
 from dovetail.models.family import Family, register_family
 from dovetail.models.hub import (
@@ -56,28 +57,6 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
         "sliding_window": window_of(block.attention.mask),
         "num_local_experts": experts.num_experts,
         **routing_to_hf(experts),
-    }
-
-
-def mixture(hub: HubConfig, expert: FeedForward.Config, count: int) -> MixtureOfExperts.Config:
-    """Returns experts chosen by a softmax, with the balance loss that config.json asks for."""
-    top_k = hub["num_experts_per_tok"]
-    # Theirs counts each of a token's choices as a whole, so that even loads give top_k, ours 1.
-    loss = LoadBalanceLoss.Config(coefficient=hub.get("router_aux_loss_coef", 0.001) * top_k)
-    return MixtureOfExperts.Config(
-        num_experts=count,
-        top_k=top_k,
-        expert=expert,
-        losses={"balance": loss},
-    )
-
-
-def routing_to_hf(experts: Any) -> dict[str, Any]:
-    """Writes how many experts a token visits, and the weight of the balance loss."""
-    loss = experts.losses.get("balance")
-    return {
-        "num_experts_per_tok": experts.top_k,
-        "router_aux_loss_coef": 0.0 if loss is None else loss.coefficient / experts.top_k,
     }
 
 

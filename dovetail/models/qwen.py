@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.layers import NormedLinear
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     attention,
@@ -13,22 +12,21 @@ from dovetail.models.compose import (
     feed_forward,
     language_model,
     llama_to_hf,
+    normed_attention,
     pre_norm_block,
-    rms_norm,
+    windows,
+    windows_to_hf,
 )
 from dovetail.models.family import Family, register_family
 from dovetail.models.hub import (
     ATTENTION,
     FEED_FORWARD,
-    GLOBAL,
     HEAD_NORMS,
-    LOCAL,
     PRE_NORMS,
     TABLES,
     TINY,
     HubConfig,
     layers_of,
-    window_of,
 )
 
 
@@ -63,38 +61,6 @@ def qwen3_to_hf(config: CausalLM.Config) -> dict[str, Any]:
     block = layers_of(config.decoder.stack)[0]
     bias = {"attention_bias": block.attention.output.bias}
     return llama_to_hf(config) | windows_to_hf(config) | bias
-
-
-def normed_attention(hub: HubConfig, window: int | None = None) -> Any:
-    """Returns attention whose queries and keys are normalised, head by head."""
-    bias = hub.get("attention_bias", False)
-    mixer = attention(hub, window=window, inward_bias=bias, output_bias=bias)
-    width = hub.get("head_dim") or hub["hidden_size"] // hub["num_attention_heads"]
-    normed = NormedLinear.Config(linear=mixer.query, norm=rms_norm(hub), group=width)
-    return mixer.set(query=normed, key=normed)
-
-
-def windows(hub: HubConfig) -> list[int | None]:
-    """Returns the window of each layer: those from `max_window_layers` on have one, if any."""
-    count, window = hub["num_hidden_layers"], hub.get("sliding_window")
-    if not hub.get("use_sliding_window", False) or window is None:
-        return [None] * count
-    full = hub.get("max_window_layers", count)
-    kinds = hub.layer_kinds([GLOBAL if index < full else LOCAL for index in range(count)])
-    return [window if kind == LOCAL else None for kind in kinds]
-
-
-def windows_to_hf(config: CausalLM.Config) -> dict[str, Any]:
-    """Writes the windows of all layers."""
-    found = [window_of(layer.attention.mask) for layer in layers_of(config.decoder.stack)]
-    if not any(found):
-        return {"use_sliding_window": False}
-    return {
-        "use_sliding_window": True,
-        "sliding_window": next(window for window in found if window),
-        "max_window_layers": found.index(next(window for window in found if window)),
-        "layer_types": [LOCAL if w else GLOBAL for w in found],
-    }
 
 
 def _tiny() -> dict[str, Any]:

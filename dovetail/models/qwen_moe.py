@@ -14,25 +14,26 @@ from dovetail.models.compose import (
     feed_forward,
     gated_to_hf,
     language_model,
+    mixture,
+    normed_attention,
     pre_norm_block,
+    routing_to_hf,
+    windows,
+    windows_to_hf,
 )
 from dovetail.models.family import Family, register_family
 from dovetail.models.hub import (
     ATTENTION,
-    BLOCK,
+    EXPERTS,
     FEED_FORWARD,
     HEAD_NORMS,
-    LAYER,
     PRE_NORMS,
     TABLES,
     TINY,
     HubConfig,
     layers_of,
-    linear,
     rotary_to_hf,
 )
-from dovetail.models.mixtral import mixture, routing_to_hf
-from dovetail.models.qwen import normed_attention, windows, windows_to_hf
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
@@ -97,13 +98,6 @@ def tiny() -> dict[str, Any]:
     }
 
 
-_EXPERT, _OURS = f"{LAYER}.mlp.experts.{{expert}}", f"{BLOCK}/feed_forward/{{expert}}"
-EXPERTS = (
-    *linear(f"{LAYER}.mlp.gate", f"{BLOCK}/feed_forward/router/projection"),
-    *linear(f"{_EXPERT}.gate_proj", f"{_OURS}/gate"),
-    *linear(f"{_EXPERT}.up_proj", f"{_OURS}/up"),
-    *linear(f"{_EXPERT}.down_proj", f"{_OURS}/down"),
-)
 FAMILY = register_family(
     Family(
         name="qwen3-moe",

@@ -6,7 +6,9 @@ The golden logits were made by transformers from the same weights; tests/parity 
 from __future__ import annotations
 
 import functools
+import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +133,12 @@ def test_what_we_lack_is_refused_by_name(name: str, changes: dict[str, Any], mes
     values = {key: value for key, value in values.items() if value is not ...}
     with pytest.raises(ConfigError, match=message):
         family.from_hf(values)
+
+
+def test_no_family_knows_another() -> None:
+    """So that one can be taken away, or be a package of its own."""
+    shared = {"causal_lm", "compose", "family", "hub"}
+    for family in families().values():
+        source = Path(inspect.getfile(family.from_hf)).read_text()
+        imported = set(re.findall(r"^from dovetail\.models\.(\w+) import", source, re.MULTILINE))
+        assert imported <= shared, f"{family.name} imports {imported - shared}"
