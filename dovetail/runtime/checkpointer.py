@@ -158,9 +158,9 @@ class Checkpointer(Part):
 
             folder = self._opened()
             folder.mkdir(parents=True, exist_ok=True)
-            options = ocp.CheckpointManagerOptions(
-                max_to_keep=self.keep, cleanup_tmp_directories=True
-            )
+            if jax.process_index() == 0:
+                _remove_partial(folder)
+            options = ocp.CheckpointManagerOptions(max_to_keep=self.keep)
             self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
         return self._manager
 
@@ -177,7 +177,6 @@ class Checkpointer(Part):
     def _report(self, step: int, error: Exception) -> None:
         """Remembers and reports a failed save, and starts the next one with a fresh manager."""
         self._failure, self._manager, self._pending = error, None, None
-        _remove_partial(self._opened())
         _LOG.warning(
             "Saving step %d failed: %s. Training goes on; the checkpoints before it are kept (%s), "
             "and the next save tries again.",
@@ -210,6 +209,10 @@ def _is_committed(entry: Path) -> bool:
 
 
 def _remove_partial(folder: Path) -> None:
+    """Removes what interrupted saves left, as far as it can be removed.
+
+    Orbax would do it too, but fails if a thread of a failed save is still writing there.
+    """
     for entry in folder.iterdir() if folder.is_dir() else []:
         temporary = entry.is_dir() and not _is_committed(entry)
         if temporary and not entry.name.startswith("damaged-"):
