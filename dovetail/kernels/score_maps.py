@@ -1,4 +1,4 @@
-"""Score maps: what is done to each score or logit before the softmax, as small static objects.
+"""Score maps and biases: what is done to each score before the softmax, as small static objects.
 
 Like masks, they are hashable and hold no arrays, so they are static under `jax.jit`. A kernel maps
 a block at a time, and asks `jax.vjp` for the derivative there.
@@ -22,6 +22,19 @@ class ScoreMap(ABC):
     @abstractmethod
     def __call__(self, scores: jax.Array, /) -> jax.Array:
         """Returns the mapped scores, in the same shape and dtype (float32)."""
+
+
+class ScoreBias(ABC):
+    """What is added to a score, by its head and by where query and key stand. Make it frozen too.
+
+    It has no gradient.
+    """
+
+    @abstractmethod
+    def __call__(
+        self, heads: jax.Array, query_positions: jax.Array, key_positions: jax.Array, /
+    ) -> jax.Array:
+        """Returns what is added (float32); the arguments broadcast together."""
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import jax
 
 from dovetail.config import REQUIRED, ConfigError, ConfigOf, config_for
-from dovetail.kernels.attention import Causal, Mask, ScoreMap
+from dovetail.kernels.attention import Causal, Mask
 from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import Places, PositionEncoding, TokenMap
 from dovetail.layers.linear import Linear
 from dovetail.layers.memory import KeyValueMemory, NoMemory, attend
-from dovetail.layers.rotary import RotaryEmbedding
-from dovetail.layers.sinks import NoSinks, Sinks
+from dovetail.layers.positions import NoPositions
+from dovetail.layers.scores import Scores
 from dovetail.module import Module
 from dovetail.parallel import constrain, tag
 
@@ -23,8 +23,7 @@ class Attention(Module):
         """The width is set by the parent.
 
         Fewer key-value heads than heads share keys among heads; None means as many. The head width
-        is the width divided by the heads, unless it is given. A score map bounds what goes into
-        the softmax, such as `config_for(SoftCap, cap=50.0)`.
+        is the width divided by the heads, unless it is given.
         """
 
         width: int = REQUIRED
@@ -35,12 +34,11 @@ class Attention(Module):
         key: ConfigOf[TokenMap] = Linear.Config()
         value: ConfigOf[TokenMap] = Linear.Config()
         output: ConfigOf[TokenMap] = Linear.Config()
-        positions: ConfigOf[PositionEncoding] = RotaryEmbedding.Config()
+        positions: ConfigOf[PositionEncoding] = NoPositions.Config()
         mask: ConfigOf[Mask] = config_for(Causal)
         memory: ConfigOf[KeyValueMemory] = NoMemory.Config()
         scale: float | None = None
-        score_map: ConfigOf[ScoreMap] | None = None
-        sinks: ConfigOf[Sinks] = NoSinks.Config()
+        scores: ConfigOf[Scores] = Scores.Config()
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -54,8 +52,7 @@ class Attention(Module):
                 f"shared evenly by {self.num_heads} heads. Choose a divisor of {self.num_heads}."
             )
         self.scale, self.mask = config.scale, config.mask.build()
-        self.score_map = None if config.score_map is None else config.score_map.build()
-        self.sinks = config.sinks.clone(num_heads=self.num_heads).build()
+        self.scores = config.scores.clone(num_heads=self.num_heads).build()
         self._build_projections(config)
         self.positions = config.positions.clone(head_width=self.head_width).build()
         self.memory = config.memory.build()
@@ -86,8 +83,7 @@ class Attention(Module):
             self.mask,
             self.config.locate("mask"),
             scale=self.scale,
-            score_map=self.score_map,
-            sinks_H=self.sinks(),
+            **self.scores().options(),
         )
         return self.output(mixed_BSHD.reshape(*x_BSE.shape[:2], -1))
 

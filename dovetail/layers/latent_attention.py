@@ -16,7 +16,8 @@ from dovetail.layers.interfaces import Places, PositionEncoding, TokenMap
 from dovetail.layers.linear import Linear
 from dovetail.layers.memory import KeyValueMemory, NoMemory, Remembered, attend
 from dovetail.layers.norms import RMSNorm
-from dovetail.layers.rotary import RotaryEmbedding
+from dovetail.layers.positions import NoPositions
+from dovetail.layers.scores import Scores
 from dovetail.module import Module
 from dovetail.parallel import constrain, tag
 
@@ -44,10 +45,11 @@ class LatentAttention(Module):
         latent_norm: ConfigOf[TokenMap] = RMSNorm.Config()
         expand: ConfigOf[TokenMap] = Linear.Config()
         output: ConfigOf[TokenMap] = Linear.Config()
-        positions: ConfigOf[PositionEncoding] = RotaryEmbedding.Config()
+        positions: ConfigOf[PositionEncoding] = NoPositions.Config()
         mask: ConfigOf[Mask] = config_for(Causal)
         memory: ConfigOf[KeyValueMemory] = NoMemory.Config()
         scale: float | None = None
+        scores: ConfigOf[Scores] = Scores.Config()
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -77,14 +79,16 @@ class LatentAttention(Module):
         ).build()
         self.positions = config.positions.clone(head_width=rotated).build()
         self.memory = config.memory.build()
+        self.scores = config.scores.clone(num_heads=heads).build()
 
     def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""
         query_BSHD, seen = self._read(x_BSE, places)
         key_BTHD, value_BTHW = self._expanded(seen)
         seen = seen._replace(key_BTKD=key_BTHD, value_BTKD=value_BTHW)
+        options = self.scores().options()
         where = self.config.locate("mask")
-        mixed_BSHW = attend(query_BSHD, seen, places, self.mask, where, scale=self.scale)
+        mixed_BSHW = attend(query_BSHD, seen, places, self.mask, where, scale=self.scale, **options)
         return self.output(mixed_BSHW.reshape(*x_BSE.shape[:2], -1))
 
     def _read(self, x_BSE: jax.Array, places: Places) -> tuple[jax.Array, Remembered]:

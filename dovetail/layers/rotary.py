@@ -1,4 +1,4 @@
-"""Position encodings that rotate queries and keys, or leave them alone."""
+"""Rotary embedding: queries and keys are turned by angles that grow with their positions."""
 
 from __future__ import annotations
 
@@ -9,21 +9,6 @@ import numpy as np
 from dovetail.config import REQUIRED, ConfigError, ConfigOf
 from dovetail.layers.rotary_scaling import FrequencyScaling, NoScaling
 from dovetail.module import Module
-
-
-class NoPositions(Module):
-    """No position encoding: order is known from the causal mask alone."""
-
-    class Config(Module.Config["NoPositions"]):
-        """The head width is set by the parent, and not used."""
-
-        head_width: int = REQUIRED
-
-    def __call__(
-        self, query_BSHD: jax.Array, key_BSKD: jax.Array, positions_BS: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """Returns both as they are."""
-        return query_BSHD, key_BSKD
 
 
 class RotaryEmbedding(Module):

@@ -2,48 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any
 
-import jax
-
-from dovetail.config import REQUIRED, ConfigOf
-from dovetail.module import Initializer, Module, Normal, parameter
-
-
-class Sinks(Protocol):
-    """Gives each head a logit that takes part in its softmax, and leads to no token."""
-
-    def __call__(self) -> jax.Array | None:
-        """Returns one logit a head, or None."""
-        ...
+from dovetail.config import ConfigOf
+from dovetail.layers.scores import ChangedScores
+from dovetail.module import Initializer, Normal, parameter
 
 
-class NoSinks(Module):
-    """Every share of attention goes to a token."""
-
-    class Config(Module.Config["NoSinks"]):
-        """The number of heads is set by the parent, and not used."""
-
-        num_heads: int = REQUIRED
-
-    def __call__(self) -> None:
-        """Returns nothing."""
-        return
-
-
-class LearnedSinks(Module):
+class LearnedSinks(ChangedScores):
     """A learned logit for each head (gpt-oss; https://arxiv.org/abs/2309.17453)."""
 
-    class Config(Module.Config["LearnedSinks"]):
-        """The number of heads is set by the parent."""
+    class Config(ChangedScores.Config):
+        """How the logits begin."""
 
-        num_heads: int = REQUIRED
         weight_init: ConfigOf[Initializer] = Normal.Config(standard_deviation=0.02)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.weight = parameter((config.num_heads,), ("heads",), config.weight_init, decays=False)
+        self.sinks = parameter((config.num_heads,), ("heads",), config.weight_init, decays=False)
 
-    def __call__(self) -> jax.Array:
-        """Returns the logits [H]."""
-        return self.weight
+    def changes(self) -> dict[str, Any]:
+        """Gives the softmax a logit a head."""
+        return {"sinks_H": self.sinks}

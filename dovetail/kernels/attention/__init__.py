@@ -11,7 +11,7 @@ from dovetail.kernels.attention.masks import (
     SlidingWindow,
 )
 from dovetail.kernels.attention.op import attention, attention_op
-from dovetail.kernels.score_maps import ScoreMap, SoftCap
+from dovetail.kernels.score_maps import ScoreBias, ScoreMap, SoftCap
 
 # isort: split
 # Each of these registers itself: the first that supports a call runs it.
@@ -30,6 +30,7 @@ __all__ = [
     "Full",
     "Mask",
     "Prefix",
+    "ScoreBias",
     "ScoreMap",
     "SlidingWindow",
     "SoftCap",

@@ -36,7 +36,7 @@ from dovetail.kernels.attention.shapes import (
     to_heads,
 )
 from dovetail.kernels.registry import current_platform
-from dovetail.kernels.score_maps import ScoreMap
+from dovetail.kernels.score_maps import ScoreBias, ScoreMap
 from dovetail.parallel import tag
 
 _LOW = float(jnp.finfo(jnp.float32).min)
@@ -49,6 +49,8 @@ class Plan(NamedTuple):
     aligned: bool
     scale: float
     score_map: ScoreMap | None
+    score_bias: ScoreBias | None
+    weigh: ScoreMap | None
     blocks: tuple[Block, ...]
     in_flight: int
 
@@ -82,7 +84,9 @@ def blockwise(
     aligned: bool,
     scale: float,
     score_map: ScoreMap | None = None,
+    score_bias: ScoreBias | None = None,
     sinks_H: jax.Array | None = None,
+    weigh: ScoreMap | None = None,
 ) -> jax.Array:
     """Computes attention block by block; see `attention` for the arguments."""
     plan = Plan(
@@ -90,6 +94,8 @@ def blockwise(
         aligned,
         scale,
         score_map,
+        score_bias,
+        weigh,
         plan_blocks(query_BSHD.shape[1], key_BTKD.shape[1], mask, aligned),
         # Other platforms keep to their own order.
         in_flight=cpu_cores() if current_platform() == "cpu" else 0,
@@ -194,9 +200,13 @@ def _block_forward(
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the output of one block, and the log of the softmax's denominator."""
     allowed_BKTGS = _allowed(plan, block, places)
-    score_BKTGS = _scores(plan, query_BKGSD, key_BKTD)
-    if plan.score_map is not None:
-        score_BKTGS = plan.score_map(score_BKTGS)
+    score_BKTGS, _ = _mapped(plan.score_map, _scores(plan, query_BKGSD, key_BKTD))
+    score_BKTGS = _biased(plan, block, places, score_BKTGS)
+    if plan.weigh is not None:
+        share_BKTGS = jnp.where(allowed_BKTGS, plan.weigh(score_BKTGS), 0)
+        mixed_BKRW = _weighed(share_BKTGS, value_BKTW)
+        no_log_BKGS = jnp.zeros(query_BKGSD.shape[:-1], jnp.float32)
+        return mixed_BKRW.reshape(*query_BKGSD.shape[:-1], -1), no_log_BKGS
     score_BKTGS = jnp.where(allowed_BKTGS, score_BKTGS, _LOW)
     top_BKGS = score_BKTGS.max(axis=2)
     if sinks_KG1 is not None:
@@ -208,9 +218,7 @@ def _block_forward(
         sum_BKGS += jnp.exp(sinks_KG1 - top_BKGS)
     # A query that sees no key has a sum of 0, shares of 0, and so an output of 0.
     sum_BKGS = jnp.where(sum_BKGS == 0, 1, sum_BKGS)
-    mixed_BKRW = product(
-        "bktr,bktw->bkrw", as_rows(share_BKTGS, 3).astype(value_BKTW.dtype), value_BKTW
-    )
+    mixed_BKRW = _weighed(share_BKTGS, value_BKTW)
     mixed_BKGSW = mixed_BKRW.reshape(*query_BKGSD.shape[:-1], -1) / sum_BKGS[..., None]
     return mixed_BKGSW, top_BKGS + jnp.log(sum_BKGS)
 
@@ -229,12 +237,19 @@ def _block_backward(
     """Returns what one block adds to the gradients of queries, keys and values."""
     allowed_BKTGS = _allowed(plan, block, places)
     score_BKTGS, map_back = _mapped(plan.score_map, _scores(plan, query_BKGSD, key_BKTD))
-    score_BKTGS = jnp.where(allowed_BKTGS, score_BKTGS, _LOW)
-    share_BKTGS = jnp.where(allowed_BKTGS, jnp.exp(score_BKTGS - log_BKGS[:, :, None]), 0)
+    score_BKTGS = _biased(plan, block, places, score_BKTGS)
     query_BKRD, gradient_BKRW = as_rows(query_BKGSD, 2), as_rows(gradient_BKGSW, 2)
     to_share_BKTR = product("bktw,bkrw->bktr", value_BKTW, gradient_BKRW)
-    centred_BKTGS = to_share_BKTR.reshape(share_BKTGS.shape) - mean_BKGS[:, :, None]
-    to_score_BKTGS = map_back(share_BKTGS * centred_BKTGS) * plan.scale
+    to_share_BKTGS = to_share_BKTR.reshape(score_BKTGS.shape)
+    if plan.weigh is None:
+        score_BKTGS = jnp.where(allowed_BKTGS, score_BKTGS, _LOW)
+        share_BKTGS = jnp.where(allowed_BKTGS, jnp.exp(score_BKTGS - log_BKGS[:, :, None]), 0)
+        to_mapped_BKTGS = share_BKTGS * (to_share_BKTGS - mean_BKGS[:, :, None])
+    else:
+        share_BKTGS, share_back = _mapped(plan.weigh, score_BKTGS)
+        share_BKTGS = jnp.where(allowed_BKTGS, share_BKTGS, 0)
+        to_mapped_BKTGS = share_back(jnp.where(allowed_BKTGS, to_share_BKTGS, 0))
+    to_score_BKTGS = map_back(to_mapped_BKTGS) * plan.scale
     to_score_BKTR = as_rows(to_score_BKTGS, 3).astype(key_BKTD.dtype)
     share_BKTR = as_rows(share_BKTGS, 3).astype(value_BKTW.dtype)
     to_query_BKRD = product("bktr,bktd->bkrd", to_score_BKTR, key_BKTD)
@@ -274,6 +289,24 @@ def _mapped(
         return score_BKTGS, lambda gradient_BKTGS: gradient_BKTGS
     mapped_BKTGS, pull = jax.vjp(score_map, score_BKTGS)
     return mapped_BKTGS, lambda gradient_BKTGS: pull(gradient_BKTGS)[0]
+
+
+def _biased(plan: Plan, block: Block, places: Places, score_BKTGS: jax.Array) -> jax.Array:
+    """Returns the scores with what their heads and places add."""
+    if plan.score_bias is None:
+        return score_BKTGS
+    _, kv_heads, _, shared, _ = score_BKTGS.shape
+    return score_BKTGS + plan.score_bias(
+        jnp.arange(kv_heads * shared).reshape(kv_heads, 1, shared, 1),
+        places.query_positions_BS[:, None, None, None, block.start : block.stop],
+        places.key_positions_BT[:, None, block.key_start : block.key_stop, None, None],
+    )
+
+
+def _weighed(share_BKTGS: jax.Array, value_BKTW: jax.Array) -> jax.Array:
+    """Returns the values of each row, weighed and added up."""
+    share_BKTR = as_rows(share_BKTGS, 3).astype(value_BKTW.dtype)
+    return product("bktr,bktw->bkrw", share_BKTR, value_BKTW)
 
 
 def _sinks_by_head(sinks_H: jax.Array | None, kv_heads: int) -> jax.Array | None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from dovetail.kernels.attention.masks import Mask
 from dovetail.kernels.registry import Op
-from dovetail.kernels.score_maps import ScoreMap
+from dovetail.kernels.score_maps import ScoreBias, ScoreMap
 
 attention_op = Op("attention")
 
@@ -34,7 +34,9 @@ def attention(
     aligned: bool,
     scale: float | None = None,
     score_map: ScoreMap | None = None,
+    score_bias: ScoreBias | None = None,
     sinks_H: jax.Array | None = None,
+    weigh: ScoreMap | None = None,
 ) -> jax.Array:
     """Mixes values by how well their keys fit each query.
 
@@ -56,6 +58,9 @@ def attention(
         sinks_H: if given, each head's sink (https://arxiv.org/abs/2508.10925): a learned logit that
             joins the softmax's denominator alone, as if of a key whose value is 0 and that every
             query sees. It is neither scaled nor mapped.
+        score_bias: what is added to each score after the map; None means nothing.
+        weigh: if given, the weight of a key is this function of its score alone, in place of the
+            softmax over all keys; then there are no sinks.
 
     Returns:
         [B, S, H, W] in the dtype of the queries. A query that sees no key gets zeros. The softmax
@@ -69,10 +74,11 @@ def attention(
         "key_segments_BT": key_segments_BT,
         "aligned": aligned,
         "sinks_H": sinks_H,
+        "weigh": weigh,
     }
     _check(query_BSHD, key_BTKD, value_BTKW, **arguments)
     arguments["scale"] = query_BSHD.shape[-1] ** -0.5 if scale is None else scale
-    arguments["score_map"] = score_map
+    arguments |= {"score_map": score_map, "score_bias": score_bias}
     mixed_BSHW: jax.Array = attention_op(query_BSHD, key_BTKD, value_BTKW, **arguments)
     return mixed_BSHW
 
@@ -109,6 +115,7 @@ def _check(
     key_segments_BT: jax.Array | None,
     aligned: bool,
     sinks_H: jax.Array | None,
+    weigh: ScoreMap | None,
     **_: Any,
 ) -> None:
     if query_BSHD.ndim != 4 or key_BTKD.ndim != 4:
@@ -145,6 +152,8 @@ def _check(
             array.shape != shape or not jnp.issubdtype(array.dtype, jnp.integer)
         ):
             raise _wrong(f"{name} of shape {shape} and integers", f"{array.shape} {array.dtype}")
+    if sinks_H is not None and weigh is not None:
+        raise _wrong("sinks of a softmax", f"sinks beside {weigh}, which has no denominator")
     if sinks_H is not None and (
         sinks_H.shape != (heads,) or not jnp.issubdtype(sinks_H.dtype, jnp.floating)
     ):

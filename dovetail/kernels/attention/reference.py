@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from dovetail.kernels.attention.masks import Mask
 from dovetail.kernels.attention.op import OUTPUT_TAG, allowed_pairs, attention_op
-from dovetail.kernels.score_maps import ScoreMap
+from dovetail.kernels.score_maps import ScoreBias, ScoreMap
 from dovetail.parallel import tag
 
 # Up to this many queries all scores at once are as good as anything (as when decoding).
@@ -38,7 +38,9 @@ def reference(
     aligned: bool,
     scale: float,
     score_map: ScoreMap | None = None,
+    score_bias: ScoreBias | None = None,
     sinks_H: jax.Array | None = None,
+    weigh: ScoreMap | None = None,
 ) -> jax.Array:
     """Computes attention with every score in memory; see `attention` for the arguments."""
     batch, queries, heads, width = query_BSHD.shape
@@ -60,11 +62,16 @@ def reference(
     score_BKGST = score_BKGST * scale
     if score_map is not None:
         score_BKGST = score_map(score_BKGST)
-    score_BKGST = jnp.where(allowed_BKGST, score_BKGST, jnp.finfo(jnp.float32).min)
-    if sinks_H is None:
-        share_BKGST = jax.nn.softmax(score_BKGST, axis=-1)
+    if score_bias is not None:
+        score_BKGST += score_bias(
+            jnp.arange(heads).reshape(kv_heads, -1, 1, 1),
+            query_positions_BS[:, None, None, :, None],
+            key_positions_BT[:, None, None, None, :],
+        )
+    if weigh is not None:
+        share_BKGST = weigh(score_BKGST)
     else:
-        share_BKGST = _softmax_with_sinks(score_BKGST, sinks_H.reshape(kv_heads, -1, 1, 1))
+        share_BKGST = _softmax(score_BKGST, allowed_BKGST, sinks_H)
     # Where a query sees no key, the softmax spread its share evenly: take it back.
     share_BKGST = jnp.where(allowed_BKGST, share_BKGST, 0).astype(value_BTKW.dtype)
     mixed_BSKGW = jnp.einsum(
@@ -72,6 +79,16 @@ def reference(
     )
     mixed_BSHW = mixed_BSKGW.reshape(batch, queries, heads, -1).astype(query_BSHD.dtype)
     return tag(mixed_BSHW, OUTPUT_TAG)
+
+
+def _softmax(
+    score_BKGST: jax.Array, allowed_BKGST: jax.Array, sinks_H: jax.Array | None
+) -> jax.Array:
+    """Returns each key's share; where no key is allowed, all have the same."""
+    score_BKGST = jnp.where(allowed_BKGST, score_BKGST, jnp.finfo(jnp.float32).min)
+    if sinks_H is None:
+        return jax.nn.softmax(score_BKGST, axis=-1)
+    return _softmax_with_sinks(score_BKGST, sinks_H.reshape(score_BKGST.shape[1], -1, 1, 1))
 
 
 def _softmax_with_sinks(score_BKGST: jax.Array, sink_KG11: jax.Array) -> jax.Array:
