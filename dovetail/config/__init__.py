@@ -2,6 +2,7 @@
 
 from dovetail.config.base import Config, ConfigOf, T_co, field_values
 from dovetail.config.difference import Difference, diff
+from dovetail.config.discovery import import_submodules
 from dovetail.config.errors import ConfigError, did_you_mean
 from dovetail.config.explain import Explanation, explain
 from dovetail.config.fields import incidental, wraps
@@ -42,6 +43,7 @@ __all__ = [
     "from_text",
     "identity",
     "import_package",
+    "import_submodules",
     "imported_packages",
     "incidental",
     "modifier",

@@ -7,14 +7,11 @@ listed.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dovetail.config import ConfigError, did_you_mean
+from dovetail.config import ConfigError, did_you_mean, import_submodules
 
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer
@@ -66,10 +63,8 @@ def _module(make: Maker) -> str:
 
 def experiments() -> dict[str, Experiment]:
     """Returns all experiments by name: this folder's, and those of packages that were imported."""
-    folder = Path(__file__).parent
-    for module in pkgutil.iter_modules([str(folder)]):
-        if module.name != "registry":
-            importlib.import_module(f"dovetail.experiments.{module.name}")
+    import_submodules("dovetail.features")
+    import_submodules("dovetail.experiments")
     return dict(sorted(_experiments.items()))
 
 

@@ -9,25 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.layers import (
-    FeedForward,
+from dovetail.layers import FeedForward, Linear, RMSNorm
+from dovetail.layers.attention.latent import LatentAttention
+from dovetail.layers.linear.low_rank import LowRankLinear
+from dovetail.layers.moe import (
     GroupedTopExperts,
-    InterleavedRotaryEmbedding,
-    LatentAttention,
-    Linear,
     LoadBalanceLoss,
     LossFreeBias,
-    LowRankLinear,
     MixtureOfExperts,
     NormalizedWeights,
-    RMSNorm,
-    RotaryEmbedding,
     ScoreWeights,
     SigmoidScores,
     TopKRouter,
-    YarnScaling,
-    yarn_magnitude,
 )
+from dovetail.layers.positions.interleaved import InterleavedRotaryEmbedding
+from dovetail.layers.positions.rotary import RotaryEmbedding
+from dovetail.layers.positions.yarn_scaling import YarnScaling, yarn_magnitude
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     each_kind,
@@ -50,9 +47,8 @@ from dovetail.models.hub import (
     layers_of,
     linear,
     norm,
-    rotary_from_hf,
-    rotary_to_hf,
 )
+from dovetail.models.rotary import rotary_from_hf, rotary_to_hf
 from dovetail.module import Weight
 
 

@@ -7,17 +7,15 @@ from typing import Any
 
 from dovetail.config import Config, config_for
 from dovetail.kernels.attention import SoftCap
-from dovetail.layers import (
-    NormedLinear,
-    OffsetRMSNorm,
-    RotaryEmbedding,
-    SandwichNorm,
-    ScaledEmbedding,
-    TransformerBlock,
-)
+from dovetail.layers import Scores, TransformerBlock
+from dovetail.layers.attention.soft_cap import SoftCappedScores
+from dovetail.layers.embedding import ScaledEmbedding
+from dovetail.layers.linear.normed import NormedLinear
+from dovetail.layers.norms.offset import OffsetRMSNorm
+from dovetail.layers.positions.rotary import RotaryEmbedding
+from dovetail.layers.residual.sandwich import SandwichNorm
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
-    attention,
     common_to_hf,
     each_kind,
     epsilon_of,
@@ -39,10 +37,10 @@ from dovetail.models.hub import (
     HubConfig,
     layers_of,
     norm,
-    rotary_from_hf,
-    rotary_to_hf,
     window_of,
 )
+from dovetail.models.rotary import rotary_from_hf, rotary_to_hf
+from dovetail.models.rotary.compose import rotary_attention
 
 
 def gemma2_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
@@ -50,8 +48,9 @@ def gemma2_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     hub = HubConfig(values)
 
     def block(kind: str) -> Any:
-        cap = _cap(hub.stated("attn_logit_softcapping"))
-        return _block(hub, _mixer(hub, kind).set(score_map=cap))
+        cap = hub.stated("attn_logit_softcapping")
+        scores = Scores.Config() if cap is None else SoftCappedScores.Config(cap=float(cap))
+        return _block(hub, _mixer(hub, kind).set(scores=scores))
 
     layers = each_kind(_kinds(hub, period=2), block)
     return _model(hub, layers).set(logit_map=_cap(hub.stated("final_logit_softcapping")))
@@ -61,7 +60,7 @@ def gemma2_to_hf(config: CausalLM.Config) -> dict[str, Any]:
     """Writes a config.json."""
     first = layers_of(config.decoder.stack)[0].attention
     caps = {
-        "attn_logit_softcapping": None if first.score_map is None else first.score_map.cap,
+        "attn_logit_softcapping": getattr(first.scores, "cap", None),
         "final_logit_softcapping": None if config.logit_map is None else config.logit_map.cap,
     }
     return _to_hf(config) | rotary_to_hf(first.positions) | caps
@@ -111,7 +110,7 @@ def _kinds(hub: HubConfig, period: int) -> list[str]:
 
 def _mixer(hub: HubConfig, kind: str, **changes: Any) -> Any:
     bias = hub.get("attention_bias", False)
-    return attention(
+    return rotary_attention(
         hub,
         window=hub["sliding_window"] if kind == LOCAL else None,
         inward_bias=bias,

@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.layers import (
-    ClampedFeedForward,
-    LearnedSinks,
-    Linear,
-    SoftmaxWeights,
-    TopKRouter,
-)
+from dovetail.layers import Linear
+from dovetail.layers.attention.sinks import LearnedSinks
+from dovetail.layers.feed_forward.clamped import ClampedFeedForward
+from dovetail.layers.moe import SoftmaxWeights, TopKRouter
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
-    attention,
     common_to_hf,
     each_kind,
     epsilon_of,
     language_model,
-    mixture,
     pre_norm_block,
-    routing_to_hf,
 )
 from dovetail.models.family import Family, register_family
 from dovetail.models.hub import (
@@ -36,10 +30,11 @@ from dovetail.models.hub import (
     HubConfig,
     layers_of,
     linear,
-    rotary_from_hf,
-    rotary_to_hf,
     window_of,
 )
+from dovetail.models.mixtures import mixture, routing_to_hf
+from dovetail.models.rotary import rotary_from_hf, rotary_to_hf
+from dovetail.models.rotary.compose import rotary_attention
 from dovetail.module import Interleave, Weight
 
 
@@ -59,12 +54,12 @@ def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
 
 def _mixer(hub: HubConfig, kind: str) -> Any:
     bias = hub.get("attention_bias", True)
-    return attention(
+    return rotary_attention(
         hub,
         window=hub["sliding_window"] if kind == LOCAL else None,
         inward_bias=bias,
         output_bias=bias,
-        sinks=LearnedSinks.Config(),
+        scores=LearnedSinks.Config(),
         positions=rotary_from_hf(hub, base=150_000.0),
     )
 
@@ -139,7 +134,7 @@ FAMILY = register_family(
             *TABLES,
             *ATTENTION,
             *PRE_NORMS,
-            Weight(f"{LAYER}.self_attn.sinks", f"{BLOCK}/attention/sinks/weight"),
+            Weight(f"{LAYER}.self_attn.sinks", f"{BLOCK}/attention/scores/sinks"),
             *linear(f"{LAYER}.mlp.router", f"{BLOCK}/feed_forward/router/projection"),
             # All experts in one tensor, kept as (in, out); gate and up take turns.
             Weight(

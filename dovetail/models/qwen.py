@@ -7,17 +7,15 @@ from typing import Any
 
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
-    attention,
     each_kind,
     feed_forward,
     language_model,
-    llama_to_hf,
-    normed_attention,
     pre_norm_block,
     windows,
     windows_to_hf,
 )
 from dovetail.models.family import Family, register_family
+from dovetail.models.head_norms import normed_attention
 from dovetail.models.hub import (
     ATTENTION,
     FEED_FORWARD,
@@ -28,6 +26,7 @@ from dovetail.models.hub import (
     HubConfig,
     layers_of,
 )
+from dovetail.models.rotary.compose import llama_to_hf, rotary_attention
 
 
 def qwen2_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
@@ -35,7 +34,7 @@ def qwen2_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     hub = HubConfig(values)
 
     def block(window: int | None) -> Any:
-        mixer = attention(hub, window=window, inward_bias=True)
+        mixer = rotary_attention(hub, window=window, inward_bias=True)
         return pre_norm_block(hub, mixer, feed_forward(hub))
 
     return language_model(hub, each_kind(windows(hub), block))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.layers import FeedForward, MixtureOfExperts, NormalizedWeights, ScoreWeights
+from dovetail.layers import FeedForward
+from dovetail.layers.moe import MixtureOfExperts, NormalizedWeights, ScoreWeights
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     common_to_hf,
@@ -14,14 +15,12 @@ from dovetail.models.compose import (
     feed_forward,
     gated_to_hf,
     language_model,
-    mixture,
-    normed_attention,
     pre_norm_block,
-    routing_to_hf,
     windows,
     windows_to_hf,
 )
 from dovetail.models.family import Family, register_family
+from dovetail.models.head_norms import normed_attention
 from dovetail.models.hub import (
     ATTENTION,
     EXPERTS,
@@ -32,8 +31,9 @@ from dovetail.models.hub import (
     TINY,
     HubConfig,
     layers_of,
-    rotary_to_hf,
 )
+from dovetail.models.mixtures import mixture, routing_to_hf
+from dovetail.models.rotary import rotary_to_hf
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:

@@ -1,0 +1,32 @@
+"""Llama 3.1's scaling in config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail.layers.positions.llama3_scaling import Llama3Scaling
+from dovetail.models.rotary.format import ScalingFormat, register_scaling
+
+
+def _read(given: Mapping[str, Any], original: Any) -> Llama3Scaling.Config:
+    return Llama3Scaling.Config(
+        factor=float(given["factor"]),
+        original_length=int(original),
+        low_frequency_factor=float(given["low_freq_factor"]),
+        high_frequency_factor=float(given["high_freq_factor"]),
+    )
+
+
+def _write(scaling: Llama3Scaling.Config) -> dict[str, Any]:
+    return {
+        "factor": scaling.factor,
+        "original_max_position_embeddings": scaling.original_length,
+        "low_freq_factor": scaling.low_frequency_factor,
+        "high_freq_factor": scaling.high_frequency_factor,
+    }
+
+
+register_scaling(
+    ScalingFormat(rope_type="llama3", part=Llama3Scaling.Config, read=_read, write=_write)
+)
