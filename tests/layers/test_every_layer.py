@@ -21,6 +21,7 @@ from dovetail.layers import (
     Places,
 )
 from dovetail.layers.attention.scores import ChangedScores
+from dovetail.layers.moe.losses import WeightedLoss
 from dovetail.module import Module, functional, parameter_specs, variable_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
 from tests.layers.cases import CASES, SEQUENCE, random_params
@@ -62,7 +63,7 @@ def test_no_layer_is_left_out() -> None:
     layers = {part for part in subclasses(Module) if part.__module__.startswith("dovetail.layers.")}
     swept = {type(found).builds() for case in CASES.values() for _, found in visit(case.config)}
     bases = {part for part in layers if part.__name__.startswith("Any")}
-    bases |= {ChangedScores, NormedResidual}
+    bases |= {ChangedScores, NormedResidual, WeightedLoss}
     # A loss is run in a model, by tests/models.
     assert layers - swept - bases - {NextTokenLoss} == set()
 
