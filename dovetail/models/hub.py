@@ -52,10 +52,16 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {
 class HubConfig:
     """A config.json whose missing and unknown values are errors that name the key."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        """Wraps the values; what is null counts as left out."""
+    def __init__(self, values: Mapping[str, Any], **left_out: Any) -> None:
+        """Wraps the values.
+
+        Args:
+            values: of the config.json. One that is null is no value.
+            left_out: what the family means by keys that are not there, null or not.
+        """
         self._stated = frozenset(values)
-        self._values = {key: value for key, value in values.items() if value is not None}
+        known = {**left_out, **values}
+        self._values = {key: value for key, value in known.items() if value is not None}
 
     def __getitem__(self, key: str) -> Any:
         """Returns a value that must be there."""
@@ -64,8 +70,20 @@ class HubConfig:
         return self._values[key]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Returns a value, or the default where it is left out."""
+        """Returns a value, or the default where it is null or left out."""
         return self._values.get(key, default)
+
+    def unless_left_out(self, key: str, default: Any) -> Any:
+        """Returns a value, or the default where it is left out; null is an error."""
+        return self[key] if key in self._stated else default
+
+    def either(self, *keys: str) -> Any:
+        """Returns a value that goes by different names in different releases."""
+        found = next((key for key in keys if key in self._values), None)
+        if found is None:
+            names = " or ".join(repr(key) for key in keys)
+            raise ConfigError(f"config.json: {names} is missing, and this family needs it.")
+        return self._values[found]
 
     def stated(self, key: str) -> Any:
         """Returns a value, or None where it is null; left out it is an error.
@@ -114,23 +132,45 @@ def activation_name(function: Callable[..., Any], *preferred: str) -> str:
     return next((name for name in preferred if name in names), names[0])
 
 
-def rotary_from_hf(
-    hub: HubConfig, kind: str = "", base: float = 10_000.0
-) -> RotaryEmbedding.Config:
+def rotary_from_hf(hub: HubConfig, base: float = 10_000.0) -> RotaryEmbedding.Config:
     """Reads the rotary embedding, written either way: `rope_parameters`, or theta and scaling.
 
     Args:
         hub: the config.json.
-        kind: the kind of layer, where each has its own parameters.
         base: the base where none is written.
     """
-    given = hub.get("rope_parameters") or {}
-    given = given.get(kind) or {} if kind in given else given
-    scaling = given if "rope_type" in given else hub.get("rope_scaling") or {}
+    return rotary_of(rotary_parameters(hub), hub, base)
+
+
+def rotary_parameters(hub: HubConfig) -> Mapping[str, Any]:
+    """Returns the keys of the rotary embedding; where both forms are written, the older holds."""
+    found: Mapping[str, Any] = hub.get("rope_scaling") or hub.get("rope_parameters") or {}
+    return found
+
+
+def rotary_kind(given: Mapping[str, Any]) -> Any:
+    """Returns what rotary parameters call their scaling; null is none of its names."""
+    return given.get("rope_type", given.get("type", "default"))
+
+
+def rotary_of(
+    given: Mapping[str, Any], hub: HubConfig, base: float, key: str = "rope_theta"
+) -> RotaryEmbedding.Config:
+    """Reads one set of rotary parameters, for models that have one for each kind of layer.
+
+    Args:
+        given: the parameters.
+        hub: the config.json.
+        base: the base where neither they nor the config.json's `key` say it.
+        key: the older place of the base.
+    """
+    if "rope_theta" not in given:
+        given = {**given, "rope_theta": hub.unless_left_out(key, base)}
+    given = {"partial_rotary_factor": hub.get("partial_rotary_factor", 1.0), **given}
     return RotaryEmbedding.Config(
-        base=float(given.get("rope_theta", hub.get("rope_theta", base))),
-        fraction=float(given.get("partial_rotary_factor", hub.get("partial_rotary_factor", 1.0))),
-        scaling=_scaling_from_hf(scaling, hub),
+        base=_number(given, "rope_theta"),
+        fraction=_number(given, "partial_rotary_factor"),
+        scaling=_scaling_from_hf(given, hub),
     )
 
 
@@ -143,32 +183,47 @@ def rotary_to_hf(rotary: Any) -> dict[str, Any]:
 
 
 def _scaling_from_hf(given: Mapping[str, Any], hub: HubConfig) -> Any:
-    kind = given.get("rope_type", given.get("type", "default"))
-    original = given.get("original_max_position_embeddings") or hub.get("max_position_embeddings")
+    kind = rotary_kind(given)
     if kind == "default":
         return NoScaling.Config()
     if kind == "linear":
-        return LinearScaling.Config(factor=float(given["factor"]))
+        return LinearScaling.Config(factor=_number(given, "factor"))
     if kind == "llama3":
         return Llama3Scaling.Config(
-            factor=float(given["factor"]),
-            original_length=int(original),
-            low_frequency_factor=float(given["low_freq_factor"]),
-            high_frequency_factor=float(given["high_freq_factor"]),
+            factor=_number(given, "factor"),
+            original_length=_original_length(given, hub),
+            low_frequency_factor=_number(given, "low_freq_factor"),
+            high_frequency_factor=_number(given, "high_freq_factor"),
         )
     if kind == "yarn":
         return YarnScaling.Config(
-            factor=float(given["factor"]),
-            original_length=int(original),
+            factor=_number(given, "factor"),
+            original_length=_original_length(given, hub),
             fast_turns=float(given.get("beta_fast") or 32.0),
             slow_turns=float(given.get("beta_slow") or 1.0),
             magnitude=_yarn_magnitude(given),
             truncate=bool(given.get("truncate", True)),
         )
     raise ConfigError(
-        f"config.json: the rotary scaling {kind!r} is not supported; known are default, linear, "
-        "llama3 and yarn."
+        f"config.json: rope_type: the rotary scaling {kind!r} is not supported; known are default, "
+        "linear, llama3 and yarn."
     )
+
+
+def _original_length(given: Mapping[str, Any], hub: HubConfig) -> int:
+    """Returns the length before stretching; left out, it is that of the whole model."""
+    key = "original_max_position_embeddings"
+    return int(_number(given, key) if key in given else hub["max_position_embeddings"])
+
+
+def _number(given: Mapping[str, Any], key: str) -> float:
+    if given.get(key) is None:
+        what = "is null" if key in given else "is left out"
+        raise ConfigError(
+            f"config.json: {key!r} of the rotary parameters {what}, and rope_type "
+            f"{rotary_kind(given)!r} needs it. Write the number."
+        )
+    return float(given[key])
 
 
 def _yarn_magnitude(given: Mapping[str, Any]) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dovetail.config import ConfigError
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     attention,
@@ -24,6 +25,8 @@ from dovetail.models.hub import (
     fused_linear,
     layers_of,
     linear,
+    rotary_kind,
+    rotary_parameters,
     window_of,
 )
 
@@ -31,6 +34,13 @@ from dovetail.models.hub import (
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json; the long-context releases' "longrope" is not supported."""
     hub = HubConfig(values)
+    kind = rotary_kind(rotary_parameters(hub))
+    if kind != "default":
+        # "su" and "yarn" are longrope's names in older files.
+        raise ConfigError(
+            f"config.json: rope_type: the rotary scaling {kind!r} is not supported for this "
+            "family, expected 'default': its frequencies would change with the length of the text."
+        )
     mixer = attention(hub, window=hub.get("sliding_window") or None)
     block = pre_norm_block(hub, mixer, feed_forward(hub))
     return language_model(hub, [block] * hub["num_hidden_layers"])

@@ -30,9 +30,17 @@ from dovetail.models.hub import (
 )
 
 
+# What keys mean that are left out, in both.
+LEFT_OUT: dict[str, Any] = {
+    "num_key_value_heads": 32,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
+
+
 def qwen2_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of Qwen2 and 2.5."""
-    hub = HubConfig(values)
+    hub = HubConfig(values, **LEFT_OUT)
 
     def block(window: int | None) -> Any:
         mixer = attention(hub, window=window, inward_bias=True)
@@ -48,7 +56,7 @@ def qwen2_to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 def qwen3_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of the dense Qwen3 models."""
-    hub = HubConfig(values)
+    hub = HubConfig(values, **LEFT_OUT, head_dim=128)
 
     def block(window: int | None) -> Any:
         return pre_norm_block(hub, normed_attention(hub, window), feed_forward(hub))
