@@ -29,7 +29,6 @@ from dovetail.models.hub import (
     layers_of,
 )
 
-
 # What keys mean that are left out, in both.
 LEFT_OUT: dict[str, Any] = {
     "num_key_value_heads": 32,
