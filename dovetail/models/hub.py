@@ -211,8 +211,13 @@ def _scaling_from_hf(given: Mapping[str, Any], hub: HubConfig) -> Any:
 
 
 def _original_length(given: Mapping[str, Any], hub: HubConfig) -> int:
-    """Returns the length before stretching; left out, it is that of the whole model."""
+    """Returns the length before stretching; left out, it is that of the whole model.
+
+    It may stand beside the rotary parameters too, and holds there first.
+    """
     key = "original_max_position_embeddings"
+    if hub.get(key) is not None:
+        return int(hub[key])
     return int(_number(given, key) if key in given else hub["max_position_embeddings"])
 
 

@@ -107,6 +107,24 @@ def test_every_nested_key(
     assert not {at: what for at, what in wrong.items() if what}
 
 
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"original_max_position_embeddings": 8},
+        {"rope_scaling": LINEAR, "rope_theta": 77.0},
+        {"rope_scaling": {"type": "linear", "factor": 2.0}},
+        {"rope_theta": 77.0},
+    ],
+)
+def test_rotary_parameters_that_stand_twice(name: str, changes: Values) -> None:
+    family = families()[name]
+    assert not different_positions(family, as_written(family) | changes, "")
+
+
 def ours(family: Family, values: Values) -> tuple[Any, str]:
     """Returns our config, or None and why it is refused."""
     return _ours(family.name, json.dumps(values, sort_keys=True))
