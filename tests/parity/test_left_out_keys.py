@@ -21,7 +21,7 @@ from huggingface_hub.errors import StrictDataclassError
 from dovetail.config import ConfigError, to_text
 from dovetail.layers import Attention, LatentAttention
 from dovetail.models import Family, families
-from dovetail.models.hub import layers_of
+from dovetail.models.hub import layers_of, window_of
 
 transformers.utils.logging.set_verbosity_error()
 
@@ -107,6 +107,17 @@ def test_every_nested_key(
     assert not {at: what for at, what in wrong.items() if what}
 
 
+@pytest.mark.parametrize("name", ["qwen2", "qwen3"])
+def test_a_model_deeper_than_the_layers_without_a_window(name: str) -> None:
+    """The tiny ones are too shallow to show where windows begin."""
+    family = families()[name]
+    values = without(as_published(family) | {"num_hidden_layers": 30}, "max_window_layers")
+    found, _ = ours(family, values)
+    windows = [window_of(layer.attention.mask) for layer in layers_of(found.decoder.stack)]
+    assert windows == [None] * 28 + [5] * 2
+    assert not difference(family, values, "max_window_layers")
+
+
 LINEAR = {"rope_type": "linear", "factor": 2.0}
 
 
@@ -123,6 +134,14 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
 def test_rotary_parameters_that_stand_twice(name: str, changes: Values) -> None:
     family = families()[name]
     assert not different_positions(family, as_written(family) | changes, "")
+
+
+@pytest.mark.parametrize("name", [n for n, one in families().items() if "rope_theta" in one.tiny()])
+def test_positions_that_we_write_unscaled(name: str) -> None:
+    """A family's default may be a scaling, so that none must be written too."""
+    family = families()[name]
+    plain = family.from_hf(family.tiny() | {"rope_scaling": {"rope_type": "default"}})
+    assert not different_positions(family, family.to_hf(plain), "")
 
 
 def ours(family: Family, values: Values) -> tuple[Any, str]:
