@@ -43,6 +43,48 @@ def test_diff_shows_both_sides(capsys):
     assert any(change["path"] == "model.width" for change in changes)
 
 
+def test_diff_of_one_experiment_shows_what_the_changes_do(capsys):
+    changed = ["--with", "moe:num_experts=4", "model.width=64", "--steps", "7"]
+    shown = output(capsys, "config", "diff", "tiny-lm", *changed)
+    lines = {line.split(": ")[0]: line for line in shown.splitlines()}
+    assert lines["model.width"].endswith("128 -> 64")
+    assert lines["steps"].endswith("240 -> 7")
+    layer = "model.decoder.stack.layer.feed_forward"
+    assert lines[layer].endswith("MixtureOfExperts()")
+    assert all(path.startswith(layer) for path in lines if path not in ("model.width", "steps"))
+
+
+def test_diff_of_two_experiments_changes_both(capsys):
+    plain = output(capsys, "config", "diff", "tiny-lm", "small-lm")
+    assert "model.width: " in plain
+    assert "model.width: " not in output(
+        capsys, "config", "diff", "tiny-lm", "model.width=64", "small-lm"
+    )
+
+
+def test_diff_of_one_experiment_without_a_change_is_refused(capsys):
+    assert main(["config", "diff", "tiny-lm"]) == 2
+    assert "nothing to compare tiny-lm with" in capsys.readouterr().err
+    assert main(["config", "diff", "tiny-lm", "small-lm", "tiny-lm"]) == 2
+    assert "one or two experiments" in capsys.readouterr().err
+
+
+def test_json_values_are_typed_and_why_adds_where_they_were_set(capsys):
+    argv = ["config", "show", "tiny-lm", "model.width=64", "--json"]
+    values = json.loads(output(capsys, *argv))
+    assert values["model.width"] == 64
+    assert values["mesh.fsdp"] == -1
+    assert values["model.decoder.stack.layer.feed_forward.up.bias"] is False
+    assert values["model.dtype"] is None
+    assert values["input.skips"] == []
+    assert values["input.split"] == "train"
+    assert values["input.corpus"] == "dovetail.data.corpus:StandardLibrary()"
+    explained = json.loads(output(capsys, *argv, "--why"))
+    assert {path: entry["value"] for path, entry in explained.items()} == values
+    assert explained["model.width"]["set_by"] == "command line: model.width=64"
+    assert "experiments/laptop.py:" in explained["steps"]["set_by"]
+
+
 def test_params_adds_up(capsys):
     counted = json.loads(output(capsys, "config", "params", "tiny-lm", "--json"))
     assert counted["total"] == counted["by_module"][""]
