@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.cli.experiment import add_experiment_arguments, choose
 from dovetail.cli.output import count, print_json, say, size
-from dovetail.cli.profiler import Profiler, profile_range
+from dovetail.cli.profiler import Profiler, check_range, profile_range
 from dovetail.hardware import MFU_FORMULA
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Trains."""
     steps = profile_range(arguments.profile)
     chosen = choose(arguments)
+    if steps is not None:
+        check_range(steps, 0, chosen.config.steps)
     from dovetail.parallel import start_distributed
     from dovetail.runtime import RunFolder, StopRequest, use_compilation_cache
 
@@ -64,6 +66,11 @@ def run(arguments: argparse.Namespace) -> int:
         trainer = chosen.config.build()
         folder = RunFolder(arguments.run or chosen.run_folder())
         folder.check_identity(chosen.config)
+        saved = trainer.saved_step(folder.path)
+        if saved > trainer.steps:
+            return _report_complete(trainer.steps, saved, folder.path, arguments, process.index)
+        if steps is not None:
+            check_range(steps, saved, trainer.steps)
         trainer.check(folder.path)  # what cannot work is said before anything is written
         # Of several processes none leaves alone; they stop together, before their first step.
         if stop.received is not None and process.count == 1:
@@ -80,7 +87,12 @@ def run(arguments: argparse.Namespace) -> int:
             folder.release()
     if outcome is None:
         return 1
-    return _report(outcome, folder.path, arguments, quiet=process.index != 0)
+    if process.index == 0:
+        _report(outcome, folder.path, arguments.json)
+    if not outcome.saved:
+        say(f"dovetail: the last save failed; {folder.path}/checkpoints holds the one before it.")
+        return 1
+    return _STOPPED if outcome.stopped_by else 0
 
 
 def _train(
@@ -115,28 +127,39 @@ def _keep_quiet(line: str) -> None:
     """Takes a line that another process prints."""
 
 
-def _report(outcome: Outcome, folder: Path, arguments: argparse.Namespace, quiet: bool) -> int:
-    """Prints how the run ended, and returns the exit code."""
+def _report(outcome: Outcome, folder: Path, as_json: bool, closing: str | None = None) -> None:
+    """Prints how the run ended."""
     from dovetail.cli.summary import summary
 
-    if arguments.json and not quiet:
-        numbers = {k: v for k, v in outcome.figures.items() if not isinstance(v, str)}
-        print_json(
-            {
-                "run": str(folder),
-                "step": outcome.step,
-                "stopped_by": outcome.stopped_by,
-                "saved": outcome.saved,
-                "seconds": round(outcome.seconds, 2),
-                "figures": numbers,
-            }
+    if not as_json:
+        print(summary(outcome, folder, closing))
+        return
+    numbers = {k: v for k, v in outcome.figures.items() if not isinstance(v, str)}
+    print_json(
+        {
+            "run": str(folder),
+            "step": outcome.step,
+            "stopped_by": outcome.stopped_by,
+            "saved": outcome.saved,
+            "seconds": round(outcome.seconds, 2),
+            "figures": numbers,
+        }
+    )
+
+
+def _report_complete(
+    steps: int, saved: int, folder: Path, arguments: argparse.Namespace, process_index: int
+) -> int:
+    """Tells about a run that was extended before, and so has had all steps asked for and more."""
+    from dovetail.cli.summary import recorded
+
+    if process_index == 0:
+        closing = (
+            f"complete: the run in {folder} is at step {saved}, past the {steps} asked for; "
+            f"--steps with more than {saved} goes on with it"
         )
-    elif not quiet:
-        print(summary(outcome, folder))
-    if not outcome.saved:
-        say(f"dovetail: the last save failed; {folder}/checkpoints holds the one before it.")
-        return 1
-    return _STOPPED if outcome.stopped_by else 0
+        _report(recorded(saved, folder), folder, arguments.json, closing)
+    return 0
 
 
 def _dry_run(trainer: Trainer, as_json: bool) -> int:

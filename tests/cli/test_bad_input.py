@@ -65,6 +65,10 @@ CASES = {
         ["--import no_such_package"],
     ),
     "bad profile": (["train", "tiny-lm", "--profile", "13:10"], ["--profile", "10:13"]),
+    "profile past the end": (
+        ["train", "tiny-lm", "--profile", "300:303"],
+        ["--profile 300:303", "will take the steps 0:240", "--steps"],
+    ),
     "missing run": (["generate", "runs/nothing"], ["is not a run folder"]),
 }
 
