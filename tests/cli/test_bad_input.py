@@ -43,6 +43,18 @@ CASES = {
         ["train", "tiny-lm", "model.decoder.stack=RMSNorm"],
         ["model.decoder.stack", "expected a config that builds a Layer", "RMSNorm"],
     ),
+    "unknown part": (
+        ["train", "tiny-lm", "input.corpus=Nope"],
+        ["input.corpus", "'Nope'", "Known: ", "StandardLibrary", "TextFiles", "--import"],
+    ),
+    "unknown part with a near name": (
+        ["train", "tiny-lm", "input.tokenizer=BytePairTokeniser"],
+        ["input.tokenizer", "Did you mean 'BytePairTokenizer'"],
+    ),
+    "unknown function": (
+        ["train", "tiny-lm", "model.decoder.stack.layer.attention.mask=Causl"],
+        ["Did you mean 'dovetail.kernels.attention:Causal'?"],
+    ),
     "not an override": (["train", "tiny-lm", "width"], ["expected key.path=value"]),
     "heads that do not divide": (
         ["train", "tiny-lm", *TINY, "model.decoder.stack.layer.attention.num_heads=3"],
