@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dovetail.cli.experiment import add_experiment_arguments, choose
-from dovetail.cli.output import count, print_json, say, size
+from dovetail.cli.output import print_json, say
 from dovetail.cli.profiler import Profiler, check_range, profile_range
 from dovetail.hardware import MFU_FORMULA
 
@@ -59,7 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
     use_compilation_cache()
     process = start_distributed()
     if arguments.dry_run:
-        return _dry_run(chosen.config.build(), arguments.json)
+        from dovetail.cli.dry_run import dry_run
+
+        return dry_run(chosen.config, arguments.json)
     # One process writes and talks; the others only compute.
     tell = say if process.index == 0 else _keep_quiet
     with StopRequest() as stop:
@@ -159,34 +161,4 @@ def _report_complete(
             f"--steps with more than {saved} goes on with it"
         )
         _report(recorded(saved, folder), folder, arguments.json, closing)
-    return 0
-
-
-def _dry_run(trainer: Trainer, as_json: bool) -> int:
-    """Compiles the step with no data, and tells what it would take."""
-    from dovetail.kernels import choices
-    from dovetail.module import parameter_specs
-
-    program = trainer.program()
-    memory = program.lowered.compile().memory_analysis()
-    facts = {
-        "parameters": sum(spec.size for spec in parameter_specs(trainer.model).values()),
-        "tokens_per_step": program.batch_spec.tokens.shape[0] * program.batch_spec.tokens.shape[1],
-        "steps": trainer.steps,
-        "step_flops": program.step_flops(),
-        "mesh": {axis: n for axis, n in program.placement.mesh.shape.items() if n > 1},
-        "argument_bytes": memory.argument_size_in_bytes,
-        "temporary_bytes": memory.temp_size_in_bytes,
-        "kernels": choices(),
-    }
-    if as_json:
-        print_json(facts)
-        return 0
-    print(f"parameters       {count(facts['parameters'])}")
-    print(f"tokens a step    {count(facts['tokens_per_step'])} x {facts['steps']} steps")
-    print(f"work a step      {count(facts['step_flops'])} FLOPs")
-    print(f"memory a device  {size(memory.argument_size_in_bytes)} of state and batch")
-    print(f"                 {size(memory.temp_size_in_bytes)} of temporaries")
-    for line in facts["kernels"]:
-        print(f"kernel           {line}")
     return 0

@@ -118,7 +118,24 @@ def test_a_dry_run_writes_nothing(capsys, tmp_path, monkeypatch):
     facts = json.loads(output(capsys, "train", "tiny-lm", *options, "--dry-run", "--json"))
     assert facts["parameters"] > 0
     assert facts["kernels"]
+    assert facts["data"]["corpus"] == "StandardLibrary"
+    assert facts["data"]["tokenizer"] == "BytePairTokenizer (vocab_size=2048)"
+    assert (facts["vocabulary"], facts["batch"], facts["tokens_per_step"]) == (2048, [8, 256], 2048)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_says_plainly_whether_the_memory_suffices(capsys, monkeypatch):
+    options = ["model.decoder.stack.num_layers=1", "mesh.fsdp=1", "mesh.data=-1"]
+    argv = ["train", "tiny-lm", *options, "input.sequence_length=32", "--dry-run"]
+    facts = json.loads(output(capsys, *argv, "--json"))
+    assert facts["needed_bytes"] >= 8 * facts["argument_bytes"], "eight devices share the memory"
+    for there, verdict in ((10**12, "fits: needs about"), (10**6, "does not fit: needs about")):
+        monkeypatch.setattr("dovetail.hardware.machine_memory_bytes", lambda there=there: there)
+        shown = output(capsys, *argv)
+        assert f"{verdict} " in shown
+        assert f"this machine has 1 {'TB' if there == 10**12 else 'MB'}" in shown
+        assert "corpus           StandardLibrary" in shown
+        assert "256 (8 sequences of 32) x 240 steps" in shown
 
 
 def test_doctor_only_remarks_on_a_missing_make(capsys, monkeypatch):
