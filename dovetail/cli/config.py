@@ -107,10 +107,13 @@ def _diff(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([vars(difference) for difference in differences])
     else:
-        for difference in differences:
+        shown = [difference for difference in differences if not difference.by_default]
+        for difference in shown:
             print(difference)
         if not differences:
             say("no difference")
+        elif left_out := len(differences) - len(shown):
+            say(f"left out: {left_out} defaults of parts that one side lacks; --json has them")
     return 0
 
 

@@ -45,13 +45,20 @@ def test_diff_shows_both_sides(capsys):
 
 def test_diff_of_one_experiment_shows_what_the_changes_do(capsys):
     changed = ["--with", "moe:num_experts=4", "model.width=64", "--steps", "7"]
-    shown = output(capsys, "config", "diff", "tiny-lm", *changed)
+    assert main(["config", "diff", "tiny-lm", *changed]) == 0
+    shown, remark = capsys.readouterr()
     lines = {line.split(": ")[0]: line for line in shown.splitlines()}
     assert lines["model.width"].endswith("128 -> 64")
     assert lines["steps"].endswith("240 -> 7")
     layer = "model.decoder.stack.layer.feed_forward"
     assert lines[layer].endswith("MixtureOfExperts()")
+    assert lines[f"{layer}.num_experts"].endswith("(absent) -> 4")
+    assert lines[f"{layer}.expert.hidden"].endswith("(absent) -> 352")
     assert all(path.startswith(layer) for path in lines if path not in ("model.width", "steps"))
+    assert f"{layer}.router" not in lines, "a default of the new part"
+    everything = json.loads(output(capsys, "config", "diff", "tiny-lm", *changed, "--json"))
+    assert any(change["path"] == f"{layer}.router" for change in everything)
+    assert f"left out: {len(everything) - len(lines)} defaults" in remark
 
 
 def test_diff_of_two_experiments_changes_both(capsys):

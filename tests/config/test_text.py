@@ -43,6 +43,25 @@ class Nameless(Part):
         function: Any = lambda x: x
 
 
+def test_what_nobody_set_on_a_part_that_one_side_lacks_is_marked() -> None:
+    left = Model.Config(layer=FeedForward.Config(width=5))
+    right = Model.Config(layer=Mixture.Config(expert=Linear.Config(features=3)))
+    by_default = {each.path: each.by_default for each in diff(left, right)}
+    assert by_default == {
+        "layer": False,
+        "layer.width": False,
+        "layer.rate": True,
+        "layer.activation": True,
+        "layer.up": True,
+        "layer.up.bias": True,
+        "layer.up.features": True,
+        "layer.experts": True,
+        "layer.expert": False,
+        "layer.expert.features": False,
+        "layer.expert.bias": True,
+    }
+
+
 class TestJsonValues:
     def test_plain_values_keep_their_types(self) -> None:
         config = Model.Config(
