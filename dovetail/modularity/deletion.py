@@ -13,13 +13,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dovetail.modularity.leaks import COMPOSERS, Line, leaking_lines
+from dovetail.modularity.probe import hashed
 from dovetail.modularity.store import PACKAGE
 
 
@@ -65,8 +66,8 @@ def without_feature(
         if broken:
             lines = lines or tuple(Line(file, 1, error) for file, error in broken.items())
             return Deletion(feature, lines, users, len(kept), {})
-        before, after = probe(package.parent, "texts", *kept), probe(copy, "texts", *kept)
-    changed = {name: after[name] for name in kept if before[name] != after[name]}
+        after = probe(copy, "texts", *kept)
+    changed = {name: after[name] for name in kept if hashed(texts[name]) != after[name]}
     return Deletion(feature, lines, users, len(kept), changed)
 
 
@@ -86,7 +87,9 @@ def without_all_unused(
 
 def uses(text: str, files: Iterable[str]) -> bool:
     """Says whether a resolved config names a part of one of these files."""
-    modules = (f"dovetail.{file.removesuffix('.py').replace('/', '.').rstrip('.')}" for file in files)
+    modules = (
+        f"dovetail.{file.removesuffix('.py').replace('/', '.').rstrip('.')}" for file in files
+    )
     return any(f"{module}:" in text or f"{module}." in text for module in modules)
 
 
@@ -131,9 +134,6 @@ def _settle(folder: Path) -> tuple[tuple[str, ...], dict[str, str]]:
         for file in composed:
             (folder / "dovetail" / file).unlink()
         users += composed
-
-
-Told = Callable[[str, int, int], None]
 
 
 def as_json(deletion: Deletion) -> dict[str, Any]:

@@ -6,21 +6,28 @@ Both are read from the sources and from the config classes; nothing is run.
 from __future__ import annotations
 
 import ast
-import importlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from dovetail.config import REQUIRED, Config, Part
 from dovetail.features import Feature
 from dovetail.modularity.leaks import COMPOSERS, Line
 from dovetail.modularity.store import PACKAGE
+from dovetail.module import Module
 
 
 def foreign_names(known: Mapping[str, Feature], package: Path = PACKAGE) -> list[Line]:
     """Returns the lines that name what a feature defines, in files that are not the feature's."""
     owners = {file: feature for feature in known.values() for file in feature.files}
-    names = {name: file for file in owners for name in _defined(package / file)}
+    everywhere = Counter(name for file in package.rglob("*.py") for name in _defined(file))
+    names = {
+        name: file
+        for file in owners
+        for name in _defined(package / file)
+        if everywhere[name] == 1  # or else it is not said whose it is
+    }
     found = []
     for file in sorted(package.rglob("*.py")):
         own = str(file.relative_to(package))
@@ -37,18 +44,69 @@ def foreign_names(known: Mapping[str, Feature], package: Path = PACKAGE) -> list
 def grown_fields() -> list[str]:
     """Returns the fields of configs that a child of theirs declares too, with a value of its own.
 
-    A parent may share a name with a child where the child's field is REQUIRED: such a field is a
-    size that parents set. A wrapper has the sizes of what it wraps.
+    A parent may share a name with a child where the child leaves the value to it (REQUIRED, or None
+    for "as the parent says"), and where the name means something else there, by its type. A wrapper
+    has the sizes of what it wraps.
     """
-    found = []
+    found = set()
     for part in _subclasses(Part):
-        config: Any = getattr(part, "Config", None)
+        config: Any = part.__dict__.get("Config")
         if config is None or not part.__module__.startswith("dovetail."):
             continue
-        common = set(Config.fields()) | _inherited_by_all()
-        for name, child in _children(config):
-            shared = set(config.fields()) & set(type(child).fields()) - common
-            for field in sorted(shared):
-                if _default(child, field) is not REQUIRED:
-                    found.append(f"{part.__module__}:{part.__name__}.{field} is a field of {name}")
-    return sorted(set(found))
+        for child_name, child in _default_children(config):
+            shared = _own_fields(config) & _own_fields(type(child))
+            for field in shared:
+                if _is_knob(config, type(child), field):
+                    found.add(f"{part.__module__}:{part.__name__}.{field} (of {child_name})")
+    return sorted(found)
+
+
+def _is_knob(parent: type[Config[Any]], child: type[Config[Any]], field: str) -> bool:
+    """Says whether a field means the same for both, and the child has a value of its own for it."""
+    is_same = get_type_hints(parent)[field] == get_type_hints(child)[field]
+    default = child.fields()[field].default
+    return is_same and default is not REQUIRED and default is not None
+
+
+def _default_children(config: Any) -> Iterator[tuple[str, Config[Any]]]:
+    for name, field in config.fields().items():
+        if isinstance(field.default, Config) and not field.wraps:
+            yield name, field.default
+
+
+def _own_fields(config: Any) -> set[str]:
+    """Returns the fields that a config declares beyond what all parts and modules have."""
+    return set(config.fields()) - set(Module.Config.fields())
+
+
+def _subclasses(part: type) -> set[type]:
+    return {found for child in part.__subclasses__() for found in {child, *_subclasses(child)}}
+
+
+def _defined(path: Path) -> set[str]:
+    """Returns the public classes and functions of a file, or of all files of a folder."""
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    return {
+        node.name
+        for file in files
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+    }
+
+
+def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yields every name that a file uses, with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.alias):
+            yield node.lineno, node.name.rpartition(".")[2]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def _is_at_home(file: str, home: str, owner: Feature) -> bool:
+    """Says whether a file belongs to the feature that a name is from, or defines the same name."""
+    return any(file == own or (own.endswith("/") and file.startswith(own)) for own in owner.files)

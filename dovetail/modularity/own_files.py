@@ -22,8 +22,7 @@ def own_files(feature: Feature, known: Mapping[str, Feature]) -> tuple[str, ...]
         files |= dict.fromkeys(file for other in built_on for file in other.files)
 
 
-def _module(file: str) -> tuple[str, ...] | str:
+def _module(file: str) -> str:
     """Returns how the parts of a file begin, in the way that needs are written."""
-    return f"dovetail.{file.removesuffix('.py').rstrip('/').replace('/', '.')}" + (
-        "" if file.endswith("/") else ":"
-    )
+    module = f"dovetail.{file.removesuffix('.py').rstrip('/').replace('/', '.')}"
+    return module if file.endswith("/") else f"{module}:"

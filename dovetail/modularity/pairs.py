@@ -169,9 +169,8 @@ def _saved(trainer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Reads the parameters and variables of the checkpoint that training left."""
     shapes = trainer.program().state_shapes
     _, arrays = trainer.checkpointer.restore_parameters(shapes.params | shapes.variables)
-    return tuple(
-        {path: arrays[path] for path in kind} for kind in (shapes.params, shapes.variables)
-    )
+    params = {path: arrays[path] for path in shapes.params}
+    return params, {path: arrays[path] for path in shapes.variables}
 
 
 def _failed(experiment: str, feature: str, stage: str, error: Exception) -> Pair:

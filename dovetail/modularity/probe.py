@@ -58,9 +58,14 @@ def programs(*names: str) -> dict[str, str]:
     return {name: _hash(lambda name=name: program(name)) for name in names}
 
 
+def hashed(text: str) -> str:
+    """Returns a text in short."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _hash(make: Any) -> str:
     try:
-        return hashlib.sha256(make().encode()).hexdigest()
+        return hashed(make())
     except Exception as error:  # noqa: BLE001  # the answer is that it does not work
         return f"{type(error).__name__}: {error}"
 

@@ -14,7 +14,8 @@ from safetensors.numpy import load_file
 from dovetail.cli import main
 from dovetail.config import ConfigError
 from dovetail.interop import export_hf, family_of, import_hf
-from dovetail.layers import LayerNorm, PlainFeedForward
+from dovetail.layers.feed_forward.plain import PlainFeedForward
+from dovetail.layers.norms.layer import LayerNorm
 from dovetail.models import Family, llama
 from dovetail.module import parameter_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement
