@@ -55,7 +55,8 @@ def _mark(matrix: Matrix, name: str, feature: str) -> str:
 
 def _failures(survey: Survey) -> Iterator[str]:
     for pair in survey.matrix.failing:
-        yield f"{pair.experiment} with {pair.feature} fails after it was {pair.stage}: {pair.detail}"
+        what = f"{pair.experiment} with {pair.feature}"
+        yield f"{what} fails after it was {pair.stage}: {pair.detail}"
     for found in survey.deletions.values():
         for line in found.lines:
             yield f"without {found.feature} this line must go: {line}"
