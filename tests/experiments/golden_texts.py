@@ -36,18 +36,25 @@ def golden_text(names: Sequence[str]) -> str:
     """Returns the text of one golden file."""
     lines = {name: _lines(name) for name in names}
     blocks = []
-    for name in names:
-        base = experiments()[name].variant_of or names[0]
-        if name == names[0] or names[0] not in published_sizes():
-            blocks.append(f"## {name}\n" + "\n".join(lines[name]))
-        else:
+    for number, name in enumerate(names):
+        base = experiments()[name].variant_of or _nearest(lines, name, names[:number])
+        if base:
             blocks.append(f"## {name}, against {base}\n" + "\n".join(_changes(lines, base, name)))
+        else:
+            blocks.append(f"## {name}\n" + "\n".join(lines[name]))
     return "\n\n".join(blocks) + "\n"
 
 
 def _place(name: str, order: list[str]) -> tuple[int, str]:
     base = experiments()[name].variant_of or name
     return (order.index(base) if base in order else 0), name
+
+
+def _nearest(lines: dict[str, list[str]], name: str, earlier: Sequence[str]) -> str:
+    """Returns the earlier experiment with the fewest differences; none where all differ."""
+    changes = {base: len(_changes(lines, base, name)) for base in earlier}
+    nearest = min(changes, key=lambda base: changes[base], default="")
+    return nearest if changes.get(nearest, 0) < len(lines[name]) else ""
 
 
 def _lines(name: str) -> list[str]:
