@@ -52,7 +52,7 @@ def test_it_leaves_its_own_encoding_and_no_other(experiment: str, name: str) -> 
     assert tables == ([(32, 32)] if name == "learned-positions" else [])
 
 
-@pytest.mark.parametrize(("first", "last"), itertools.permutations(ENCODINGS, 2))
+@pytest.mark.parametrize(("first", "last"), [*itertools.permutations(ENCODINGS, 2)])
 def test_the_last_one_counts(first: str, last: str) -> None:
     assert encodings(with_features("tiny-lm", first, last)) == ENCODINGS[last]
 
