@@ -57,8 +57,10 @@ class DifferentialHeads(ChangedMixing):
         first, second = (
             self.base(look, query_BSHD[..., i::2], _every_second(seen, i), x_BSE) for i in (0, 1)
         )
-        difference_BSHW = first - self._weight().astype(first.dtype) * second
-        return (1 - self.first_weight) * self.norm(difference_BSHW)
+        # In float32: what is left of two nearly equal numbers is small, and the norm enlarges it.
+        taken_off = self._weight() * second.astype(jnp.float32)
+        normed_BSHW = self.norm(first.astype(jnp.float32) - taken_off)
+        return ((1 - self.first_weight) * normed_BSHW).astype(first.dtype)
 
     def _weight(self) -> jax.Array:
         """Returns the weight of the second map, about `first_weight` at first."""
