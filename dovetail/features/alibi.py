@@ -6,6 +6,7 @@ from typing import Any
 
 from dovetail.config import replace
 from dovetail.features.feature import feature
+from dovetail.features.positions import told_positions
 
 
 @feature(
@@ -13,12 +14,10 @@ from dovetail.features.feature import feature
     kind="positions",
     files=("layers/positions/alibi.py",),
     needs={"dovetail.layers:Scores": "there are no scores to take distances off"},
-    excludes={"dovetail.layers.positions.alibi:Alibi": "once is enough"},
 )
 def linear_biases(config: Any) -> Any:
     """Scores fall with distance, each head at its own pace; no other positions."""
-    from dovetail.layers import AnyPositions, NoPositions, Scores
+    from dovetail.layers import Scores
     from dovetail.layers.positions.alibi import Alibi
 
-    config = replace(config, AnyPositions, NoPositions.Config())
-    return replace(config, Scores, Alibi.Config())
+    return replace(told_positions(config), Scores, Alibi.Config())

@@ -13,6 +13,7 @@ from dovetail.config import import_submodules
 from dovetail.layers.attention.attention import Attention
 from dovetail.layers.attention.base import AnyAttention
 from dovetail.layers.attention.memory import ContiguousMemory, KeyValueMemory, NoMemory, Remembered
+from dovetail.layers.attention.mixing import Mixing
 from dovetail.layers.attention.scores import Scores, Scoring
 from dovetail.layers.decoder import Decoder
 from dovetail.layers.dropout import Dropout
@@ -64,6 +65,7 @@ __all__ = [
     "Linear",
     "LowRank",
     "Mergeable",
+    "Mixing",
     "NextTokenLoss",
     "NoInputPositions",
     "NoMemory",

@@ -15,6 +15,9 @@ from dovetail.layers import (
     TransformerBlock,
 )
 from dovetail.layers import FeedForward as GatedFeedForward
+from dovetail.layers.attention.differential import DifferentialHeads
+from dovetail.layers.attention.gated import GatedHeads
+from dovetail.layers.attention.latent import LatentAttention
 from dovetail.layers.linear.lora import LoRA
 from dovetail.layers.moe import (
     Capacity,
@@ -49,6 +52,17 @@ MIXERS: dict[str, Config[Any]] = {
     "one key-value head": _attention(num_heads=4, num_kv_heads=1, scale=0.5),
     "explicit head width": _attention(num_heads=3, head_width=6),
     "sliding window": _attention(num_heads=4, mask=config_for(SlidingWindow, window=3)),
+    "gated": _attention(num_heads=4, mixing=GatedHeads.Config()),
+    "differential": _attention(num_heads=4, num_kv_heads=2, mixing=DifferentialHeads.Config()),
+    "latent": LatentAttention.Config(
+        num_heads=4,
+        latent_width=12,
+        plain_width=4,
+        rotated_width=4,
+        value_width=6,
+        positions=RotaryEmbedding.Config(),
+        mixing=GatedHeads.Config(base=DifferentialHeads.Config()),
+    ),
     "no positions": _attention(num_heads=4, positions=NoPositions.Config()),
 }
 

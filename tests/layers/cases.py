@@ -33,6 +33,8 @@ from dovetail.layers import (
     Stack,
     TransformerBlock,
 )
+from dovetail.layers.attention.differential import DifferentialHeads
+from dovetail.layers.attention.gated import GatedHeads
 from dovetail.layers.attention.latent import LatentAttention
 from dovetail.layers.attention.sigmoid import SigmoidAttention
 from dovetail.layers.attention.sinks import LearnedSinks
@@ -270,6 +272,23 @@ CASES: dict[str, Case] = {
     "attention-by-sigmoids": Case(
         attention().set(
             width=WIDTH, scores=SigmoidAttention.Config(length=SEQUENCE, base=Alibi.Config())
+        ),
+        mixing,
+    ),
+    "attention-with-gated-heads": Case(
+        attention().set(width=WIDTH, mixing=GatedHeads.Config()), mixing
+    ),
+    "differential-attention": Case(
+        attention().set(width=WIDTH, mixing=DifferentialHeads.Config()), mixing
+    ),
+    "latent-attention-with-all": Case(
+        latent_attention().set(
+            width=WIDTH,
+            rotated_width=4,
+            scores=LearnedSinks.Config(),
+            # Random exponents would bring a weight of 0.8 to 0.97, and there two maps nearly
+            # cancel: what bfloat16 leaves of their difference is no measure of the layer.
+            mixing=GatedHeads.Config(base=DifferentialHeads.Config(first_weight=0.5)),
         ),
         mixing,
     ),

@@ -44,13 +44,10 @@ class Attention(AnyAttention):
         inward = {"in_features": config.width, "in_axis": "embed"}
         queries = {"out_features": self.num_heads * self.head_width, "out_axis": "heads"}
         keys = {"out_features": self.num_kv_heads * self.head_width, "out_axis": "kv_heads"}
-        outward = {"in_features": self.num_heads * self.head_width, "in_axis": "heads"}
         self.query = config.query.clone(**inward, **queries).build()
         self.key = config.key.clone(**inward, **keys).build()
         self.value = config.value.clone(**inward, **keys).build()
-        self.output = config.output.clone(
-            **outward, out_features=config.width, out_axis="embed"
-        ).build()
+        self._build_way_out(config, self.head_width, self.head_width)
 
     def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""
@@ -59,7 +56,7 @@ class Attention(AnyAttention):
         value_BSKD = self._heads(tag(self.value(x_BSE), "attention_value"), "kv_heads")
         query_BSHD, key_BSKD = self.positions(query_BSHD, key_BSKD, places.positions_BS)
         seen = self.memory(key_BSKD, value_BSKD, places)
-        return self.read_out(self.mix(query_BSHD, seen, places), x_BSE)
+        return self.mix(query_BSHD, seen, places, x_BSE)
 
     def _heads(self, x: jax.Array, axis: str) -> jax.Array:
         x_BSHD = x.reshape(*x.shape[:2], -1, self.head_width)

@@ -1,4 +1,4 @@
-"""What every attention has: heads, positions, a mask, scores, a memory, and a way out."""
+"""What every attention has: heads, positions, a mask, scores, mixing, a memory, and a way out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import jax
 from dovetail.config import REQUIRED, ConfigOf, config_for
 from dovetail.kernels.attention import Causal, Mask
 from dovetail.layers.attention.memory import KeyValueMemory, NoMemory, Remembered, attend
+from dovetail.layers.attention.mixing import Mixing
 from dovetail.layers.attention.scores import Scores
 from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import Places, PositionEncoding, TokenMap
@@ -18,7 +19,7 @@ from dovetail.module import Module
 class AnyAttention(Module):
     """What attentions have in common: `select(config, AnyAttention)` finds them all.
 
-    A subclass builds `query`, `output` and `positions`, whose sizes it knows.
+    A subclass builds `query` and `positions`, whose sizes it knows, and tells those of the way out.
     """
 
     class Config(Module.Config["AnyAttention"]):
@@ -32,9 +33,8 @@ class AnyAttention(Module):
         mask: ConfigOf[Mask] = config_for(Causal)
         scale: float | None = None
         scores: ConfigOf[Scores] = Scores.Config()
+        mixing: ConfigOf[Mixing] = Mixing.Config()
         memory: ConfigOf[KeyValueMemory] = NoMemory.Config()
-
-    output: TokenMap
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -43,11 +43,23 @@ class AnyAttention(Module):
         self.mask, self.memory = config.mask.build(), config.memory.build()
         self.scores = config.scores.clone(num_heads=config.num_heads).build()
 
-    def mix(self, query_BSHD: jax.Array, seen: Remembered, places: Places) -> jax.Array:
-        """Lets queries look at what is remembered: [B, S, H, D] to [B, S, H, W]."""
-        where, options = self.config.locate("mask"), self.scores().options()
-        return attend(query_BSHD, seen, places, self.mask, where, scale=self.scale, **options)
+    def _build_way_out(self, config: Config, key_width: int, value_width: int) -> None:
+        """Builds what comes after queries, keys and values, of these widths a head."""
+        heads = {"width": config.width, "num_heads": config.num_heads}
+        widths = {"key_width": key_width, "value_width": value_width}
+        self.mixing = config.mixing.clone(**heads, **widths).build()
+        inward = {"in_features": config.num_heads * value_width, "in_axis": "heads"}
+        outward = {"out_features": config.width, "out_axis": "embed"}
+        self.output = config.output.clone(**inward, **outward).build()
 
-    def read_out(self, mixed_BSHW: jax.Array, x_BSE: jax.Array) -> jax.Array:
-        """Maps what was mixed to the stream; `x_BSE` is what attention read."""
+    def mix(
+        self, query_BSHD: jax.Array, seen: Remembered, places: Places, x_BSE: jax.Array
+    ) -> jax.Array:
+        """Lets queries look at what is remembered, and maps what they find: to [B, S, E]."""
+        where, options = self.config.locate("mask"), self.scores().options()
+
+        def look(query_BSHD: jax.Array, seen: Remembered) -> jax.Array:
+            return attend(query_BSHD, seen, places, self.mask, where, scale=self.scale, **options)
+
+        mixed_BSHW = self.mixing(look, query_BSHD, seen, x_BSE)
         return self.output(mixed_BSHW.reshape(*x_BSE.shape[:2], -1))

@@ -54,12 +54,7 @@ class LatentAttention(AnyAttention):
             out_features=heads * (self.plain + config.value_width),
             out_axis="heads",
         ).build()
-        self.output = config.output.clone(
-            in_features=heads * config.value_width,
-            in_axis="heads",
-            out_features=config.width,
-            out_axis="embed",
-        ).build()
+        self._build_way_out(config, self.plain + rotated, config.value_width)
         self.positions = config.positions.clone(head_width=rotated).build()
 
     def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
@@ -67,7 +62,7 @@ class LatentAttention(AnyAttention):
         query_BSHD, seen = self._read(x_BSE, places)
         key_BTHD, value_BTHW = self._expanded(seen)
         seen = seen._replace(key_BTKD=key_BTHD, value_BTKD=value_BTHW)
-        return self.read_out(self.mix(query_BSHD, seen, places), x_BSE)
+        return self.mix(query_BSHD, seen, places, x_BSE)
 
     def _read(self, x_BSE: jax.Array, places: Places) -> tuple[jax.Array, Remembered]:
         """Returns the queries, and all latents and rotated keys that they may see."""

@@ -64,3 +64,15 @@ class ChangedScores(Scores):
     def changes(self) -> dict[str, Any]:
         """Returns the fields of `Scoring` that differ."""
         raise NotImplementedError
+
+
+class PositionedScores(ChangedScores):
+    """Scores that know positions: a model that is told of them otherwise goes without these."""
+
+
+class ChangedSoftmax(ChangedScores):
+    """Scores that change the softmax, and so need one."""
+
+
+class SoftmaxFree(ChangedScores):
+    """Scores that become weights without a softmax."""

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from dovetail.kernels.attention import ScoreMap
-from dovetail.layers.attention.scores import ChangedScores
+from dovetail.layers.attention.scores import SoftmaxFree
 from dovetail.layers.checks import require_positive
 
 
@@ -24,14 +24,14 @@ class ShiftedSigmoid(ScoreMap):
         return jax.nn.sigmoid(scores + self.shift)
 
 
-class SigmoidAttention(ChangedScores):
+class SigmoidAttention(SoftmaxFree):
     """Weights by a sigmoid, in the place of the softmax (https://arxiv.org/abs/2409.04431).
 
     Shifted by the log of the sequence's length, so that at first the weights of a whole sequence
     add up to about 1, as those of a softmax do.
     """
 
-    class Config(ChangedScores.Config):
+    class Config(SoftmaxFree.Config):
         """The length that the shift is made for: that of training."""
 
         length: int = 2048

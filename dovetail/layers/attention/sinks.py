@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from dovetail.config import ConfigOf
-from dovetail.layers.attention.scores import ChangedScores
+from dovetail.layers.attention.scores import ChangedSoftmax
 from dovetail.module import Initializer, Normal, parameter
 
 
-class LearnedSinks(ChangedScores):
+class LearnedSinks(ChangedSoftmax):
     """A learned logit for each head (gpt-oss; https://arxiv.org/abs/2309.17453)."""
 
-    class Config(ChangedScores.Config):
+    class Config(ChangedSoftmax.Config):
         """How the logits begin."""
 
         weight_init: ConfigOf[Initializer] = Normal.Config(standard_deviation=0.02)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dovetail.kernels.attention import ScoreBias
-from dovetail.layers.attention.scores import ChangedScores
+from dovetail.layers.attention.scores import PositionedScores
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def alibi_slopes(num_heads: int) -> tuple[float, ...]:
     return tuple(slopes + finer[: num_heads - power])
 
 
-class Alibi(ChangedScores):
+class Alibi(PositionedScores):
     """Scores with a linear bias of position; it stands in the place of a position encoding."""
 
     def __init__(self, config: Alibi.Config) -> None:

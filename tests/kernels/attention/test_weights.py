@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from dovetail.kernels import prefer
@@ -102,4 +101,4 @@ def test_sinks_need_a_softmax() -> None:
     call = aligned_call(Causal(), 1, 4, is_packed=False)
     inputs = arrays(1, 4, 4, 2, 2, 8)
     with pytest.raises(ValueError, match=r"expected sinks of a softmax, got sinks beside Sigmoid"):
-        attention(*inputs, **call, weigh=Sigmoid(), sinks_H=np.zeros(2, np.float32))
+        attention(*inputs, **call, weigh=Sigmoid(), sinks_H=jnp.zeros(2))

@@ -1,0 +1,28 @@
+"""Latent attention: `--with latent`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dovetail.config import replace
+from dovetail.features.feature import feature
+
+
+@feature(
+    "latent",
+    kind="attention",
+    files=("layers/attention/latent.py",),
+    needs={"dovetail.layers:Attention": "there are no keys and values to compress"},
+)
+def latent_attention(config: Any) -> Any:
+    """Keys and values are read from a vector of four heads' width (https://arxiv.org/abs/2405.04434)."""
+    from dovetail.layers import Attention
+    from dovetail.layers.attention.latent import LatentAttention
+
+    def latent(old: Any) -> Any:
+        head = old.head_width or config.model.width // old.num_heads
+        rotated = head // 4 * 2  # half of a head, and even; the query keeps its shape
+        widths = {"plain_width": head - rotated, "rotated_width": rotated, "value_width": head}
+        return replace(old, Attention, LatentAttention.Config(latent_width=4 * head, **widths))
+
+    return replace(config, Attention, latent)
