@@ -95,16 +95,21 @@ def _defined(path: Path) -> set[str]:
 
 
 def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yields every name that a file uses, with its line."""
+    """Yields every name that a file uses, with its line.
+
+    Attributes and texts count where they are written as classes are: a field may have the name of
+    somebody's function without meaning it.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             yield node.lineno, node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.lineno, node.attr
         elif isinstance(node, ast.alias):
             yield node.lineno, node.name.rpartition(".")[2]
+        elif isinstance(node, ast.Attribute) and node.attr[0].isupper():
+            yield node.lineno, node.attr
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, node.value
+            if node.value[:1].isupper():
+                yield node.lineno, node.value
 
 
 def _is_at_home(file: str, home: str, owner: Feature) -> bool:
