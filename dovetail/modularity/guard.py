@@ -101,15 +101,14 @@ def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     somebody's function without meaning it.
     """
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield node.lineno, node.id
         elif isinstance(node, ast.alias):
             yield node.lineno, node.name.rpartition(".")[2]
         elif isinstance(node, ast.Attribute) and node.attr[0].isupper():
             yield node.lineno, node.attr
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if node.value[:1].isupper():
-                yield node.lineno, node.value
+        elif isinstance(node, ast.Constant) and str(node.value)[:1].isupper():
+            yield node.lineno, str(node.value)
 
 
 def _is_at_home(file: str, home: str, owner: Feature) -> bool:
