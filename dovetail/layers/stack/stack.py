@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -87,6 +87,40 @@ def arrange(layers: Sequence[Config[Any]]) -> Config[Any]:
         groups.append(Stack.Config(num_layers=count, layer=layer))
         rest = rest[covered:]
     return groups[0] if len(groups) == 1 else Pattern.Config(layers=tuple(groups))
+
+
+def layers_of(stack: Any) -> list[Any]:
+    """Returns the config of each layer of a stack, in order: the inverse of `arrange`."""
+    if isinstance(stack, Stack.Config):
+        return layers_of(stack.layer) * stack.num_layers
+    if isinstance(stack, Pattern.Config):
+        return [layer for group in stack.layers for layer in layers_of(group)]
+    return [stack]
+
+
+def rearrange(stack: Any, change: Callable[[Any], Config[Any]], every: int = 1) -> Config[Any]:
+    """Returns a stack of the same layers in loops again, with each `every`-th one changed.
+
+    What the outermost loop keeps for the backward pass (`remat`) the new loops keep too.
+    """
+    layers = layers_of(stack)
+    if not 1 <= every <= len(layers):
+        raise ConfigError(
+            f"every: expected 1 to {len(layers)}, as many layers as there are, got {every}."
+        )
+    # Once a kind: equal layers that are one object are found at once.
+    kinds = {id(layer): layer for layer in layers[every - 1 :: every]}
+    changed = {key: change(layer) for key, layer in kinds.items()}
+    for index in range(every - 1, len(layers), every):
+        layers[index] = changed[id(layers[index])]
+    arranged = arrange(layers)
+    return _with_remat(arranged, stack) if isinstance(stack, Stack.Config) else arranged
+
+
+def _with_remat(stack: Any, old: Stack.Config) -> Config[Any]:
+    if isinstance(stack, Pattern.Config):
+        return stack.clone(layers=tuple(_with_remat(each, old) for each in stack.layers))
+    return stack.clone(remat=old.remat)
 
 
 def _repeats(layers: list[Any], period: int) -> tuple[int, int]:
