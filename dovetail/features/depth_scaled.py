@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dovetail.config import replace, select
+from dovetail.config import replace
 from dovetail.features.feature import feature
 
 
@@ -24,13 +24,10 @@ def scaled_by_depth(config: Any) -> Any:
     A fixed factor, not an initial value: so the sum of all branches begins as large as one of them,
     whatever the optimizer does later (GPT-2 scales initial values for the same end).
     """
-    from dovetail.layers import Decoder, NormedResidual, layers_of
-    from dovetail.layers.residual.scaled import ScaledBranch
+    from dovetail.layers import Decoder
+    from dovetail.layers.residual.scaled import branches_of, with_scaled_branches
 
-    def scaled(old: Any) -> Any:
-        branches = sum(len(select(layer, NormedResidual)) for layer in layers_of(old.stack))
-        branch = ScaledBranch.Config(factor=branches**-0.5)
-        around = lambda joint: joint.set(dropout=branch.clone(dropout=joint.dropout))  # noqa: E731
-        return replace(old, NormedResidual, around)
+    def scaled(decoder: Any) -> Any:
+        return with_scaled_branches(decoder, branches_of(decoder.stack) ** -0.5)
 
     return replace(config, Decoder, scaled)

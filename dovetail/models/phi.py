@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.layers import layers_of
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import feed_forward, language_model, pre_norm_block
 from dovetail.models.family import Family, register_family
@@ -17,6 +16,7 @@ from dovetail.models.hub import (
     TINY,
     HubConfig,
     fused_linear,
+    layers_of,
     linear,
     window_of,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,7 @@ class KeyValueMemory(Protocol):
         ...
 
 
+@runtime_checkable
 class ScaleOfWidth(Protocol):
     """Says what scores are multiplied with, given the width of a head."""
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import jax
 
-from dovetail.config import REQUIRED, ConfigOf, wraps
+from dovetail.config import REQUIRED, Config, ConfigOf, replace, select, wraps
 from dovetail.layers.dropout import Dropout
 from dovetail.layers.interfaces import TokenMap
+from dovetail.layers.residual.pre import NormedResidual
+from dovetail.layers.stack.stack import Pattern, Stack
 from dovetail.module import Module
+
+C = TypeVar("C", bound=Config[Any])
 
 
 class ScaledBranch(Module):
@@ -31,3 +37,21 @@ class ScaledBranch(Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Keeps the shape and type."""
         return self.dropout(x) * self.factor
+
+
+def with_scaled_branches(config: C, factor: float) -> C:
+    """Returns the config with the branch of every residual joint multiplied by a factor."""
+
+    def scaled(joint: Any) -> Any:
+        return joint.set(dropout=ScaledBranch.Config(factor=factor, dropout=joint.dropout))
+
+    return replace(config, NormedResidual, scaled)
+
+
+def branches_of(layer: Any) -> int:
+    """Returns how many branches join the stream in a layer, or in all layers of a stack."""
+    if isinstance(layer, Stack.Config):
+        return int(layer.num_layers) * branches_of(layer.layer)
+    if isinstance(layer, Pattern.Config):
+        return sum(branches_of(each) for each in layer.layers)
+    return len(select(layer, NormedResidual))

@@ -90,8 +90,11 @@ def arrange(layers: Sequence[Config[Any]]) -> Config[Any]:
 
 
 def layers_of(stack: Any) -> list[Any]:
-    """Returns the config of each layer of a stack, in order: the inverse of `arrange`."""
-    if isinstance(stack, Stack.Config):
+    """Returns the config of each layer of a stack, in order: the inverse of `arrange`.
+
+    A stack of another kind than `arrange` makes counts as one layer.
+    """
+    if type(stack) is Stack.Config:
         return layers_of(stack.layer) * stack.num_layers
     if isinstance(stack, Pattern.Config):
         return [layer for group in stack.layers for layer in layers_of(group)]
@@ -114,7 +117,7 @@ def rearrange(stack: Any, change: Callable[[Any], Config[Any]], every: int = 1) 
     for index in range(every - 1, len(layers), every):
         layers[index] = changed[id(layers[index])]
     arranged = arrange(layers)
-    return _with_remat(arranged, stack) if isinstance(stack, Stack.Config) else arranged
+    return _with_remat(arranged, stack) if type(stack) is Stack.Config else arranged
 
 
 def _with_remat(stack: Any, old: Stack.Config) -> Config[Any]:
