@@ -112,7 +112,7 @@ def windows(hub: HubConfig) -> list[int | None]:
     count, window = hub["num_hidden_layers"], hub.get("sliding_window")
     if not hub.get("use_sliding_window", False) or window is None:
         return [None] * count
-    full = hub.get("max_window_layers", count)
+    full = hub["max_window_layers"]
     kinds = hub.layer_kinds([GLOBAL if index < full else LOCAL for index in range(count)])
     return [window if kind == LOCAL else None for kind in kinds]
 

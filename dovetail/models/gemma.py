@@ -39,13 +39,22 @@ from dovetail.models.hub import (
     norm,
     window_of,
 )
-from dovetail.models.rotary import rotary_from_hf, rotary_to_hf
+from dovetail.models.rotary import rotary_of, rotary_to_hf
 from dovetail.models.rotary.compose import rotary_attention
+
+# What keys mean that are left out, in both.
+LEFT_OUT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+}
 
 
 def gemma2_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of Gemma 2: every other layer is local, the first one too."""
-    hub = HubConfig(values)
+    hub = HubConfig(values, **LEFT_OUT)
+    hub.only("use_bidirectional_attention", False)
 
     def block(kind: str) -> Any:
         cap = hub.stated("attn_logit_softcapping")
@@ -68,8 +77,9 @@ def gemma2_to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 def gemma3_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of Gemma 3's text models: one global layer after five local ones."""
-    hub = HubConfig(values)
+    hub = HubConfig(values, **LEFT_OUT)
     hub.only("use_bidirectional_attention", False)
+    hub.only("final_logit_softcapping", None)
 
     def block(kind: str) -> Any:
         mixer = _mixer(hub, kind, positions=_gemma3_positions(hub, kind))
@@ -93,12 +103,12 @@ def gemma3_to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 
 def _gemma3_positions(hub: HubConfig, kind: str) -> RotaryEmbedding.Config:
-    """Local layers have their own base, and are never stretched."""
-    if kind in (hub.get("rope_parameters") or {}):
-        return rotary_from_hf(hub, kind)
+    """Each kind of layer has its own base; the older form stretches global layers alone."""
+    given = (hub.get("rope_parameters") or {}).get(kind) or {}
     if kind == LOCAL:
-        return RotaryEmbedding.Config(base=float(hub.get("rope_local_base_freq", 10_000.0)))
-    return rotary_from_hf(hub, kind, base=1_000_000.0)
+        return rotary_of(given, hub, 10_000.0, key="rope_local_base_freq")
+    given = {**given, **(hub.get("rope_scaling") or {})}
+    return rotary_of(given, hub, 1_000_000.0)
 
 
 def _kinds(hub: HubConfig, period: int) -> list[str]:

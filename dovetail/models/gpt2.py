@@ -18,7 +18,8 @@ from dovetail.module import Split, Weight
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
-    hub = HubConfig({**values, "hidden_size": values["n_embd"]})
+    hub = HubConfig({**values, "hidden_size": values.get("n_embd")})
+    hub.only("add_cross_attention", False)
     hub.only("scale_attn_weights", True)
     hub.only("scale_attn_by_inverse_layer_idx", False)
     width, norm = hub["n_embd"], LayerNorm.Config(epsilon=hub.get("layer_norm_epsilon", 1e-5))

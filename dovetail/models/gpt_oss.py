@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dovetail.config import ConfigError
 from dovetail.layers import Linear
 from dovetail.layers.attention.sinks import LearnedSinks
 from dovetail.layers.feed_forward.clamped import ClampedFeedForward
@@ -33,16 +34,20 @@ from dovetail.models.hub import (
     window_of,
 )
 from dovetail.models.mixtures import mixture, routing_to_hf
-from dovetail.models.rotary import rotary_from_hf, rotary_to_hf
+from dovetail.models.rotary import rotary_from_hf, rotary_parameters, rotary_to_hf
 from dovetail.models.rotary.compose import rotary_attention
 from dovetail.module import Interleave, Weight
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
-    hub = HubConfig(values)
-    if not hub.get("rope_parameters"):
-        hub.stated("rope_scaling")
+    hub = HubConfig(values, num_key_value_heads=8, head_dim=64)
+    if not rotary_parameters(hub):
+        # Older releases of transformers read null as no scaling, newer ones as that of gpt-oss.
+        raise ConfigError(
+            "config.json: 'rope_parameters' or 'rope_scaling' is left out or null, whose meaning "
+            'differs among releases; write it, {"rope_type": "default"} where there is no scaling.'
+        )
     count = hub["num_hidden_layers"]
     default = [LOCAL if index % 2 == 0 else GLOBAL for index in range(count)]
 
@@ -85,9 +90,11 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
     layers = layers_of(config.decoder.stack)
     windows = [window_of(layer.attention.mask) for layer in layers]
     experts = layers[0].feed_forward
+    rotary = rotary_to_hf(layers[0].attention.positions)
     return {
         **common_to_hf(config),
-        **rotary_to_hf(layers[0].attention.positions),
+        **rotary,
+        "rope_scaling": rotary["rope_scaling"] or {"rope_type": "default"},
         **routing_to_hf(experts),
         "attention_bias": layers[0].attention.output.bias,
         "rms_norm_eps": epsilon_of(config.decoder.norm),

@@ -43,10 +43,16 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {
 class HubConfig:
     """A config.json whose missing and unknown values are errors that name the key."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        """Wraps the values; what is null counts as left out."""
+    def __init__(self, values: Mapping[str, Any], **left_out: Any) -> None:
+        """Wraps the values.
+
+        Args:
+            values: of the config.json. One that is null is no value.
+            left_out: what the family means by keys that are not there, null or not.
+        """
         self._stated = frozenset(values)
-        self._values = {key: value for key, value in values.items() if value is not None}
+        known = {**left_out, **values}
+        self._values = {key: value for key, value in known.items() if value is not None}
 
     def __getitem__(self, key: str) -> Any:
         """Returns a value that must be there."""
@@ -55,8 +61,20 @@ class HubConfig:
         return self._values[key]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Returns a value, or the default where it is left out."""
+        """Returns a value, or the default where it is null or left out."""
         return self._values.get(key, default)
+
+    def unless_left_out(self, key: str, default: Any) -> Any:
+        """Returns a value, or the default where it is left out; null is an error."""
+        return self[key] if key in self._stated else default
+
+    def either(self, *keys: str) -> Any:
+        """Returns a value that goes by different names in different releases."""
+        found = next((key for key in keys if key in self._values), None)
+        if found is None:
+            names = " or ".join(repr(key) for key in keys)
+            raise ConfigError(f"config.json: {names} is missing, and this family needs it.")
+        return self._values[found]
 
     def stated(self, key: str) -> Any:
         """Returns a value, or None where it is null; left out it is an error.

@@ -23,7 +23,7 @@ from dovetail.models.rotary.compose import llama_to_hf, rotary_attention
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
-    hub = HubConfig(values)
+    hub = HubConfig(values, num_key_value_heads=8)
     mixer = rotary_attention(hub, window=hub.stated("sliding_window") or None)
     block = pre_norm_block(hub, mixer, feed_forward(hub))
     return language_model(hub, [block] * hub["num_hidden_layers"])

@@ -34,7 +34,7 @@ from dovetail.models.rotary.compose import rotary_attention
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
-    hub = HubConfig(values)
+    hub = HubConfig(values, num_key_value_heads=8)
     hub.only("router_jitter_noise", 0.0)
     experts = mixture(hub, feed_forward(hub), hub["num_local_experts"])
     positions = rotary_from_hf(hub, base=1_000_000.0)

@@ -28,10 +28,17 @@ from dovetail.models.hub import (
 )
 from dovetail.models.rotary.compose import llama_to_hf, rotary_attention
 
+# What keys mean that are left out, in both.
+LEFT_OUT: dict[str, Any] = {
+    "num_key_value_heads": 32,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
+
 
 def qwen2_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of Qwen2 and 2.5."""
-    hub = HubConfig(values)
+    hub = HubConfig(values, **LEFT_OUT)
 
     def block(window: int | None) -> Any:
         mixer = rotary_attention(hub, window=window, inward_bias=True)
@@ -47,7 +54,7 @@ def qwen2_to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 def qwen3_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of the dense Qwen3 models."""
-    hub = HubConfig(values)
+    hub = HubConfig(values, **LEFT_OUT, head_dim=128)
 
     def block(window: int | None) -> Any:
         return pre_norm_block(hub, normed_attention(hub, window), feed_forward(hub))

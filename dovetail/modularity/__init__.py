@@ -1,1 +1,1 @@
-"""Modularity, measured: does every feature reach every experiment, and what would it cost to add?"""
+"""Modularity, measured: does a feature reach every experiment, and what would adding it cost?"""

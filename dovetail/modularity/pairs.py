@@ -1,4 +1,4 @@
-"""One experiment with one feature: does it make sense, does it build, does it trace, does it run?"""
+"""One experiment with one feature: does it make sense, build, trace and run?"""
 
 from __future__ import annotations
 

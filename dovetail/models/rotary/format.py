@@ -19,13 +19,13 @@ class ScalingFormat:
     Attributes:
         rope_type: what it is called there.
         part: the config of ours.
-        read: from its keys and the original length to ours.
+        read: from its keys and the whole config.json to ours.
         write: from ours to its keys.
     """
 
     rope_type: str
     part: type[Config[Any]]
-    read: Callable[[Mapping[str, Any], Any], Config[Any]]
+    read: Callable[[Mapping[str, Any], HubConfig], Config[Any]]
     write: Callable[[Any], dict[str, Any]]
 
 
@@ -37,23 +37,45 @@ def register_scaling(known: ScalingFormat) -> None:
     _formats[known.rope_type] = known
 
 
-def rotary_from_hf(
-    hub: HubConfig, kind: str = "", base: float = 10_000.0
-) -> RotaryEmbedding.Config:
+def rotary_from_hf(hub: HubConfig, base: float = 10_000.0) -> RotaryEmbedding.Config:
     """Reads the rotary embedding, written either way: `rope_parameters`, or theta and scaling.
 
     Args:
         hub: the config.json.
-        kind: the kind of layer, where each has its own parameters.
         base: the base where none is written.
     """
-    given = hub.get("rope_parameters") or {}
-    given = given.get(kind) or {} if kind in given else given
-    scaling = given if "rope_type" in given else hub.get("rope_scaling") or {}
+    return rotary_of(rotary_parameters(hub), hub, base)
+
+
+def rotary_parameters(hub: HubConfig) -> Mapping[str, Any]:
+    """Returns the keys of the rotary embedding; where both forms are written, the older holds."""
+    found: Mapping[str, Any] = hub.get("rope_scaling") or hub.get("rope_parameters") or {}
+    return found
+
+
+def rotary_kind(given: Mapping[str, Any]) -> Any:
+    """Returns what rotary parameters call their scaling; null is none of its names."""
+    return given.get("rope_type", given.get("type", "default"))
+
+
+def rotary_of(
+    given: Mapping[str, Any], hub: HubConfig, base: float, key: str = "rope_theta"
+) -> RotaryEmbedding.Config:
+    """Reads one set of rotary parameters, for models that have one for each kind of layer.
+
+    Args:
+        given: the parameters.
+        hub: the config.json.
+        base: the base where neither they nor the config.json's `key` say it.
+        key: the older place of the base.
+    """
+    if "rope_theta" not in given:
+        given = {**given, "rope_theta": hub.unless_left_out(key, base)}
+    given = {"partial_rotary_factor": hub.get("partial_rotary_factor", 1.0), **given}
     return RotaryEmbedding.Config(
-        base=float(given.get("rope_theta", hub.get("rope_theta", base))),
-        fraction=float(given.get("partial_rotary_factor", hub.get("partial_rotary_factor", 1.0))),
-        scaling=_scaling_from_hf(scaling, hub),
+        base=rotary_number(given, "rope_theta"),
+        fraction=rotary_number(given, "partial_rotary_factor"),
+        scaling=_scaling_from_hf(given, hub),
     )
 
 
@@ -65,17 +87,38 @@ def rotary_to_hf(rotary: Any) -> dict[str, Any]:
     return written | ({"partial_rotary_factor": rotary.fraction} if rotary.fraction != 1 else {})
 
 
+def rotary_number(given: Mapping[str, Any], key: str) -> float:
+    """Returns a number that must be among the rotary parameters."""
+    if given.get(key) is None:
+        what = "is null" if key in given else "is left out"
+        raise ConfigError(
+            f"config.json: {key!r} of the rotary parameters {what}, and rope_type "
+            f"{rotary_kind(given)!r} needs it. Write the number."
+        )
+    return float(given[key])
+
+
+def original_length(given: Mapping[str, Any], hub: HubConfig) -> int:
+    """Returns the length before stretching; left out, it is that of the whole model.
+
+    It may stand beside the rotary parameters too, and holds there first.
+    """
+    key = "original_max_position_embeddings"
+    if hub.get(key) is not None:
+        return int(hub[key])
+    return int(rotary_number(given, key) if key in given else hub["max_position_embeddings"])
+
+
 def _scaling_from_hf(given: Mapping[str, Any], hub: HubConfig) -> Config[Any]:
-    kind = given.get("rope_type", given.get("type", "default"))
+    kind = rotary_kind(given)
     if kind == "default":
         return NoScaling.Config()
     if kind not in _formats:
         raise ConfigError(
-            f"config.json: the rotary scaling {kind!r} is not supported; known are default, "
-            f"{', '.join(sorted(_formats))}."
+            f"config.json: rope_type: the rotary scaling {kind!r} is not supported; known are "
+            f"default, {', '.join(sorted(_formats))}."
         )
-    original = given.get("original_max_position_embeddings") or hub.get("max_position_embeddings")
-    return _formats[kind].read(given, original)
+    return _formats[kind].read(given, hub)
 
 
 def _scaling_to_hf(scaling: Any) -> dict[str, Any] | None:

@@ -6,15 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.layers.positions.llama3_scaling import Llama3Scaling
-from dovetail.models.rotary.format import ScalingFormat, register_scaling
+from dovetail.models.hub import HubConfig
+from dovetail.models.rotary.format import (
+    ScalingFormat,
+    original_length,
+    register_scaling,
+    rotary_number,
+)
 
 
-def _read(given: Mapping[str, Any], original: Any) -> Llama3Scaling.Config:
+def _read(given: Mapping[str, Any], hub: HubConfig) -> Llama3Scaling.Config:
     return Llama3Scaling.Config(
-        factor=float(given["factor"]),
-        original_length=int(original),
-        low_frequency_factor=float(given["low_freq_factor"]),
-        high_frequency_factor=float(given["high_freq_factor"]),
+        factor=rotary_number(given, "factor"),
+        original_length=original_length(given, hub),
+        low_frequency_factor=rotary_number(given, "low_freq_factor"),
+        high_frequency_factor=rotary_number(given, "high_freq_factor"),
     )
 
 

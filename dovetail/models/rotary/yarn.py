@@ -6,13 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.layers.positions.yarn_scaling import YarnScaling, yarn_magnitude
-from dovetail.models.rotary.format import ScalingFormat, register_scaling
+from dovetail.models.hub import HubConfig
+from dovetail.models.rotary.format import (
+    ScalingFormat,
+    original_length,
+    register_scaling,
+    rotary_number,
+)
 
 
-def _read(given: Mapping[str, Any], original: Any) -> YarnScaling.Config:
+def _read(given: Mapping[str, Any], hub: HubConfig) -> YarnScaling.Config:
     return YarnScaling.Config(
-        factor=float(given["factor"]),
-        original_length=int(original),
+        factor=rotary_number(given, "factor"),
+        original_length=original_length(given, hub),
         fast_turns=float(given.get("beta_fast") or 32.0),
         slow_turns=float(given.get("beta_slow") or 1.0),
         magnitude=_magnitude(given),
