@@ -8,6 +8,7 @@ from dovetail.config.explain import Explanation, explain
 from dovetail.config.fields import incidental, wraps
 from dovetail.config.functions import config_for
 from dovetail.config.identity import identity
+from dovetail.config.jsonable import json_values
 from dovetail.config.modifiers import apply_modifier, modifier, modifiers
 from dovetail.config.overrides import apply_overrides
 from dovetail.config.part import Part
@@ -46,6 +47,7 @@ __all__ = [
     "import_submodules",
     "imported_packages",
     "incidental",
+    "json_values",
     "modifier",
     "modifiers",
     "register_function",

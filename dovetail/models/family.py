@@ -71,7 +71,7 @@ def find_family(model_type: str) -> Family:
     if model_type not in by_type:
         raise ConfigError(
             f"model_type: there is no family for {model_type!r}. "
-            f"{did_you_mean(model_type, by_type)} Known: {', '.join(sorted(by_type))}. "
+            f"{did_you_mean(model_type, by_type)} "
             "A family of your own is one file: see dovetail.models.Family and --import."
         )
     return by_type[model_type]

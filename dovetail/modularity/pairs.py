@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -152,19 +153,24 @@ def _tiny_trainer(experiment: str, feature: str) -> Any:
 
 
 def _train_and_generate(trainer: Any) -> None:
-    import math
-
     from dovetail.generate import Generator
-    from dovetail.runtime import read_parameters
 
     with tempfile.TemporaryDirectory() as folder:
         outcome = trainer.train(Path(folder))
         losses = [loss for _, loss in outcome.losses]
         if outcome.step != TRAINED_STEPS or not all(map(math.isfinite, losses)):
             raise FloatingPointError(f"after {outcome.step} steps the losses are {losses}")
-        arrays = _saved(trainer, read_parameters)
-    generator = Generator(trainer.model.config, *arrays, length=_HELD)
+        params, variables = _saved(trainer)
+    generator = Generator(trainer.model.config, params, variables=variables, length=_HELD)
     generator.generate([[1, 2, 3]], max_new_tokens=3)
+
+
+def _saved(trainer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Reads the parameters and variables of the checkpoint that training left."""
+    shapes = trainer.program().state_shapes
+    _, arrays = trainer.checkpointer.restore_parameters(shapes.params | shapes.variables)
+    params = {path: arrays[path] for path in shapes.params}
+    return params, {path: arrays[path] for path in shapes.variables}
 
 
 def _failed(experiment: str, feature: str, stage: str, error: Exception) -> Pair:

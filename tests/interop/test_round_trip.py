@@ -14,6 +14,8 @@ from safetensors.numpy import load_file
 from dovetail.cli import main
 from dovetail.config import ConfigError
 from dovetail.interop import export_hf, family_of, import_hf
+from dovetail.layers.feed_forward.plain import PlainFeedForward
+from dovetail.layers.norms.layer import LayerNorm
 from dovetail.models import Family, llama
 from dovetail.module import parameter_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement
@@ -187,6 +189,29 @@ def test_a_model_that_no_format_says_is_refused_with_what_differs(llama_family: 
     odd.decoder.stack.layer.attention.scale = 0.123
     with pytest.raises(ConfigError, match=r"llama comes nearest.*\n.*attention.scale: 0.123"):
         family_of(odd)
+
+
+def test_a_part_that_no_format_has_is_named_with_what_stands_in_its_place() -> None:
+    config = llama(vocab_size=8, width=8, num_layers=1, num_heads=2, num_kv_heads=1, hidden=8)
+    config.decoder.stack.layer.feed_forward = PlainFeedForward.Config(hidden=8)
+    with pytest.raises(ConfigError) as caught:
+        family_of(config)
+    message = str(caught.value)
+    assert "llama comes nearest" in message
+    block = "decoder.stack.layer.feed_forward"
+    assert f"{block} is a PlainFeedForward here, and a FeedForward there" in message
+    assert "dovetail.models.Family and --import" in message
+
+
+def test_what_differs_inside_of_another_part_is_left_out() -> None:
+    config = llama(vocab_size=8, width=8, num_layers=1, num_heads=2, num_kv_heads=1, hidden=8)
+    config.decoder.norm = LayerNorm.Config()
+    with pytest.raises(ConfigError) as caught:
+        family_of(config)
+    message = str(caught.value)
+    assert "decoder.norm: dovetail.layers.norms:LayerNorm() -> " in message
+    assert "decoder.norm.bias" not in message
+    assert "Give the model what the format can say" in message
 
 
 @pytest.mark.parametrize("kv_heads", [None, 2, 1])
