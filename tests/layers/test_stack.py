@@ -132,6 +132,8 @@ def test_every_nth_layer_is_changed_and_the_rest_stays_in_loops() -> None:
     loops = list(select(changed, Stack))
     assert [loop.num_layers for loop in loops] == [2, 1]
     assert all(loop.remat == KeepDots.Config() for loop in loops)
+    twice = rearrange(changed, lambda layer: layer, every=2)
+    assert all(loop.remat == KeepDots.Config() for loop in select(twice, Stack))
     assert rearrange(plain, lambda layer: layer).clone(width=WIDTH) == plain
     assert layers_of(rearrange(alternating(), lambda layer: other, every=2))[1] == other
 

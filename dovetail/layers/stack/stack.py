@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from dovetail.config import REQUIRED, Config, ConfigError, ConfigOf, incidental
+from dovetail.config import REQUIRED, Config, ConfigError, ConfigOf, incidental, visit
 from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import Layer, Places
 from dovetail.layers.stack.transformer import TransformerBlock
@@ -104,7 +104,7 @@ def layers_of(stack: Any) -> list[Any]:
 def rearrange(stack: Any, change: Callable[[Any], Config[Any]], every: int = 1) -> Config[Any]:
     """Returns a stack of the same layers in loops again, with each `every`-th one changed.
 
-    What the outermost loop keeps for the backward pass (`remat`) the new loops keep too.
+    What the first loop keeps for the backward pass (`remat`) the new loops keep too.
     """
     layers = layers_of(stack)
     if not 1 <= every <= len(layers):
@@ -116,8 +116,8 @@ def rearrange(stack: Any, change: Callable[[Any], Config[Any]], every: int = 1) 
     changed = {key: change(layer) for key, layer in kinds.items()}
     for index in range(every - 1, len(layers), every):
         layers[index] = changed[id(layers[index])]
-    arranged = arrange(layers)
-    return _with_remat(arranged, stack) if type(stack) is Stack.Config else arranged
+    loops = [found for _, found in visit(stack) if isinstance(found, Stack.Config)]
+    return _with_remat(arrange(layers), loops[0]) if loops else arrange(layers)
 
 
 def _with_remat(stack: Any, old: Stack.Config) -> Config[Any]:
