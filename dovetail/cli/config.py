@@ -32,7 +32,7 @@ from dovetail.config import (
     modifiers,
     to_text,
 )
-from dovetail.experiments import experiments
+from dovetail.experiments import Experiment, experiments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -143,11 +143,23 @@ def _list(arguments: argparse.Namespace) -> int:
         listed = {name: found.about for name, found in known.items()}
         print_json({"experiments": listed, "modifiers": list(modifiers())})
         return 0
-    _print_table({name: found.about for name, found in known.items()})
+    _print_table({name: found.about for name, found in known.items() if not found.variant_of})
+    _print_variants([found for found in known.values() if found.variant_of])
     if changes := modifiers():
         print("\nmodifiers, for --with:")
         _print_table({_usage(name, change): _about(change) for name, change in changes.items()})
     return 0
+
+
+def _print_variants(variants: list[Experiment]) -> None:
+    """Names the variants by what they add to a size's name: they would be hundreds of lines."""
+    if not variants:
+        return
+    suffixes = sorted({found.name.removeprefix(found.variant_of) for found in variants})
+    print(
+        f"\nand {len(variants)} variants of these: NAME{', NAME'.join(suffixes)} "
+        "(--json lists them all)"
+    )
 
 
 def _params(arguments: argparse.Namespace) -> int:

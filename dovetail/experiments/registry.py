@@ -21,12 +21,13 @@ Maker = Callable[[], "Trainer.Config"]
 
 @dataclass(frozen=True)
 class Experiment:
-    """A named, runnable experiment."""
+    """A named, runnable experiment; `variant_of` names the one that it is a variant of."""
 
     name: str
     about: str
     make: Maker
     make_tiny: Maker
+    variant_of: str = ""
 
     def config(self) -> Trainer.Config:
         """Returns the experiment's config."""
@@ -40,7 +41,9 @@ class Experiment:
 _experiments: dict[str, Experiment] = {}
 
 
-def experiment(name: str, about: str, tiny: Maker) -> Callable[[Maker], Maker]:
+def experiment(
+    name: str, about: str, tiny: Maker, variant_of: str = ""
+) -> Callable[[Maker], Maker]:
     """Registers an experiment under a name, with a tiny form for tests."""
 
     def register(make: Maker) -> Maker:
@@ -50,7 +53,7 @@ def experiment(name: str, about: str, tiny: Maker) -> Callable[[Maker], Maker]:
                 f"The experiment {name!r} is defined in {_module(before.make)} and again in "
                 f"{_module(make)}. Rename one."
             )
-        _experiments[name] = Experiment(name, about, make, tiny)
+        _experiments[name] = Experiment(name, about, make, tiny, variant_of)
         return make
 
     return register

@@ -50,7 +50,7 @@ class HubConfig:
             values: of the config.json. One that is null is no value.
             left_out: what the family means by keys that are not there, null or not.
         """
-        self._stated = frozenset(values)
+        self._stated, self._known = frozenset(values), frozenset(left_out)
         known = {**left_out, **values}
         self._values = {key: value for key, value in known.items() if value is not None}
 
@@ -59,6 +59,10 @@ class HubConfig:
         if key not in self._values:
             raise ConfigError(f"config.json: {key!r} is missing, and this family needs it.")
         return self._values[key]
+
+    def knows(self, key: str) -> bool:
+        """Says whether the family told what a key means that is left out."""
+        return key in self._known
 
     def get(self, key: str, default: Any = None) -> Any:
         """Returns a value, or the default where it is null or left out."""

@@ -79,7 +79,7 @@ def _own_fields(config: Any) -> set[str]:
     return set(config.fields()) - set(Module.Config.fields())
 
 
-def _subclasses(part: type) -> set[type]:
+def _subclasses(part: type[Any]) -> set[type[Any]]:
     return {found for child in part.__subclasses__() for found in {child, *_subclasses(child)}}
 
 

@@ -77,9 +77,9 @@ def measure(
     matrix = Matrix(list(only_experiments or experiments()), list(only_features or features()))
     built = [(name, feature) for feature in matrix.features for name in matrix.experiments]
     matrix.built = _run("built", built, jobs, store, tell)
-    forms = _first_of_each_form(matrix.experiments)
+    shared = forms(matrix.experiments)
     works = [pair for pair, found in matrix.built.items() if found.outcome == "works"]
-    traced = [pair for pair in works if pair[0] in forms]
+    traced = [pair for pair in works if pair[0] in shared]
     matrix.traced = _run("traced", traced, jobs, store, tell)
     executed = [
         pair
@@ -126,7 +126,8 @@ def _tasks(stage: str, missing: dict[str, list[str]]) -> list[tuple[Any, ...]]:
     ]
 
 
-def _first_of_each_form(names: Sequence[str]) -> set[str]:
+def forms(names: Sequence[str]) -> set[str]:
+    """Returns one experiment for each tiny form, representatives first."""
     first: dict[str, str] = {}
     for name in sorted(names, key=lambda name: name not in REPRESENTATIVES):
         first.setdefault(tiny_text(name), name)

@@ -68,10 +68,16 @@ def rotary_of(
         hub: the config.json.
         base: the base where neither they nor the config.json's `key` say it.
         key: the older place of the base.
+
+    What part of a head is rotated is read where the family says what it means left out; others
+    pass over it, as transformers does.
     """
     if "rope_theta" not in given:
         given = {**given, "rope_theta": hub.unless_left_out(key, base)}
-    given = {"partial_rotary_factor": hub.get("partial_rotary_factor", 1.0), **given}
+    if hub.knows("partial_rotary_factor"):
+        given = {"partial_rotary_factor": hub["partial_rotary_factor"], **given}
+    else:
+        given = {**given, "partial_rotary_factor": 1.0}
     return RotaryEmbedding.Config(
         base=rotary_number(given, "rope_theta"),
         fraction=rotary_number(given, "partial_rotary_factor"),
