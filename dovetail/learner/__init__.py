@@ -1,5 +1,6 @@
 """The learner: loss to gradients to updates. It knows specs and paths, and nothing of models."""
 
+from dovetail.config import import_submodules
 from dovetail.learner.accumulate import Accumulate, split_batch
 from dovetail.learner.axes import LogicalAxes
 from dovetail.learner.ema import Ema
@@ -17,6 +18,8 @@ from dovetail.learner.schedules import (
     WarmupStableDecay,
 )
 from dovetail.learner.state import StepReport, TrainState, averaged_parameters, main_loss, resumable
+
+import_submodules(__name__)  # so that config text may name every optimizer
 
 __all__ = [
     "Accumulate",

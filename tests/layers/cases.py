@@ -35,6 +35,7 @@ from dovetail.layers import (
 )
 from dovetail.layers.attention.differential import DifferentialHeads
 from dovetail.layers.attention.gated import GatedHeads
+from dovetail.layers.attention.inverse_width import InverseWidth
 from dovetail.layers.attention.latent import LatentAttention
 from dovetail.layers.attention.sigmoid import SigmoidAttention
 from dovetail.layers.attention.sinks import LearnedSinks
@@ -42,6 +43,7 @@ from dovetail.layers.attention.soft_cap import SoftCappedScores
 from dovetail.layers.embedding import ScaledEmbedding
 from dovetail.layers.feed_forward.clamped import ClampedFeedForward
 from dovetail.layers.feed_forward.plain import PlainFeedForward
+from dovetail.layers.feed_forward.squared_relu import squared_relu
 from dovetail.layers.linear.lora import LoRA
 from dovetail.layers.linear.low_rank import LowRankLinear
 from dovetail.layers.linear.normed import NormedLinear
@@ -55,8 +57,12 @@ from dovetail.layers.moe import (
     SigmoidScores,
     TopKRouter,
 )
+from dovetail.layers.moe.expert_choice import ExpertChoice
+from dovetail.layers.norms.dynamic_tanh import DynamicTanh
 from dovetail.layers.norms.layer import LayerNorm
+from dovetail.layers.norms.none import NoNorm
 from dovetail.layers.norms.offset import OffsetRMSNorm
+from dovetail.layers.norms.readout import ScaledReadout
 from dovetail.layers.positions.alibi import Alibi
 from dovetail.layers.positions.interleaved import InterleavedRotaryEmbedding
 from dovetail.layers.positions.learned import LearnedPositions
@@ -65,6 +71,7 @@ from dovetail.layers.positions.yarn_scaling import YarnScaling
 from dovetail.layers.residual.branch import BranchNorm
 from dovetail.layers.residual.post import PostNorm
 from dovetail.layers.residual.sandwich import SandwichNorm
+from dovetail.layers.residual.scaled import ScaledBranch
 from dovetail.module import Module, parameter_specs
 
 BATCH, SEQUENCE, WIDTH, HEADS, KV_HEADS, HIDDEN, VOCAB = 4, 6, 16, 4, 2, 24, 32
@@ -226,11 +233,17 @@ CASES: dict[str, Case] = {
     "offset-rms-norm": Case(OffsetRMSNorm.Config(width=WIDTH), one),
     "layer-norm": Case(LayerNorm.Config(width=WIDTH), one),
     "layer-norm-no-bias": Case(LayerNorm.Config(width=WIDTH, bias=False), one),
+    "no-norm": Case(NoNorm.Config(width=WIDTH), one),
+    "dynamic-tanh": Case(DynamicTanh.Config(width=WIDTH), one),
+    "scaled-readout": Case(ScaledReadout.Config(width=WIDTH, base_width=4), one),
     "dropout": Case(Dropout.Config(rate=0.5), one),
     "pre-norm": Case(Joined.Config(residual=PreNorm.Config()), one),
     "post-norm": Case(Joined.Config(residual=PostNorm.Config()), one),
     "sandwich-norm": Case(Joined.Config(residual=SandwichNorm.Config()), one),
     "branch-norm": Case(Joined.Config(residual=BranchNorm.Config()), one),
+    "scaled-branch": Case(
+        Joined.Config(residual=BranchNorm.Config(dropout=ScaledBranch.Config(factor=0.5))), one
+    ),
     "interleaved-rotary": Case(
         InterleavedRotaryEmbedding.Config(head_width=HEAD_WIDTH), queries_and_keys
     ),
@@ -248,17 +261,24 @@ CASES: dict[str, Case] = {
     "contiguous-memory": Case(ContiguousMemory.Config(length=SEQUENCE), keys_and_values),
     "feed-forward": Case(FeedForward.Config(width=WIDTH, hidden=HIDDEN), one),
     "plain-feed-forward": Case(PlainFeedForward.Config(width=WIDTH, hidden=HIDDEN), one),
+    "squared-relu": Case(
+        PlainFeedForward.Config(width=WIDTH, hidden=HIDDEN, activation=squared_relu), one
+    ),
     "clamped-feed-forward": Case(
         ClampedFeedForward.Config(width=WIDTH, hidden=HIDDEN, limit=1.0), one
     ),
     "mixture-of-experts": Case(mixture(), one),
     "mixture-of-experts-capacity": Case(mixture().set(dispatch=Capacity.Config(factor=1.0)), one),
+    "mixture-of-choosing-experts": Case(mixture().set(dispatch=ExpertChoice.Config()), one),
     "mixture-of-experts-deepseek": Case(deep_mixture(), one),
     "mixture-of-adapted-experts": Case(adapted(mixture()), one),
     "mixture-of-adapted-experts-capacity": Case(
         adapted(mixture().set(dispatch=Capacity.Config(factor=1.0))), one
     ),
     "attention": Case(attention().set(width=WIDTH), mixing),
+    "attention-by-inverse-width": Case(
+        attention().set(width=WIDTH, scale=InverseWidth.Config(base_width=2)), mixing
+    ),
     "attention-with-adapters": Case(adapted(attention().set(width=WIDTH)), mixing),
     "attention-with-sinks-and-cap": Case(
         attention().set(

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import Config, ConfigError
-from dovetail.layers import Pattern, Stack
+from dovetail.config import Config, ConfigError, select
+from dovetail.layers import Pattern, Stack, layers_of, rearrange
 from dovetail.layers.residual.sandwich import SandwichNorm
 from dovetail.module import functional
 from dovetail.parallel import KeepAll, KeepDots, KeepNothing, KeepTags
@@ -121,3 +121,24 @@ def test_a_pattern_has_layers() -> None:
     with pytest.raises(ConfigError) as caught:
         Stack.Config(width=WIDTH, num_layers=1, layer=Pattern.Config(layers=())).build()
     assert str(caught.value) == "layer.layers: expected at least one layer, got none."
+
+
+def test_every_nth_layer_is_changed_and_the_rest_stays_in_loops() -> None:
+    plain = stack(num_layers=7, remat=KeepDots.Config())
+    other = block().set(feed_forward_residual=SandwichNorm.Config())
+    changed = rearrange(plain, lambda layer: other, every=3)
+    kinds = [layer == other for layer in layers_of(changed)]
+    assert kinds == [False, False, True, False, False, True, False]
+    loops = list(select(changed, Stack))
+    assert [loop.num_layers for loop in loops] == [2, 1]
+    assert all(loop.remat == KeepDots.Config() for loop in loops)
+    twice = rearrange(changed, lambda layer: layer, every=2)
+    assert all(loop.remat == KeepDots.Config() for loop in select(twice, Stack))
+    assert rearrange(plain, lambda layer: layer).clone(width=WIDTH) == plain
+    assert layers_of(rearrange(alternating(), lambda layer: other, every=2))[1] == other
+
+
+@pytest.mark.parametrize("every", [0, 3, -1])
+def test_there_must_be_an_nth_layer(every: int) -> None:
+    with pytest.raises(ConfigError, match=f"every: expected 1 to 2, .* got {every}"):
+        rearrange(stack(), lambda layer: layer, every=every)

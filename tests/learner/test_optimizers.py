@@ -11,6 +11,7 @@ import pytest
 from dovetail import learner as room
 from dovetail.config import ConfigError, Part, config_for, from_text, register_function, to_text
 from dovetail.learner import Adafactor, AdamW, Elementwise, Lion, Muon, PerTensor, Sgd, chain
+from dovetail.learner.by_fan_in import ByFanIn
 from dovetail.module import Constant, ParameterSpec
 from tests.learner.tiny import Net, make_batch, make_learner, take_steps
 
@@ -30,6 +31,7 @@ def every_optimizer() -> list[Any]:
         Adafactor.Config(min_dim_size_to_factor=4, momentum=0.9),
         Sgd.Config(momentum=0.0),
         Muon.Config(others=Lion.Config()),
+        ByFanIn.Config(base_width=4),
     ]
     return [kind.Config() for kind in sorted(named, key=lambda kind: kind.__name__)] + configs
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import jax
 
-from dovetail.config import REQUIRED, ConfigOf, config_for
+from dovetail.config import REQUIRED, Config, ConfigOf, config_for
 from dovetail.kernels.attention import Causal, Mask
-from dovetail.layers.attention.memory import KeyValueMemory, NoMemory, Remembered, attend
+from dovetail.layers.attention.memory import (
+    KeyValueMemory,
+    NoMemory,
+    Remembered,
+    ScaleOfWidth,
+    attend,
+)
 from dovetail.layers.attention.mixing import Mixing
 from dovetail.layers.attention.scores import Scores
 from dovetail.layers.checks import require_positive
@@ -23,7 +29,10 @@ class AnyAttention(Module):
     """
 
     class Config(Module.Config["AnyAttention"]):
-        """The width is set by the parent; what scores are multiplied with is None for the usual."""
+        """The width is set by the parent.
+
+        What scores are multiplied with is None for the usual, or follows from the heads' width.
+        """
 
         width: int = REQUIRED
         num_heads: int = REQUIRED
@@ -31,7 +40,7 @@ class AnyAttention(Module):
         output: ConfigOf[TokenMap] = Linear.Config()
         positions: ConfigOf[PositionEncoding] = NoPositions.Config()
         mask: ConfigOf[Mask] = config_for(Causal)
-        scale: float | None = None
+        scale: float | ConfigOf[ScaleOfWidth] | None = None
         scores: ConfigOf[Scores] = Scores.Config()
         mixing: ConfigOf[Mixing] = Mixing.Config()
         memory: ConfigOf[KeyValueMemory] = NoMemory.Config()
@@ -39,7 +48,8 @@ class AnyAttention(Module):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         require_positive(config, "width", "num_heads")
-        self.num_heads, self.scale = config.num_heads, config.scale
+        self.num_heads = config.num_heads
+        self.scale = config.scale.build() if isinstance(config.scale, Config) else config.scale
         self.mask, self.memory = config.mask.build(), config.memory.build()
         self.scores = config.scores.clone(num_heads=config.num_heads).build()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +35,23 @@ class KeyValueMemory(Protocol):
         ...
 
 
+@runtime_checkable
+class ScaleOfWidth(Protocol):
+    """Says what scores are multiplied with, given the width of a head."""
+
+    def __call__(self, head_width: int, /) -> float:
+        """Returns the factor."""
+        ...
+
+
 def attend(
-    query_BSHD: jax.Array, seen: Remembered, places: Places, mask: Mask, where: str, **options: Any
+    query_BSHD: jax.Array,
+    seen: Remembered,
+    places: Places,
+    mask: Mask,
+    where: str,
+    scale: float | ScaleOfWidth | None = None,
+    **options: Any,
 ) -> jax.Array:
     """Lets queries look at what is remembered.
 
@@ -46,6 +61,7 @@ def attend(
         places: where the queries stand.
         mask: which keys a query may see; a memory does not hold what comes later.
         where: the name of the mask's field, for the error.
+        scale: what scores are multiplied with; None is the usual.
         options: more arguments of `attention`.
     """
     if not seen.aligned and not mask.causal:
@@ -63,6 +79,7 @@ def attend(
         query_segments_BS=places.segments_BS,
         key_segments_BT=seen.places_BT.segments_BS,
         aligned=seen.aligned,
+        scale=scale(query_BSHD.shape[-1]) if callable(scale) else scale,
         **options,
     )
 

@@ -6,7 +6,12 @@ key-value heads here), C capacity of an expert in a row, N rows (a token times i
 
 from dovetail.layers.moe.balancing import LossFreeBias, NoBias, SelectionBias
 from dovetail.layers.moe.dispatch import Capacity, Dispatch, Dispatched, Dropless
-from dovetail.layers.moe.losses import LoadBalanceLoss, RouterZLoss, RoutingLoss
+from dovetail.layers.moe.losses import (
+    LoadBalanceLoss,
+    RouterZLoss,
+    RoutingLoss,
+    without_balance_loss,
+)
 from dovetail.layers.moe.mixture import MixtureOfExperts
 from dovetail.layers.moe.router import Router, Routing, TopKRouter
 from dovetail.layers.moe.scoring import (
@@ -45,4 +50,5 @@ __all__ = [
     "SoftmaxWeights",
     "TopExperts",
     "TopKRouter",
+    "without_balance_loss",
 ]

@@ -5,7 +5,7 @@ They see every token that comes in, padding too: a token map is not told which t
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -82,3 +82,13 @@ class RouterZLoss(WeightedLoss):
         """Adds the loss."""
         squared_BS = jnp.square(jax.nn.logsumexp(routing.logits_BSX, axis=-1))
         self.add_loss("router_z", self.coefficient * squared_BS.sum(), squared_BS.size)
+
+
+def without_balance_loss(mixture: Any) -> Any:
+    """Returns the config of a mixture whose load something else evens out than a loss."""
+    kept = {
+        name: loss
+        for name, loss in mixture.losses.items()
+        if not isinstance(loss, LoadBalanceLoss.Config)
+    }
+    return mixture.clone(losses=kept)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
-from dovetail.config import REQUIRED, Config, ConfigError, ConfigOf, incidental
+from dovetail.config import REQUIRED, Config, ConfigError, ConfigOf, incidental, visit
 from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import Layer, Places
 from dovetail.layers.stack.transformer import TransformerBlock
@@ -87,6 +87,43 @@ def arrange(layers: Sequence[Config[Any]]) -> Config[Any]:
         groups.append(Stack.Config(num_layers=count, layer=layer))
         rest = rest[covered:]
     return groups[0] if len(groups) == 1 else Pattern.Config(layers=tuple(groups))
+
+
+def layers_of(stack: Any) -> list[Any]:
+    """Returns the config of each layer of a stack, in order: the inverse of `arrange`.
+
+    A stack of another kind than `arrange` makes counts as one layer.
+    """
+    if type(stack) is Stack.Config:
+        return layers_of(stack.layer) * stack.num_layers
+    if isinstance(stack, Pattern.Config):
+        return [layer for group in stack.layers for layer in layers_of(group)]
+    return [stack]
+
+
+def rearrange(stack: Any, change: Callable[[Any], Config[Any]], every: int = 1) -> Config[Any]:
+    """Returns a stack of the same layers in loops again, with each `every`-th one changed.
+
+    What the first loop keeps for the backward pass (`remat`) the new loops keep too.
+    """
+    layers = layers_of(stack)
+    if not 1 <= every <= len(layers):
+        raise ConfigError(
+            f"every: expected 1 to {len(layers)}, as many layers as there are, got {every}."
+        )
+    # Once a kind: equal layers that are one object are found at once.
+    kinds = {id(layer): layer for layer in layers[every - 1 :: every]}
+    changed = {key: change(layer) for key, layer in kinds.items()}
+    for index in range(every - 1, len(layers), every):
+        layers[index] = changed[id(layers[index])]
+    loops = [found for _, found in visit(stack) if isinstance(found, Stack.Config)]
+    return _with_remat(arrange(layers), loops[0]) if loops else arrange(layers)
+
+
+def _with_remat(stack: Any, old: Stack.Config) -> Config[Any]:
+    if isinstance(stack, Pattern.Config):
+        return stack.clone(layers=tuple(_with_remat(each, old) for each in stack.layers))
+    return stack.clone(remat=old.remat)
 
 
 def _repeats(layers: list[Any], period: int) -> tuple[int, int]:

@@ -1,0 +1,32 @@
+"""The tiny forms that features are tried on here: dense, experts, latent, and GPT-2's own ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dovetail.config import apply_modifier, from_text, to_text
+from dovetail.experiments import experiments
+from dovetail.features import features
+from dovetail.module import parameter_specs
+
+REPRESENTATIVES = ("tiny-lm", "qwen3-30b-a3b", "deepseek-v3", "gpt2")
+
+
+def with_features(experiment: str, *texts: str) -> Any:
+    """Returns a tiny form with features as on the command line, which reads back from its text."""
+    features()
+    config = experiments()[experiment].tiny()
+    for text in texts:
+        config = apply_modifier(config, text)
+    assert from_text(to_text(config)) == config
+    return config
+
+
+def shapes(config: Any) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of every parameter, without making any."""
+    return {path: spec.shape for path, spec in parameter_specs(config.build().model).items()}
+
+
+def ends(found: dict[str, Any], ending: str) -> list[Any]:
+    """Returns the values of the paths that end so."""
+    return [value for path, value in found.items() if path.endswith(ending)]

@@ -1,0 +1,105 @@
+"""muP: the coordinate check. What training does to a model does not depend on its width."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dovetail.config import apply_modifier, select
+from dovetail.features import NotApplicable, features
+from dovetail.layers import AnyAttention, Places
+from dovetail.layers.attention.inverse_width import InverseWidth
+from dovetail.layers.norms.readout import ScaledReadout
+from dovetail.learner import AdamW, Constant, Learner
+from dovetail.learner.by_fan_in import ByFanIn
+from dovetail.models import llama
+from dovetail.module import Batch, functional, initialize, parameter_specs
+from dovetail.trainer import Trainer
+from tests.features.representatives import with_features
+
+NARROW, WIDE, STEPS, VOCAB, KEY = 32, 256, 4, 32, jax.random.key(3)
+
+
+def config_of(width: int) -> Any:
+    """Heads of one width, more of them the wider the model."""
+    model = llama(
+        vocab_size=VOCAB, width=width, num_layers=1, num_heads=width // 16, hidden=2 * width
+    )
+    learner = Learner.Config(
+        optimizer=AdamW.Config(), schedule=Constant.Config(peak=0.01), clip_norm=None
+    )
+    return Trainer.Config(model=model, learner=learner)
+
+
+def batch() -> Batch:
+    tokens = jax.random.randint(KEY, (4, 9), 0, VOCAB)
+    positions = jnp.broadcast_to(jnp.arange(8), (4, 8))
+    return Batch(
+        tokens=tokens[:, :-1],
+        targets=tokens[:, 1:],
+        positions=positions,
+        segment_ids=jnp.ones_like(positions),
+        loss_weights=jnp.ones(positions.shape),
+    )
+
+
+def moved(config: Any) -> float:
+    """Returns how far the logits have moved after a few steps, as a root mean square."""
+    model, learner = config.model.build(), config.learner.build()
+    places = Places(batch().positions, batch().segment_ids)
+    state = learner.init(model, initialize(model, KEY), {})
+
+    @jax.jit
+    def step(state: Any) -> tuple[Any, jax.Array]:
+        inputs = (batch().tokens, places)
+        logits, _ = functional(model, state.params, inputs, method="all_logits")
+        return learner.step(model, state, batch(), KEY)[0], logits
+
+    state, first = step(state)
+    for _ in range(STEPS):
+        state, last = step(state)
+    return float(jnp.sqrt(jnp.mean((last - first) ** 2)))
+
+
+def test_the_coordinate_check() -> None:
+    """Eight times the width: without muP logits move much farther, with it they do not."""
+    mup = features()["mup"].apply
+    plain = [moved(config_of(width)) for width in (NARROW, WIDE)]
+    scaled = [moved(mup(config_of(width), NARROW, 16)) for width in (NARROW, WIDE)]
+    assert plain[1] > 2.5 * plain[0]
+    assert 0.5 < scaled[1] / scaled[0] < 1.5
+
+
+def test_at_the_base_width_only_other_fans_change() -> None:
+    config = config_of(NARROW)
+    changed = features()["mup"].apply(config, NARROW, 16)
+    one, other = config.model.build(), changed.model.build()
+    params = initialize(one, KEY)
+    assert {p: s.shape for p, s in parameter_specs(one).items()} == {
+        p: s.shape for p, s in parameter_specs(other).items()
+    }
+    inputs = (batch().tokens, Places(batch().positions, batch().segment_ids))
+    expected, _ = functional(one, params, inputs, method="all_logits")
+    result, _ = functional(other, params, inputs, method="all_logits")
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["qwen3-30b-a3b", "deepseek-v3", "gpt2"])
+def test_it_reaches_every_attention_the_readout_and_the_rates(name: str) -> None:
+    config = with_features(name, "mup:base_width=16,base_head_width=8")
+    for attention in select(config, AnyAttention):
+        assert isinstance(attention.scale, InverseWidth.Config)
+    assert isinstance(config.model.decoder.norm, ScaledReadout.Config)
+    assert isinstance(config.learner.optimizer, ByFanIn.Config)
+    assert parameter_specs(config.build().model)
+    with pytest.raises(NotApplicable, match=r"optimizer is ByFanIn already: once is enough"):
+        apply_modifier(config, "mup")
+
+
+def test_where_matrices_move_by_other_rules_it_is_refused() -> None:
+    with pytest.raises(NotApplicable, match=r"it moves matrices by other rules .* AdamW first"):
+        with_features("tiny-lm", "mup")
