@@ -10,7 +10,7 @@ from dovetail.modularity.scan.words import split_words
 
 _CONFIG_WORDS = {"config", "configs", "configuration", "args", "arguments", "options", "settings"}
 _CONFIG_WORDS |= {"hparams", "hyperparameters", "kwargs"}
-_CONFIG_BASES = {"BaseModel", "BaseSettings", "TypedDict"}
+_CONFIG_BASES = {"BaseModel", "pydantic.BaseModel", "BaseSettings", "TypedDict"}
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -40,10 +40,9 @@ def class_facts(tree: ast.Module, file: str) -> list[ClassFacts]:
 
 def is_config(node: ast.ClassDef) -> bool:
     """Says whether a class is a config, by its name and the names of its bases."""
-    bases = [base.rpartition(".")[2] for base in base_names(node)]
-    return any(_is_config_name(name) for name in (node.name, *bases)) or not (
-        _CONFIG_BASES.isdisjoint(bases)
-    )
+    bases = base_names(node)
+    named = any(_is_config_name(name) for name in (node.name, *bases))
+    return named or not _CONFIG_BASES.isdisjoint(bases)
 
 
 def own_fields(node: ast.ClassDef) -> list[tuple[str, int]]:

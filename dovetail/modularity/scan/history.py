@@ -169,7 +169,7 @@ class _Reading:
                 self.commits[-1].existing_files += not self._new
 
     def _take_change(self, line: str) -> None:
-        if not self._counts:
+        if not self._counts or not line.startswith(("+", "-")):
             return
         commit = self.commits[-1]
         if self._new:

@@ -20,6 +20,9 @@ from dovetail.modularity.scan.words import Vocabulary
 # A string that could be a name: a key, a choice, an attribute. Sentences and paths are not.
 _NAME_STRING = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,60}")
 
+# `RotaryEmbedding`, `_Rotary` and `Ernie4_5_Experts`, and neither `ROPE_TABLE` nor `T_rows`.
+_CLASS_NAME = re.compile(r"_*[A-Z](?![A-Z0-9]*(_|$))|_*[A-Z]$")
+
 Place = tuple[str, int, str]  # the kind, the line and the name
 
 
@@ -66,15 +69,13 @@ def _places(node: ast.AST, constructors: set[FunctionNode]) -> Iterator[Place]:
             if key is not None and (text := _name_string(key)):
                 yield "config_keys", key.lineno, text
     elif isinstance(node, ast.Import | ast.ImportFrom):
-        module = (getattr(node, "module", None) or "").rpartition(".")[2]
         for alias in node.names:
-            yield "imports", node.lineno, alias.name.rpartition(".")[2]
-        yield "imports", node.lineno, module
+            yield "imports", alias.lineno, alias.name.rpartition(".")[2]
 
 
 def _call_places(node: ast.Call) -> Iterator[Place]:
     chain = dotted(node.func).split(".")
-    classes = [part for part in chain if part[:1].isupper()]
+    classes = [part for part in chain if _CLASS_NAME.match(part)]
     if classes:
         # `Rotary.Config(...)` and `Rotary.default(...)` build one as `Rotary(...)` does.
         for part in classes:

@@ -25,7 +25,7 @@ from dovetail.modularity.scan.words import Phrase, split_words
 _RUN = 3
 _LETTER = re.compile(r"\w")
 _FEWEST = 20  # lines; a shorter file says little
-_MODEL_FOLDERS = {"models", "model", "modeling", "model_zoo"}
+_MODEL_FOLDERS = {"models", "model", "modeling", "model_zoo", "model_implementations"}
 _COMMON_WORDS = {"attention", "common", "config", "layers", "main", "utils"}
 _PREFIXES = {"modeling", "modelling", "configuration", "modular", *_MODEL_FOLDERS}
 
@@ -67,10 +67,14 @@ def is_model_file(name: str, pattern: str | None = None) -> bool:
 
 
 def choose_model_files(names: Sequence[str], pattern: str | None = None) -> set[str]:
-    """Returns the model files among these; where some are called `modeling_*`, only those are."""
+    """Returns the model files among these.
+
+    Where a tenth of them or more are called `modeling_*`, the others are configs and tokenizers.
+    """
     found = {name for name in names if is_model_file(name, pattern)}
     modeling = {name for name in found if PurePosixPath(name).name.startswith("modeling_")}
-    return found if pattern is not None or not modeling else modeling
+    by_name = pattern is None and 10 * len(modeling) >= max(len(found), 1)
+    return modeling if by_name else found
 
 
 def model_names(files: Iterable[str]) -> set[Phrase]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,13 +26,17 @@ class FeatureReport:
 
     @property
     def home(self) -> str | None:
-        """The file that defines the feature: of those named for it, the one that does so most."""
-        defining = [hit.file for hit in self.hits if hit.kind == "definitions"]
-        rank = {
-            file: (file in self.named_files, defining.count(file), self.lines[file], file)
-            for file in set(defining)
-        }
-        return max(rank, key=lambda file: rank[file], default=None)
+        """The file that defines the feature: of those named for it, the most imported one."""
+        names: dict[str, set[str]] = {}
+        for hit in self.of_kind("definitions"):
+            names.setdefault(hit.file, set()).add(hit.name)
+        imported = collections.Counter(hit.name for hit in self.of_kind("imports"))
+
+        def rank(file: str) -> tuple[bool, int, int, str]:
+            imports = sum(imported[name] for name in names[file])
+            return file in self.named_files, imports, len(names[file]), file
+
+        return max(names, key=rank, default=None)
 
     def of_kind(self, kind: str) -> list[Hit]:
         """Returns the places of one kind."""

@@ -24,7 +24,7 @@ def largest_config(classes: Sequence[ClassFacts], files: Iterable[Size] = ()) ->
     sizes = [
         Size(each.name, each.file, each.line, len(lookup.taken(each)))
         for each in classes
-        if each.is_config
+        if lookup.is_config(each)
     ]
     return _largest([*sizes, *files])
 
@@ -35,7 +35,7 @@ def largest_constructor(classes: Sequence[ClassFacts]) -> Size | None:
     return _largest(
         Size(each.name, each.file, each.init_line, len(lookup.taken(each)))
         for each in classes
-        if not each.is_config
+        if not lookup.is_config(each)
     )
 
 
@@ -53,18 +53,24 @@ class _Lookup:
             self._by_name.setdefault(each.name, []).append(each)
 
     def taken(self, facts: ClassFacts) -> set[str]:
-        """Returns what building the class takes: its `__init__`'s parameters, or all its fields."""
-        return self._taken(facts, frozenset())
-
-    def _taken(self, facts: ClassFacts, above: frozenset[ClassFacts]) -> set[str]:
-        if facts.init is not None:
-            return set(facts.init)
-        taken = set(facts.fields)
-        for name in facts.bases:
-            base = self._base(name, facts)
-            if base is not None and base not in above and base != facts:
-                taken |= self._taken(base, above | {facts})
+        """Returns what building the class takes: its fields, and its nearest constructor's."""
+        taken: set[str] = set()
+        for each in self._lineage(facts):
+            taken |= set(each.fields if each.init is None else each.init)
         return taken
+
+    def is_config(self, facts: ClassFacts) -> bool:
+        """Says whether a class is a config by its own name, or by those of its bases' bases."""
+        return any(each.is_config for each in self._lineage(facts))
+
+    def _lineage(self, facts: ClassFacts) -> list[ClassFacts]:
+        """Returns the class and what it inherits from, up to where a constructor is."""
+        line = [facts]
+        for each in line:  # it grows as we go
+            if each.init is None:
+                bases = [self._base(name, each) for name in each.bases]
+                line += [base for base in bases if base is not None and base not in line]
+        return line
 
     def _base(self, name: str, child: ClassFacts) -> ClassFacts | None:
         """Returns the class meant by `a.b.Base`: of the same file, or the only one of the name."""

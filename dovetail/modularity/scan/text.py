@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 
 from dovetail.modularity.scan.history import Addition, History
@@ -26,8 +27,10 @@ def as_text(report: Report, histories: dict[str, History], show: int = 3) -> str
 def _code_base(report: Report) -> Iterator[str]:
     tests = "" if report.tests else ", tests left out"
     yield f"{report.path}: {report.num_files} Python files, {report.num_lines:,} lines{tests}"
-    for name, reason in report.unparsable.items():
-        yield _row("unparsable", "", f"{name}: {reason}")
+    version = f"as Python {sys.version_info.major}.{sys.version_info.minor}"
+    failures = [f"{name}: {reason} ({version})" for name, reason in report.unparsable.items()]
+    if failures:
+        yield from _listed("unparsable", len(failures), failures)
     yield _sized("largest config", report.largest_config)
     yield _sized("largest constructor", report.largest_constructor)
     yield _row("model files", str(report.num_model_files), _repetition(report.repetition))
