@@ -70,7 +70,7 @@ def test_every_kind_of_place_is_found_with_its_line(tmp_path):
         "imports": [(4, "RotaryEmbedding")],
     }
     assert {kind: places(feature, kind) for kind in KINDS} == expected
-    assert feature.lines == {"a.py": 14}
+    assert feature.lines == {"a.py": 13}
 
 
 def test_keys_of_config_files_are_found(tmp_path):

@@ -17,8 +17,8 @@ from dovetail.modularity.scan.classes import (
 from dovetail.modularity.scan.hits import Hit
 from dovetail.modularity.scan.words import Vocabulary
 
-# A string that could be a name: a key, a choice, an attribute. Sentences and paths are not.
-_NAME_STRING = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,60}")
+# A string that could be a name: a key, a choice, an option. Sentences and paths are not.
+_NAME_STRING = re.compile(r"-{0,2}[A-Za-z_][A-Za-z0-9_-]{0,60}")
 
 # `RotaryEmbedding`, `_Rotary` and `Ernie4_5_Experts`, and neither `ROPE_TABLE` nor `T_rows`.
 _CLASS_NAME = re.compile(r"_*[A-Z](?![A-Z0-9]*(_|$))|_*[A-Z]$")
