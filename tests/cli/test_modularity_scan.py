@@ -35,7 +35,7 @@ def test_json_holds_every_place_and_several_features(capsys, root):
     rope = found["features"]["rope"]
     assert rope["home"] == "rope.py"
     assert rope["places"]["constructions"] == ["models/llama.py:2 Rope"]
-    assert rope["summary"]["files_besides_home"] == 1
+    assert rope["summary"]["other_files"] == 1
     assert found["features"]["moe"]["summary"]["files"] == 0
     assert found["largest_constructor"]["count"] == 1
 

@@ -109,10 +109,35 @@ def test_files_that_know_the_feature_besides_its_own(tmp_path):
     summary = report.features[0].summary()
     assert report.features[0].home == "rope.py"
     assert summary["files"] == 4
-    assert summary["files_besides_home"] == 3
+    assert summary["other_files"] == 3
     assert summary["wired_into_files"] == 2, "importing alone switches nothing on"
     assert summary["wired_into_model_files"] == 2
     assert report.num_model_files == 3
+
+
+def test_a_folder_of_the_feature_is_its_own_and_a_model_called_for_it_is_not(tmp_path):
+    root = write_files(
+        tmp_path,
+        {
+            "moe/router.py": "def route(expert):\n    return expert if expert else None\n",
+            "moe/layer.py": "class MoE: ...\n",
+            "models/qwen_moe.py": "from moe.layer import MoE\nx = MoE() if num_experts else None\n",
+        },
+    )
+    feature = scan(root, [vocabulary("moe")]).features[0]
+    assert feature.home == "moe/layer.py"
+    assert feature.own_files == {"moe/layer.py", "moe/router.py"}
+    summary = feature.summary()
+    assert summary["other_files"] == 1
+    assert (summary["conditionals"], summary["conditionals_elsewhere"]) == (2, 1)
+    assert summary["wired_into_model_files"] == 1
+
+
+def test_a_call_on_a_class_builds_only_by_a_name_for_that(tmp_path):
+    text = "Rope()\nRope.Config()\nnn.Rope.from_config(1)\nRope.table()\nRope.apply_rope()\n"
+    feature = feature_of(write_files(tmp_path, {"a.py": text}))
+    assert places(feature, "constructions") == [(1, "Rope"), (2, "Rope"), (3, "Rope")]
+    assert places(feature, "calls") == [(5, "apply_rope")]
 
 
 def test_tests_are_left_out_unless_asked_for(tmp_path):

@@ -148,6 +148,8 @@ class _Feature:
             copies=tuple(find_copies(self.definitions)),
             model_files=frozenset(model_files),
             named_files=frozenset(
-                file for file in self.lines if self.vocabulary.names(PurePosixPath(file).stem)
+                file
+                for file in self.lines
+                if self.vocabulary.names_any(PurePosixPath(file).with_suffix("").parts)
             ),
         )

@@ -22,6 +22,7 @@ _NAME_STRING = re.compile(r"-{0,2}[A-Za-z_][A-Za-z0-9_-]{0,60}")
 
 # `RotaryEmbedding`, `_Rotary` and `Ernie4_5_Experts`, and neither `ROPE_TABLE` nor `T_rows`.
 _CLASS_NAME = re.compile(r"_*[A-Z](?![A-Z0-9]*(_|$))|_*[A-Z]$")
+_BUILDER = re.compile(r"(build|create|default|default_config|init|instantiate|make|from_\w+)$")
 
 Place = tuple[str, int, str]  # the kind, the line and the name
 
@@ -75,11 +76,11 @@ def _places(node: ast.AST, constructors: set[FunctionNode]) -> Iterator[Place]:
 
 def _call_places(node: ast.Call) -> Iterator[Place]:
     chain = dotted(node.func).split(".")
-    classes = [part for part in chain if _CLASS_NAME.match(part)]
-    if classes:
-        # `Rotary.Config(...)` and `Rotary.default(...)` build one as `Rotary(...)` does.
-        for part in classes:
-            yield "constructions", node.lineno, part
+    if _CLASS_NAME.match(chain[-1]) or _BUILDER.match(chain[-1]):
+        # `Rotary.Config(...)` and `Rotary.default_config()` build one as `Rotary(...)` does.
+        for part in chain:
+            if _CLASS_NAME.match(part):
+                yield "constructions", node.lineno, part
     else:
         yield "calls", node.lineno, chain[-1]
     for keyword in node.keywords:

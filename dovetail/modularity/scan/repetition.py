@@ -78,10 +78,10 @@ def choose_model_files(names: Sequence[str], pattern: str | None = None) -> set[
 
 
 def model_names(files: Iterable[str]) -> set[Phrase]:
-    """Returns the names of models that have a folder of their own among folders of models."""
+    """Returns the names of models: of what stands right in a folder of models."""
     found = set()
     for file in files:
-        for outer, inner in itertools.pairwise(PurePosixPath(file).parts[:-1]):
+        for outer, inner in itertools.pairwise(PurePosixPath(file).with_suffix("").parts):
             if outer in _MODEL_FOLDERS:
                 found.add(split_words(inner))
     return found

@@ -22,7 +22,7 @@ class FeatureReport:
     lines: dict[str, int]  # for each file that names it, how many lines do
     copies: tuple[Copies, ...]
     model_files: frozenset[str]
-    named_files: frozenset[str]  # whose own name has the feature in it
+    named_files: frozenset[str]  # which, or whose folders, are named for it
 
     @property
     def home(self) -> str | None:
@@ -38,21 +38,33 @@ class FeatureReport:
 
         return max(names, key=rank, default=None)
 
+    @property
+    def own_files(self) -> frozenset[str]:
+        """The files that are about the feature: its home, and those named for it."""
+        return self.named_files | ({self.home} if self.home else set())
+
     def of_kind(self, kind: str) -> list[Hit]:
         """Returns the places of one kind."""
         return [hit for hit in self.hits if hit.kind == kind]
 
     def summary(self) -> dict[str, Any]:
         """Returns the counts."""
-        wired = {hit.file for hit in self.hits if hit.kind in WIRING} - {self.home}
+        own = self.own_files
+        wired = {hit.file for hit in self.hits if hit.kind in WIRING} - own
         counts = {kind: len(self.of_kind(kind)) for kind in KINDS}
+        elsewhere = {
+            f"{kind}_elsewhere": sum(hit.file not in own for hit in self.of_kind(kind))
+            for kind in KINDS
+        }
         return {
             "files": len(self.lines),
-            "files_besides_home": len(set(self.lines) - {self.home}),
+            "other_files": len(set(self.lines) - own),
             "lines": sum(self.lines.values()),
+            "lines_elsewhere": sum(n for file, n in self.lines.items() if file not in own),
             "wired_into_files": len(wired),
             "wired_into_model_files": len(wired & self.model_files),
             **counts,
+            **elsewhere,
             "copies": sum(each.num_files - 1 for each in self.copies),
             "most_copied_files": max((each.num_files for each in self.copies), default=0),
         }
@@ -62,6 +74,7 @@ class FeatureReport:
         return {
             "words": list(self.words),
             "home": self.home,
+            "own_files": sorted(self.own_files),
             "summary": self.summary(),
             "places": {
                 kind: [f"{hit.file}:{hit.line} {hit.name}" for hit in self.of_kind(kind)]

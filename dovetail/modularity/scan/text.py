@@ -54,12 +54,16 @@ def _feature(feature: FeatureReport, report: Report, show: int) -> Iterator[str]
         return
     home = f"defined in {feature.home}" if feature.home else "defined nowhere by that name"
     yield _row("files", str(summary["files"]), f"{summary['lines']:,} lines name it; {home}")
+    lines = f"{summary['lines_elsewhere']:,} lines"
+    yield _row("files not its own", str(summary["other_files"]), lines)
     models = f"{summary['wired_into_model_files']} of {report.num_model_files} model files"
-    yield _row("wired into", str(summary["wired_into_files"]), f"other files; {models}")
+    yield _row("wired into", str(summary["wired_into_files"]), f"of them; {models}")
     for kind in KINDS:
         hits = feature.of_kind(kind)
         places = [f"{hit.file}:{hit.line} {hit.name}" for hit in hits[:show]]
-        yield from _listed(kind.replace("_", " "), len(hits), places)
+        outside = summary[f"{kind}_elsewhere"]
+        note = [f"{outside} not in its own files"] if hits else []
+        yield from _listed(kind.replace("_", " "), len(hits), [*note, *places])
     groups = [
         f"{copies.members[0].name} in {copies.num_files} files, "
         f"first {copies.members[0].file}:{copies.members[0].line}"

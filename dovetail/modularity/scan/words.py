@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from dovetail.config import ConfigError
@@ -38,13 +38,14 @@ class Vocabulary:
         if not self._phrases:
             raise ConfigError(f"the feature {name!r} has no words; give some: --words rope,rotary")
 
-    def striking(self, names: Iterable[Phrase]) -> Vocabulary:
+    def striking(self, names: Collection[Phrase]) -> Vocabulary:
         """Returns a vocabulary that passes over names which only hold a word of the feature.
 
         Every class of a model called `qwen3_moe` has `Moe` in its name; only what does so beside
-        the model's name is about the feature. A name that is nothing but the word stays.
+        the model's name is about the feature. A name that begins with the word is the feature's.
         """
-        struck = [name for name in names if _holds(name, self._phrases - {name})]
+        starts = [name for name in names if any(name[: len(p)] == p for p in self._phrases)]
+        struck = [name for name in {*names} - {*starts} if _holds(name, self._phrases)]
         copy = Vocabulary(self.name, self.words)
         copy._unless = self._unless
         copy._struck = tuple(sorted(struck, key=len, reverse=True))
