@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tokenize
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from dovetail.modularity.scan.classes import ClassFacts, class_facts
 from dovetail.modularity.scan.config_files import config_keys
 from dovetail.modularity.scan.copies import Definition, feature_definitions, find_copies
 from dovetail.modularity.scan.hits import Hit
-from dovetail.modularity.scan.naming import find_hits, naming_lines
+from dovetail.modularity.scan.naming import NamedPlaces
 from dovetail.modularity.scan.repetition import (
     ModelFile,
     choose_model_files,
@@ -97,13 +98,11 @@ class _Reading:
         try:
             tree = source.parse()
             self.classes += class_facts(tree, source.name)
-            for feature in self.features:
-                if feature.may_be_in(source):
-                    feature.hits += find_hits(tree, source.name, feature.vocabulary)
-                    feature.count_lines(source.name, naming_lines(tree, feature.vocabulary))
-                    feature.definitions += feature_definitions(
-                        tree, source.name, feature.vocabulary
-                    )
+            possible = [each for each in self.features if each.may_be_in(source)]
+            if possible:
+                places = NamedPlaces(tree, source.name)
+                for feature in possible:
+                    feature.take(places, tree, source.name)
             if source.name in self._model_files:
                 self.models.append(model_file(tree, source))
         except (SyntaxError, ValueError, RecursionError, tokenize.TokenError) as error:
@@ -132,6 +131,12 @@ class _Feature:
     def may_be_in(self, source: Source) -> bool:
         """Says whether it is worth walking over the file."""
         return self._quick.search(source.text) is not None
+
+    def take(self, places: NamedPlaces, tree: ast.Module, file: str) -> None:
+        """Takes a Python file in."""
+        self.hits += places.hits(self.vocabulary)
+        self.count_lines(file, places.lines(self.vocabulary))
+        self.definitions += feature_definitions(tree, file, self.vocabulary)
 
     def count_lines(self, file: str, lines: set[int]) -> None:
         """Takes in which lines of a file name the feature."""

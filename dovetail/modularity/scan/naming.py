@@ -27,24 +27,38 @@ _BUILDER = re.compile(r"(build|create|default|default_config|init|instantiate|ma
 Place = tuple[str, int, str]  # the kind, the line and the name
 
 
-def find_hits(tree: ast.Module, file: str, vocabulary: Vocabulary) -> list[Hit]:
-    """Returns every place of a file where the feature is named, sorted by kind and line."""
-    places: set[Place] = set()
-    constructors: set[FunctionNode] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            places.update(_class_places(node))
-            init = constructor(node)
-            constructors.update([init] if init else [])
-        places.update(_places(node, constructors))
-        places.update(_conditional_places(node, vocabulary))
-    kept = {place for place in places if place[0] == "conditionals" or vocabulary.names(place[2])}
-    return sorted(Hit(kind, file, line, name) for kind, line, name in kept)
+class NamedPlaces:
+    """Every name of a file with its place, gathered in one walk for all features."""
 
+    def __init__(self, tree: ast.Module, file: str) -> None:
+        self._file = file
+        self._identifiers = set(_identifiers(tree))
+        self._places: set[Place] = set()
+        self._tests: set[tuple[int, tuple[str, ...]]] = set()  # of conditionals: line and names
+        constructors: set[FunctionNode] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                self._places.update(_class_places(node))
+                init = constructor(node)
+                constructors.update([init] if init else [])
+            self._places.update(_places(node, constructors))
+            self._tests.update(_tests(node))
 
-def naming_lines(tree: ast.Module, vocabulary: Vocabulary) -> set[int]:
-    """Returns the lines of code that name the feature in any way; comments are no code."""
-    return {line for name, line in _identifiers(tree) if vocabulary.names(name)}
+    def hits(self, vocabulary: Vocabulary) -> list[Hit]:
+        """Returns every place where the feature is named, sorted by kind and line.
+
+        A conditional stands under the first name in its test that names the feature.
+        """
+        found = {place for place in self._places if vocabulary.names(place[2])}
+        for line, names in self._tests:
+            named = [name for name in names if vocabulary.names(name)]
+            if named:
+                found.add(("conditionals", line, named[0]))
+        return sorted(Hit(kind, self._file, line, name) for kind, line, name in found)
+
+    def lines(self, vocabulary: Vocabulary) -> set[int]:
+        """Returns the lines of code that name the feature in any way; comments are no code."""
+        return {line for name, line in self._identifiers if vocabulary.names(name)}
 
 
 def _class_places(node: ast.ClassDef) -> Iterator[Place]:
@@ -91,9 +105,9 @@ def _call_places(node: ast.Call) -> Iterator[Place]:
                 yield "config_keys", option.lineno, str(option.value).lstrip("-")
 
 
-def _conditional_places(node: ast.AST, vocabulary: Vocabulary) -> Iterator[Place]:
-    """Yields a conditional under the first name in its test that names the feature."""
-    tests: list[ast.AST] = []
+def _tests(node: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yields the line of each test that a node decides by, and the names in it."""
+    tests: list[ast.expr | ast.pattern] = []
     if isinstance(node, ast.If | ast.IfExp):
         tests = [node.test]
     elif isinstance(node, ast.Match):
@@ -102,9 +116,7 @@ def _conditional_places(node: ast.AST, vocabulary: Vocabulary) -> Iterator[Place
     elif isinstance(node, ast.comprehension):
         tests = [*node.ifs]
     for test in tests:
-        named = [(name, line) for name, line in _identifiers(test) if vocabulary.names(name)]
-        if named:
-            yield "conditionals", getattr(test, "lineno", named[0][1]), named[0][0]
+        yield test.lineno, tuple(name for name, _ in _identifiers(test))
 
 
 def _identifiers(tree: ast.AST) -> Iterator[tuple[str, int]]:
