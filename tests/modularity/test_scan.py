@@ -115,6 +115,20 @@ def test_files_that_know_the_feature_besides_its_own(tmp_path):
     assert report.num_model_files == 3
 
 
+def test_the_home_is_whose_classes_are_imported(tmp_path):
+    root = write_files(
+        tmp_path,
+        {
+            "embeddings.py": "class Rotary: ...\n",
+            "rope_helper.py": "class RopeTable: ...\ndef rope(): ...\ndef rope_too(): ...\n",
+            "a.py": "from embeddings import Rotary\nfrom rope_helper import rope, rope_too\n",
+        },
+    )
+    feature = feature_of(root)
+    assert feature.home == "embeddings.py"
+    assert feature.own_files == {"embeddings.py", "rope_helper.py"}
+
+
 def test_a_folder_of_the_feature_is_its_own_and_a_model_called_for_it_is_not(tmp_path):
     root = write_files(
         tmp_path,
@@ -135,9 +149,10 @@ def test_a_folder_of_the_feature_is_its_own_and_a_model_called_for_it_is_not(tmp
 
 def test_a_call_on_a_class_builds_only_by_a_name_for_that(tmp_path):
     text = "Rope()\nRope.Config()\nnn.Rope.from_config(1)\nRope.table()\nRope.apply_rope()\n"
+    text += "self.Rope_0(x)\n"
     feature = feature_of(write_files(tmp_path, {"a.py": text}))
     assert places(feature, "constructions") == [(1, "Rope"), (2, "Rope"), (3, "Rope")]
-    assert places(feature, "calls") == [(5, "apply_rope")]
+    assert places(feature, "calls") == [(5, "apply_rope"), (6, "Rope_0")]
 
 
 def test_tests_are_left_out_unless_asked_for(tmp_path):

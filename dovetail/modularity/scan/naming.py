@@ -90,7 +90,9 @@ def _places(node: ast.AST, constructors: set[FunctionNode]) -> Iterator[Place]:
 
 def _call_places(node: ast.Call) -> Iterator[Place]:
     chain = dotted(node.func).split(".")
-    if _CLASS_NAME.match(chain[-1]) or _BUILDER.match(chain[-1]):
+    if chain[0] == "self":  # a part that is there already, whatever its name
+        yield "calls", node.lineno, chain[-1]
+    elif _CLASS_NAME.match(chain[-1]) or _BUILDER.match(chain[-1]):
         # `Rotary.Config(...)` and `Rotary.default_config()` build one as `Rotary(...)` does.
         for part in chain:
             if _CLASS_NAME.match(part):

@@ -26,15 +26,16 @@ class FeatureReport:
 
     @property
     def home(self) -> str | None:
-        """The file that defines the feature: of those named for it, the most imported one."""
+        """The file that defines the feature: whose classes of that name are imported most."""
         names: dict[str, set[str]] = {}
         for hit in self.of_kind("definitions"):
             names.setdefault(hit.file, set()).add(hit.name)
         imported = collections.Counter(hit.name for hit in self.of_kind("imports"))
 
-        def rank(file: str) -> tuple[bool, int, int, str]:
-            imports = sum(imported[name] for name in names[file])
-            return file in self.named_files, imports, len(names[file]), file
+        def rank(file: str) -> tuple[int, bool, int, int, str]:
+            everything = sum(imported[name] for name in names[file])
+            classes = sum(imported[name] for name in names[file] if name.lstrip("_")[:1].isupper())
+            return classes, file in self.named_files, everything, len(names[file]), file
 
         return max(names, key=rank, default=None)
 
