@@ -3,6 +3,7 @@
 dovetail config list
 dovetail config show tiny-lm --why
 dovetail config diff tiny-lm small-lm
+dovetail config diff tiny-lm --with moe
 dovetail config params tiny-lm
 """
 
@@ -21,8 +22,17 @@ from dovetail.cli.experiment import (
     import_packages,
 )
 from dovetail.cli.output import count, print_json, say
-from dovetail.config import all_values, diff, explain, modifiers, to_text
-from dovetail.experiments import experiments
+from dovetail.config import (
+    Config,
+    ConfigError,
+    all_values,
+    diff,
+    explain,
+    json_values,
+    modifiers,
+    to_text,
+)
+from dovetail.experiments import Experiment, experiments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,26 +45,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--text", action="store_true", help="only what differs from defaults, as kept in runs"
     )
     show.set_defaults(handler=_show)
-    compare = actions.add_parser("diff", help="what differs between two experiments")
-    for side in ("experiment", "other"):
-        argument: Any = compare.add_argument(side, metavar="EXPERIMENT")
-        argument.completer = complete_experiments
-    add_change_arguments(compare)
-    compare.set_defaults(handler=_diff)
+    _add_diff(actions)
     listing = actions.add_parser("list", help="all experiments and modifiers")
     listing.add_argument("--import", dest="imports", action="append", default=[], metavar="PACKAGE")
     listing.set_defaults(handler=_list)
     params = actions.add_parser("params", help="parameter counts, with no array made")
     add_experiment_arguments(params)
     params.set_defaults(handler=_params)
-    for action in (show, compare, listing, params):
+    for action in actions.choices.values():
         action.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_diff(actions: Any) -> None:
+    about = (
+        "Of two experiments: what differs between them; --with, key.path=value, --seed and --steps "
+        "change both. Of one: what those change in it."
+    )
+    compare = actions.add_parser(
+        "diff",
+        help="what differs between two experiments, or what a change does",
+        description=about,
+    )
+    argument: Any = compare.add_argument("experiment", metavar="EXPERIMENT")
+    argument.completer = complete_experiments
+    # Named like the words of other verbs, so that they too may stand before or after options.
+    argument = compare.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="EXPERIMENT|key.path=value",
+        help="the other experiment, and values to set",
+    )
+    argument.completer = complete_experiments
+    add_change_arguments(compare)
+    compare.set_defaults(handler=_diff)
 
 
 def _show(arguments: argparse.Namespace) -> int:
     config = choose(arguments).config
     if arguments.json:
-        print_json(all_values(config))
+        print_json(_values_with_origins(config) if arguments.why else json_values(config))
     elif arguments.text:
         print(to_text(config), end="")
     elif arguments.why:
@@ -66,17 +95,45 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _values_with_origins(config: Config[Any]) -> dict[str, Any]:
+    values = json_values(config)
+    return {
+        line.path: {"value": values[line.path], "set_by": line.origin} for line in explain(config)
+    }
+
+
 def _diff(arguments: argparse.Namespace) -> int:
-    left, right = choose(arguments).config, choose(arguments, arguments.other).config
-    differences = diff(left, right)
+    differences = diff(*_two_sides(arguments))
     if arguments.json:
         print_json([vars(difference) for difference in differences])
     else:
-        for difference in differences:
+        shown = [difference for difference in differences if not difference.by_default]
+        for difference in shown:
             print(difference)
         if not differences:
             say("no difference")
+        elif left_out := len(differences) - len(shown):
+            say(f"left out: {left_out} defaults of parts that one side lacks; --json has them")
     return 0
+
+
+def _two_sides(arguments: argparse.Namespace) -> tuple[Config[Any], Config[Any]]:
+    """Returns two experiments, changed alike; or one, without and with the changes."""
+    others = [word for word in arguments.overrides if "=" not in word]
+    arguments.overrides = [word for word in arguments.overrides if "=" in word]
+    chosen = choose(arguments)
+    if len(others) > 1:
+        named = ", ".join([chosen.name, *others])
+        raise ConfigError(f"config diff: expected one or two experiments, got {named}.")
+    if others:
+        return chosen.config, choose(arguments, others[0]).config
+    options = (arguments.modifiers, arguments.overrides)
+    if not any(options) and arguments.seed is None and arguments.steps is None:
+        raise ConfigError(
+            f"config diff: there is nothing to compare {chosen.name} with. Name a second "
+            "experiment, or a change: --with NAME, key.path=value, --seed or --steps."
+        )
+    return chosen.base, chosen.config
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -86,11 +143,23 @@ def _list(arguments: argparse.Namespace) -> int:
         listed = {name: found.about for name, found in known.items()}
         print_json({"experiments": listed, "modifiers": list(modifiers())})
         return 0
-    _print_table({name: found.about for name, found in known.items()})
+    _print_table({name: found.about for name, found in known.items() if not found.variant_of})
+    _print_variants([found for found in known.values() if found.variant_of])
     if changes := modifiers():
         print("\nmodifiers, for --with:")
         _print_table({_usage(name, change): _about(change) for name, change in changes.items()})
     return 0
+
+
+def _print_variants(variants: list[Experiment]) -> None:
+    """Names the variants by what they add to a size's name: they would be hundreds of lines."""
+    if not variants:
+        return
+    suffixes = sorted({found.name.removeprefix(found.variant_of) for found in variants})
+    print(
+        f"\nand {len(variants)} variants of these: NAME{', NAME'.join(suffixes)} "
+        "(--json lists them all)"
+    )
 
 
 def _params(arguments: argparse.Namespace) -> int:

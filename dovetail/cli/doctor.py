@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _machine() -> dict[str, Any]:
-    from dovetail.hardware import user_cache_folder
+    from dovetail.hardware import machine_memory_bytes, user_cache_folder
 
     cache = user_cache_folder()
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
@@ -58,7 +58,7 @@ def _machine() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": machine_memory_bytes(),
         "cache_folder": str(cache),
         "cache_free_bytes": shutil.disk_usage(existing).free,
         "cache_writable": os.access(existing, os.W_OK),

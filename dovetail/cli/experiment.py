@@ -107,6 +107,7 @@ def choose(arguments: argparse.Namespace, name: str | None = None) -> Chosen:
     """Returns the experiment: as named, then --with, then key=value."""
     entry_points = import_packages(arguments.imports)
     name = name or arguments.experiment
+    _refuse_run_folder(name)
     base = find_experiment(name).config()
     config = base
     with collect_reports() as reports:
@@ -164,6 +165,27 @@ def load_all_parts() -> None:
     """Imports every room whose parts a config text may name."""
     for room in ("data", "layers", "learner", "models", "parallel", "runtime", "trainer"):
         importlib.import_module(f"dovetail.{room}")
+
+
+def _refuse_run_folder(name: str) -> None:
+    """Says what to do with a run folder that stands where an experiment is wanted."""
+    if name in experiments() or not (Path(name) / "run.json").is_file():
+        return
+    from dovetail.runtime import RunFolder
+
+    folder = Path(name)
+    trained = RunFolder(folder).about().get("experiment")
+    message = f"{name} is a run folder, and here an experiment is wanted. "
+    if trained in experiments():
+        where = "" if folder == Path("runs") / trained else f" --run {name}"
+        message += (
+            f"It is a run of {trained}: `dovetail train {trained}{where}`, with the changes that "
+            "it was begun with, goes on with it. "
+        )
+    raise ConfigError(
+        f"{message}`dovetail generate {name}` writes text with it, and `dovetail train EXPERIMENT "
+        f"--with from-run:path={name}` begins from what it has learned."
+    )
 
 
 def _import_entry_point(point: metadata.EntryPoint) -> str:

@@ -20,6 +20,17 @@ def profile_range(text: str | None) -> range | None:
     return range(int(first), int(end))
 
 
+def check_range(wanted: range, saved: int, steps: int) -> None:
+    """Refuses a range of which a run will take no step, before anything is compiled."""
+    if wanted.start < steps and wanted.stop > saved:
+        return
+    left = f"will take the steps {saved}:{steps}" if saved < steps else "has no steps left"
+    raise ConfigError(
+        f"--profile {wanted.start}:{wanted.stop}: expected steps of this run, which {left}. "
+        "Choose others, or more steps with --steps."
+    )
+
+
 class Profiler:
     """Traces the chosen steps that a run takes: all of them, some or, with a remark, none."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dovetail.runtime.console import duration, loss_chart
 
@@ -12,24 +12,36 @@ if TYPE_CHECKING:
     from dovetail.trainer import Outcome
 
 
-def summary(outcome: Outcome, folder: Path) -> str:
-    """Returns the closing text of a run."""
+def summary(outcome: Outcome, folder: Path, closing: str | None = None) -> str:
+    """Returns the closing text of a run; the last line may be given."""
     blocks = [
         loss_chart(_losses(outcome, folder)),
         _texts(outcome),
         _figures(outcome),
-        _closing(outcome, folder),
+        closing or _closing(outcome, folder),
     ]
     return "\n\n".join(block for block in blocks if block)
 
 
+def recorded(step: int, folder: Path) -> Outcome:
+    """Returns the outcome of a run that ended before, as its metrics tell it."""
+    from dovetail.trainer import Outcome
+
+    figures: dict[str, float | int | str] = {}
+    for entry in _entries(folder):
+        figures |= {k: v for k, v in entry.items() if k != "step" and v is not None}
+    return Outcome(step, figures=figures)
+
+
 def _losses(outcome: Outcome, folder: Path) -> list[tuple[int, float]]:
     """Returns the losses of the whole run, also from before it was resumed, where they are kept."""
-    file = folder / "metrics.jsonl"
-    lines = file.read_text().splitlines() if file.exists() else []
-    entries = [json.loads(line) for line in lines]
-    kept = [(e["step"], e["loss"]) for e in entries if e.get("loss") is not None]
+    kept = [(e["step"], e["loss"]) for e in _entries(folder) if e.get("loss") is not None]
     return kept if len(kept) > len(outcome.losses) else outcome.losses
+
+
+def _entries(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "metrics.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def _figures(outcome: Outcome) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dovetail.cli.experiment import add_experiment_arguments, choose
-from dovetail.cli.output import count, print_json, say, size
-from dovetail.cli.profiler import Profiler, profile_range
+from dovetail.cli.output import print_json, say
+from dovetail.cli.profiler import Profiler, check_range, profile_range
 from dovetail.hardware import MFU_FORMULA
 
 if TYPE_CHECKING:
@@ -51,19 +51,28 @@ def run(arguments: argparse.Namespace) -> int:
     """Trains."""
     steps = profile_range(arguments.profile)
     chosen = choose(arguments)
+    if steps is not None:
+        check_range(steps, 0, chosen.config.steps)
     from dovetail.parallel import start_distributed
     from dovetail.runtime import RunFolder, StopRequest, use_compilation_cache
 
     use_compilation_cache()
     process = start_distributed()
     if arguments.dry_run:
-        return _dry_run(chosen.config.build(), arguments.json)
+        from dovetail.cli.dry_run import dry_run
+
+        return dry_run(chosen.config, arguments.json)
     # One process writes and talks; the others only compute.
     tell = say if process.index == 0 else _keep_quiet
     with StopRequest() as stop:
         trainer = chosen.config.build()
         folder = RunFolder(arguments.run or chosen.run_folder())
         folder.check_identity(chosen.config)
+        saved = trainer.saved_step(folder.path)
+        if saved > trainer.steps:
+            return _report_complete(trainer.steps, saved, folder.path, arguments, process.index)
+        if steps is not None:
+            check_range(steps, saved, trainer.steps)
         trainer.check(folder.path)  # what cannot work is said before anything is written
         # Of several processes none leaves alone; they stop together, before their first step.
         if stop.received is not None and process.count == 1:
@@ -80,7 +89,12 @@ def run(arguments: argparse.Namespace) -> int:
             folder.release()
     if outcome is None:
         return 1
-    return _report(outcome, folder.path, arguments, quiet=process.index != 0)
+    if process.index == 0:
+        _report(outcome, folder.path, arguments.json)
+    if not outcome.saved:
+        say(f"dovetail: the last save failed; {folder.path}/checkpoints holds the one before it.")
+        return 1
+    return _STOPPED if outcome.stopped_by else 0
 
 
 def _train(
@@ -115,55 +129,36 @@ def _keep_quiet(line: str) -> None:
     """Takes a line that another process prints."""
 
 
-def _report(outcome: Outcome, folder: Path, arguments: argparse.Namespace, quiet: bool) -> int:
-    """Prints how the run ended, and returns the exit code."""
+def _report(outcome: Outcome, folder: Path, as_json: bool, closing: str | None = None) -> None:
+    """Prints how the run ended."""
     from dovetail.cli.summary import summary
 
-    if arguments.json and not quiet:
-        numbers = {k: v for k, v in outcome.figures.items() if not isinstance(v, str)}
-        print_json(
-            {
-                "run": str(folder),
-                "step": outcome.step,
-                "stopped_by": outcome.stopped_by,
-                "saved": outcome.saved,
-                "seconds": round(outcome.seconds, 2),
-                "figures": numbers,
-            }
+    if not as_json:
+        print(summary(outcome, folder, closing))
+        return
+    numbers = {k: v for k, v in outcome.figures.items() if not isinstance(v, str)}
+    print_json(
+        {
+            "run": str(folder),
+            "step": outcome.step,
+            "stopped_by": outcome.stopped_by,
+            "saved": outcome.saved,
+            "seconds": round(outcome.seconds, 2),
+            "figures": numbers,
+        }
+    )
+
+
+def _report_complete(
+    steps: int, saved: int, folder: Path, arguments: argparse.Namespace, process_index: int
+) -> int:
+    """Tells about a run that was extended before, and so has had all steps asked for and more."""
+    from dovetail.cli.summary import recorded
+
+    if process_index == 0:
+        closing = (
+            f"complete: the run in {folder} is at step {saved}, past the {steps} asked for; "
+            f"--steps with more than {saved} goes on with it"
         )
-    elif not quiet:
-        print(summary(outcome, folder))
-    if not outcome.saved:
-        say(f"dovetail: the last save failed; {folder}/checkpoints holds the one before it.")
-        return 1
-    return _STOPPED if outcome.stopped_by else 0
-
-
-def _dry_run(trainer: Trainer, as_json: bool) -> int:
-    """Compiles the step with no data, and tells what it would take."""
-    from dovetail.kernels import choices
-    from dovetail.module import parameter_specs
-
-    program = trainer.program()
-    memory = program.lowered.compile().memory_analysis()
-    facts = {
-        "parameters": sum(spec.size for spec in parameter_specs(trainer.model).values()),
-        "tokens_per_step": program.batch_spec.tokens.shape[0] * program.batch_spec.tokens.shape[1],
-        "steps": trainer.steps,
-        "step_flops": program.step_flops(),
-        "mesh": {axis: n for axis, n in program.placement.mesh.shape.items() if n > 1},
-        "argument_bytes": memory.argument_size_in_bytes,
-        "temporary_bytes": memory.temp_size_in_bytes,
-        "kernels": choices(),
-    }
-    if as_json:
-        print_json(facts)
-        return 0
-    print(f"parameters       {count(facts['parameters'])}")
-    print(f"tokens a step    {count(facts['tokens_per_step'])} x {facts['steps']} steps")
-    print(f"work a step      {count(facts['step_flops'])} FLOPs")
-    print(f"memory a device  {size(memory.argument_size_in_bytes)} of state and batch")
-    print(f"                 {size(memory.temp_size_in_bytes)} of temporaries")
-    for line in facts["kernels"]:
-        print(f"kernel           {line}")
+        _report(recorded(saved, folder), folder, arguments.json, closing)
     return 0

@@ -2,11 +2,13 @@
 
 from dovetail.config.base import Config, ConfigOf, T_co, field_values
 from dovetail.config.difference import Difference, diff
+from dovetail.config.discovery import import_submodules
 from dovetail.config.errors import ConfigError, did_you_mean
 from dovetail.config.explain import Explanation, explain
 from dovetail.config.fields import incidental, wraps
 from dovetail.config.functions import config_for
 from dovetail.config.identity import identity
+from dovetail.config.jsonable import json_values
 from dovetail.config.modifiers import apply_modifier, modifier, modifiers
 from dovetail.config.overrides import apply_overrides
 from dovetail.config.part import Part
@@ -42,8 +44,10 @@ __all__ = [
     "from_text",
     "identity",
     "import_package",
+    "import_submodules",
     "imported_packages",
     "incidental",
+    "json_values",
     "modifier",
     "modifiers",
     "register_function",

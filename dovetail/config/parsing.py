@@ -7,14 +7,22 @@ is named by its class, and `true`, `none` or `1e6` steps mean what they say.
 from __future__ import annotations
 
 import collections.abc
+import functools
 import re
 from typing import Any, Literal, get_args, get_origin
 
 from dovetail.config.base import Config
 from dovetail.config.errors import ConfigError
 from dovetail.config.functions import config_class_for
+from dovetail.config.interface import satisfies
 from dovetail.config.literals import read_literal, split_outside
-from dovetail.config.registry import find_function, find_part, is_known_function
+from dovetail.config.registry import (
+    find_function,
+    find_part,
+    is_known_function,
+    known_parts,
+    listed_functions,
+)
 from dovetail.config.typecheck import check, describe, is_union
 from dovetail.config.values import is_config_class
 
@@ -69,7 +77,7 @@ def _parse_as(text: str, option: Any, where: str) -> Any:
     if kind is str:
         return _literal(text, str, where) if text[:1] in ("'", '"') else text
     if is_config_class(kind):
-        return _config(text, where)
+        return _config(text, where, *get_args(option))
     if kind in _FUNCTIONS:
         return _function(text, where)
     if kind in _SEQUENCES:
@@ -95,7 +103,7 @@ def _literal(text: str, option: Any, where: str) -> Any:
         raise _DoesNotFit from error
 
 
-def _config(text: str, where: str) -> Config[Any]:
+def _config(text: str, where: str, interface: Any = Any) -> Config[Any]:
     name = text.removesuffix("()")
     if not _NAME.fullmatch(name):
         raise ConfigError(
@@ -104,8 +112,28 @@ def _config(text: str, where: str) -> Config[Any]:
         )
     if is_known_function(name):
         return config_class_for(name, where)()
-    part: Any = find_part(name, where)
+    wanted = get_origin(interface) or interface
+    choices = functools.partial(_choices, wanted) if isinstance(wanted, type) else None
+    part: Any = find_part(name, where, choices)
     return part.Config()
+
+
+def _choices(interface: type) -> list[str]:
+    """Returns the names that would do where an interface is asked for."""
+
+    def makes_it(function: str) -> bool:
+        built = _built_by(function)
+        return built is not None and satisfies(built, interface)
+
+    parts = known_parts(lambda part: satisfies(part, interface))
+    return [*parts, *filter(makes_it, listed_functions())]
+
+
+def _built_by(function: str) -> type | None:
+    try:
+        return config_class_for(function).builds()
+    except ConfigError:
+        return None  # a built-in that does not say its arguments
 
 
 def _function(text: str, where: str) -> Any:

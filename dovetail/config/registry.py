@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from dovetail.config.errors import ConfigError, did_you_mean, nearest
@@ -104,12 +105,25 @@ def function_name(function: Any) -> str:
     return name
 
 
-def find_part(name: str, where: str) -> type:
-    """Returns a registered part by its full name, or by its class name where that is unique."""
+def find_part(name: str, where: str, choices: Callable[[], list[str]] | None = None) -> type:
+    """Returns a registered part by its full name, or by its class name where that is unique.
+
+    Args:
+        name: the name.
+        where: what a message begins with.
+        choices: returns the names that fit there, to advise from where the name is unknown.
+    """
     found = _parts.get(name) or _unique(name, _parts, where)
     if found is None:
-        raise unknown_name(name, where)
+        raise unknown_name(name, where, choices() if choices is not None else None)
     return found
+
+
+def known_parts(fits: Callable[[type], bool]) -> list[str]:
+    """Returns the names of the public parts that fit, each as short as it may be written."""
+    fitting = [full for full, part in _parts.items() if fits(part) and not _is_private(_last(full))]
+    shorts = [_last(full) for full in _parts]
+    return [_last(full) if shorts.count(_last(full)) == 1 else full for full in fitting]
 
 
 def find_function(name: str, where: str, by_short_name: bool = False) -> Any:
@@ -124,24 +138,39 @@ def find_function(name: str, where: str, by_short_name: bool = False) -> Any:
     return found
 
 
+def listed_functions() -> list[str]:
+    """Returns the public names of all functions that text may name."""
+    return list(_functions)
+
+
 def is_known_function(name: str) -> bool:
     """Says whether a name is a listed function."""
     return name in _functions or _from_packages(name) is not None
 
 
-def unknown_name(name: str, where: str) -> ConfigError:
-    """Returns the error for a name that no one registered."""
-    by_short_name: dict[str, list[str]] = {}
-    for full in [*_parts, *_functions]:
-        by_short_name.setdefault(full.rpartition(":")[2], []).append(full)
-    alike = nearest(name.rpartition(":")[2], by_short_name)
-    close = [full for short in alike for full in by_short_name[short]]
+def unknown_name(name: str, where: str, choices: list[str] | None = None) -> ConfigError:
+    """Returns the error for a name that no one registered, with the nearest of the choices."""
+    close = _alike(name, [*_parts, *_functions] if choices is None else choices)
+    if close:
+        advice = f"Did you mean {' or '.join(repr(full) for full in close)}?"
+    else:  # of all that there is, a list would help nobody
+        advice = did_you_mean(name, choices) if choices is not None else ""
     return ConfigError(
         f"{where}: {name!r} is neither a registered part nor a listed function, and reading a "
-        f"config never imports code. {did_you_mean(name, close) if close else ''}".rstrip()
+        f"config never imports code. {advice}".rstrip()
         + " If it is in your own package, name the package with --import; "
         "a third party's function is listed with register_function."
     )
+
+
+def _alike(name: str, known: list[str]) -> list[str]:
+    """Returns the names whose last piece looks most like that of `name`."""
+    by_short_name: dict[str, list[str]] = {}
+    for full in known:
+        by_short_name.setdefault(full.rpartition(":")[2], []).append(full)
+    alike = nearest(name.rpartition(":")[2], by_short_name)
+    close = [full for short in alike for full in by_short_name[short]]
+    return nearest(name, close) or close[:3]  # among namesakes, the one in the nearest module
 
 
 def _own_name(function: Any) -> str:
@@ -162,12 +191,16 @@ def _own_name(function: Any) -> str:
 
 
 def _unique(short_name: str, known: dict[str, Any], where: str) -> Any:
-    found = [full for full in known if full.rpartition(":")[2].rpartition(".")[2] == short_name]
+    found = [full for full in known if _last(full) == short_name]
     if len({id(known[full]) for full in found}) > 1:
         raise ConfigError(
             f"{where}: {short_name!r} is ambiguous. Write one of {', '.join(sorted(found))}."
         )
     return known[found[0]] if found else None
+
+
+def _last(full_name: str) -> str:
+    return full_name.rpartition(":")[2].rpartition(".")[2]
 
 
 def _from_packages(name: str) -> Any:

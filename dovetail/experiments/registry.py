@@ -7,14 +7,11 @@ listed.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dovetail.config import ConfigError, did_you_mean
+from dovetail.config import ConfigError, did_you_mean, import_submodules
 
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer
@@ -24,12 +21,13 @@ Maker = Callable[[], "Trainer.Config"]
 
 @dataclass(frozen=True)
 class Experiment:
-    """A named, runnable experiment."""
+    """A named, runnable experiment; `variant_of` names the one that it is a variant of."""
 
     name: str
     about: str
     make: Maker
     make_tiny: Maker
+    variant_of: str = ""
 
     def config(self) -> Trainer.Config:
         """Returns the experiment's config."""
@@ -43,7 +41,9 @@ class Experiment:
 _experiments: dict[str, Experiment] = {}
 
 
-def experiment(name: str, about: str, tiny: Maker) -> Callable[[Maker], Maker]:
+def experiment(
+    name: str, about: str, tiny: Maker, variant_of: str = ""
+) -> Callable[[Maker], Maker]:
     """Registers an experiment under a name, with a tiny form for tests."""
 
     def register(make: Maker) -> Maker:
@@ -53,7 +53,7 @@ def experiment(name: str, about: str, tiny: Maker) -> Callable[[Maker], Maker]:
                 f"The experiment {name!r} is defined in {_module(before.make)} and again in "
                 f"{_module(make)}. Rename one."
             )
-        _experiments[name] = Experiment(name, about, make, tiny)
+        _experiments[name] = Experiment(name, about, make, tiny, variant_of)
         return make
 
     return register
@@ -66,10 +66,8 @@ def _module(make: Maker) -> str:
 
 def experiments() -> dict[str, Experiment]:
     """Returns all experiments by name: this folder's, and those of packages that were imported."""
-    folder = Path(__file__).parent
-    for module in pkgutil.iter_modules([str(folder)]):
-        if module.name != "registry":
-            importlib.import_module(f"dovetail.experiments.{module.name}")
+    import_submodules("dovetail.features")
+    import_submodules("dovetail.experiments")
     return dict(sorted(_experiments.items()))
 
 

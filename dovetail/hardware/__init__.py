@@ -2,7 +2,7 @@
 
 from dovetail.hardware.catalogue import CHIPS, chip_for_device, chip_named
 from dovetail.hardware.chip import PRECISIONS, Chip
-from dovetail.hardware.cpu import cpu_cores, cpu_model, measured_cpu
+from dovetail.hardware.cpu import cpu_cores, cpu_model, machine_memory_bytes, measured_cpu
 from dovetail.hardware.files import user_cache_folder, write_whole
 from dovetail.hardware.mfu import MFU_FORMULA
 
@@ -15,6 +15,7 @@ __all__ = [
     "chip_named",
     "cpu_cores",
     "cpu_model",
+    "machine_memory_bytes",
     "measured_cpu",
     "user_cache_folder",
     "write_whole",

@@ -25,6 +25,10 @@ from dovetail.hardware.files import user_cache_folder, write_whole
 _SIZE = 2048
 _BANDWIDTH_BYTES = 2**28
 _SECONDS_EACH = 0.35
+_CONTAINER_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 _FIGURES = ("float32", "bfloat16", "memory_bandwidth")
 
 
@@ -67,6 +71,15 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def machine_memory_bytes() -> int:
+    """Returns the memory of this machine, or of the container that the process may not leave."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for file in _CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # not there, or "max"
+            memory = min(memory, int(file.read_text()))
+    return memory
+
+
 def _chip(figures: dict[str, float]) -> Chip:
     return Chip(
         name="cpu",
@@ -79,7 +92,7 @@ def _chip(figures: dict[str, float]) -> Chip:
             "float8": figures["float32"],
             "int8": figures["float32"],
         },
-        memory_bytes=float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+        memory_bytes=float(machine_memory_bytes()),
         memory_bandwidth=figures["memory_bandwidth"],
     )
 

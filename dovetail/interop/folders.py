@@ -147,8 +147,9 @@ class RemoteFolder:
 
 def read_json(folder: ModelFolder, name: str) -> dict[str, Any]:
     """Reads a file that holds a JSON object."""
+    data = folder.read(name, 0, folder.size(name))
     try:
-        value = json.loads(folder.read(name, 0, folder.size(name)))
+        value = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{folder.name}/{name} cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):

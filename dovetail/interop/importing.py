@@ -34,6 +34,16 @@ SHARD_BYTES = 5 * 10**9
 _CONFIG = "config.json"
 _GENERATION = "generation_config.json"
 
+_LISTED = 5  # files of a folder that holds no model
+
+# What stands in JSON for a type of Python, and what people call it.
+_JSON_TYPES: dict[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "true or false"),
+    int: ((int,), "a whole number"),
+    float: ((float, int), "a number"),
+    str: ((str,), "a text"),
+}
+
 Sizes = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
 
@@ -62,8 +72,9 @@ def import_hf(source: str, run: Path, progress: bool = True) -> Imported:
     """
     refuse_existing(run)  # before anything is fetched
     folder = open_folder(source)
+    _expect_model(folder)
     said = read_json(folder, _CONFIG)
-    family = find_family(_model_type(folder, said))
+    family = _family(folder, said)
     # What is quantised is read as bfloat16, so to the family it is an unquantised model.
     plain = {key: value for key, value in said.items() if key != "quantization_config"}
     model = _read_model(family, plain, folder)
@@ -88,28 +99,60 @@ def import_hf(source: str, run: Path, progress: bool = True) -> Imported:
     )
 
 
-def _model_type(folder: ModelFolder, said: Mapping[str, Any]) -> str:
+def _expect_model(folder: ModelFolder) -> None:
+    """Refuses a folder that holds no model, and says what is there."""
+    names = folder.names()
+    if _CONFIG in names:
+        return
+    listed = ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
+    there = f"this one has no more than {listed}" if names else "this one is empty"
+    raise ConfigError(
+        f"{folder.name}/{_CONFIG}: there is no such file. Expected a folder that transformers "
+        f"wrote, with {_CONFIG} and *.safetensors; {there}."
+    )
+
+
+def _family(folder: ModelFolder, said: Mapping[str, Any]) -> Family:
     model_type = said.get("model_type")
     if not isinstance(model_type, str):
         raise ConfigError(
             f"{folder.name}/{_CONFIG}: model_type: expected a name such as 'llama', got "
             f"{model_type!r}."
         )
-    return model_type
+    try:
+        return find_family(model_type)
+    except ConfigError as error:
+        raise ConfigError(f"{folder.name}/{_CONFIG}: {error}") from error
 
 
 def _read_model(family: Family, said: Mapping[str, Any], folder: ModelFolder) -> CausalLM.Config:
     """Makes the model's config; whatever a family stumbles over was said wrongly in the file."""
+    file = f"{folder.name}/{_CONFIG}"
     try:
         return family.from_hf(said)
     except ConfigError as error:
-        raise ConfigError(f"{folder.name}: {error}") from error
+        # A value of the wrong type is refused in our words, which its writer does not know.
+        told = _mistyped(family, said) or str(error).removeprefix(f"{_CONFIG}: ")
+        raise ConfigError(f"{file}: {told}") from error
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-        told = f"{type(error).__name__}: {error}"
+        advice = _mistyped(family, said) or "Compare it with the one that its makers published."
         raise ConfigError(
-            f"{folder.name}/{_CONFIG} does not describe a {family.model_type} model ({told}). "
-            "Compare it with the one that its makers published."
+            f"{file} does not describe a {family.model_type} model ({type(error).__name__}: "
+            f"{error}). {advice}"
         ) from error
+
+
+def _mistyped(family: Family, said: Mapping[str, Any]) -> str:
+    """Names the values of another type than in the family's tiny form; the empty string if none."""
+    told = []
+    for key, example in family.tiny().items():
+        value = said.get(key)
+        if value is None or type(example) not in _JSON_TYPES:
+            continue
+        kinds, wanted = _JSON_TYPES[type(example)]
+        if type(value) not in kinds:
+            told.append(f"{key}: expected {wanted}, such as {json.dumps(example)}, got {value!r}.")
+    return " ".join(told)
 
 
 def _matched(

@@ -19,9 +19,13 @@ _NO_MATTER = frozenset(
     {"weight_init", "loss", "losses", "rate", "dispatch", "remat", "unroll", "dtype", "dropout"}
 )
 
-# How far a family is from a model that it does not say; less are as many values as differ.
-_REFUSED, _ALIEN = 10**6, 10**7
+# Added to how far a family is from a model that it cannot say at all.
+_REFUSED = 10**6
 _LISTED = 10
+_ADVICE = (
+    "Give the model what the format can say, or say it in a format of your own: that is one file, "
+    "see dovetail.models.Family and --import."
+)
 
 # What a family may raise over parts that are not its own: it reads the fields that it expects.
 _STUMBLES = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
@@ -55,19 +59,18 @@ def family_of(
     for family in sorted(candidates, key=lambda family: family.model_type != first):
         try:
             said, changes = say(family, config)
-        except ConfigError as error:
-            refusals.append((_REFUSED, f"{family.name}: {error}"))
-        except _STUMBLES as error:
-            refusals.append((_ALIEN, f"{family.name} expects other parts ({error})"))
+        except (ConfigError, *_STUMBLES) as error:
+            refusals.append(_refusal(family, config, error))
         else:
             if not changes:
                 return family, said
-            listed = "\n  ".join(changes[:_LISTED])
-            told = f"{family.name} comes nearest; with it the model would change:\n  {listed}"
+            listed = "\n  ".join(_outermost(changes)[:_LISTED])
+            told = f"{family.name} comes nearest; with it the model would change:\n  {listed}\n"
             refusals.append((len(changes), told))
     raise ConfigError(
         "No known format says exactly this model, so other programs would compute something else. "
-        + min(refusals, default=(0, "There are no families."))[1]
+        + min(refusals, default=(0, "There are no families. "))[1]
+        + _ADVICE
     )
 
 
@@ -89,6 +92,32 @@ def differences(here: Config[Any], there: Config[Any]) -> list[str]:
         for path in {**before, **after}
         if before.get(path) != after.get(path)
     ]
+
+
+def _refusal(family: Family, config: Config[Any], error: Exception) -> tuple[int, str]:
+    """Returns how far a family is from a model that it cannot say, and which part is the reason."""
+    here, there = _parts(config), _parts(family.from_hf(family.tiny()))
+    other = [path for path in {**here, **there} if here.get(path) != there.get(path)]
+    # Its tiny form has parts that its other models lack; only what the error is about is told.
+    reasons = [
+        f"\n  {path} is a {here[path]} here, and a {there[path]} there"
+        for path in other
+        if path in here and path in there and re.search(rf"{re.escape(path)}\b", str(error))
+    ]
+    told = f"{family.name} comes nearest, and cannot say it: {error}{''.join(reasons[-1:])}\n"
+    return _REFUSED + len(other), told
+
+
+def _parts(config: Config[Any]) -> dict[str, str]:
+    """Returns which part stands at each path."""
+    named = {path: type(found).display_name() for path, found in visit(config.clone())}
+    return _that_matter(named)
+
+
+def _outermost(changes: list[str]) -> list[str]:
+    """Leaves out what differs inside of a part that is another one anyway."""
+    swapped = [c.partition(": ")[0] + "." for c in changes if "() -> " in c or c.endswith("()")]
+    return [change for change in changes if not change.startswith(tuple(swapped))]
 
 
 def _same_program(here: Any, there: Any) -> bool:

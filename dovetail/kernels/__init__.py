@@ -4,7 +4,7 @@ Import an op from its own folder (`from dovetail.kernels.attention import attent
 leads to what is common to all: which implementation was chosen, and how to steer the choice.
 """
 
-from dovetail.kernels import attention, cross_entropy, grouped_matmul
+from dovetail.config import import_submodules
 from dovetail.kernels.registry import (
     Choice,
     Implementation,
@@ -20,18 +20,17 @@ from dovetail.kernels.registry import (
     target_platform,
 )
 
+import_submodules(__name__)  # an op is known by being here
+
 __all__ = [
     "Choice",
     "Implementation",
     "Op",
     "SlowKernelError",
     "SlowKernelWarning",
-    "attention",
     "choices",
-    "cross_entropy",
     "current_platform",
     "forget_choices",
-    "grouped_matmul",
     "prefer",
     "references",
     "strict",

@@ -1,25 +1,27 @@
-"""The layer library: one idea a file. Layers know their children by interface, and no model at all.
+"""The layer library: one idea a file, kinds in folders. Layers know their children by interface.
 
-They tag what a remat policy may want to keep: `attention_query`, `attention_key`,
+This door shows what every model is made of. What only some models have (rotary positions,
+experts, adapters) is imported from its own file, such as `dovetail.layers.positions.rotary`: so
+that a feature is added, or taken away, without a line here.
+
+Layers tag what a remat policy may want to keep: `attention_query`, `attention_key`,
 `attention_value`, `attention_output` (before the last projection), `feed_forward_gate`,
 `feed_forward_up` and `feed_forward_output`.
 """
 
-from dovetail.layers.attention import Attention
+from dovetail.config import import_submodules
+from dovetail.layers.attention.attention import Attention
+from dovetail.layers.attention.base import AnyAttention
+from dovetail.layers.attention.memory import ContiguousMemory, KeyValueMemory, NoMemory, Remembered
+from dovetail.layers.attention.scores import Scores, Scoring
 from dovetail.layers.decoder import Decoder
 from dovetail.layers.dropout import Dropout
-from dovetail.layers.embedding import Embedding, ScaledEmbedding
-from dovetail.layers.feed_forward import (
-    AnyFeedForward,
-    ClampedFeedForward,
-    FeedForward,
-    PlainFeedForward,
-    exact_gelu,
-)
-from dovetail.layers.input_positions import InputPositions, LearnedPositions, NoInputPositions
+from dovetail.layers.embedding import Embedding
+from dovetail.layers.feed_forward.feed_forward import AnyFeedForward, FeedForward
 from dovetail.layers.interfaces import (
     AddsLowRank,
     DecodesOtherwise,
+    Exact,
     Layer,
     LowRank,
     Mergeable,
@@ -30,136 +32,57 @@ from dovetail.layers.interfaces import (
     TokenMap,
     Vocabulary,
 )
-from dovetail.layers.latent_attention import LatentAttention
-from dovetail.layers.linear import Linear, LowRankLinear, NormedLinear
-from dovetail.layers.lora import LoRA
-from dovetail.layers.memory import ContiguousMemory, KeyValueMemory, NoMemory, Remembered
-from dovetail.layers.moe import (
-    Capacity,
-    ChoiceWeights,
-    Dispatch,
-    Dispatched,
-    Dropless,
-    GroupedTopExperts,
-    LoadBalanceLoss,
-    LossFreeBias,
-    MixtureOfExperts,
-    NoBias,
-    NormalizedWeights,
-    Router,
-    RouterZLoss,
-    Routing,
-    RoutingLoss,
-    Scores,
-    ScoreWeights,
-    Selection,
-    SelectionBias,
-    SigmoidScores,
-    SoftmaxScores,
-    SoftmaxWeights,
-    TopExperts,
-    TopKRouter,
-)
-from dovetail.layers.norms import LayerNorm, OffsetRMSNorm, RMSNorm
-from dovetail.layers.residual import BranchNorm, NormedResidual, PostNorm, PreNorm, SandwichNorm
-from dovetail.layers.rotary import InterleavedRotaryEmbedding, NoPositions, RotaryEmbedding
-from dovetail.layers.rotary_scaling import (
-    FrequencyScaling,
-    LinearScaling,
-    Llama3Scaling,
-    NoScaling,
-    NtkScaling,
-    YarnScaling,
-    yarn_magnitude,
-)
-from dovetail.layers.sinks import LearnedSinks, NoSinks, Sinks
-from dovetail.layers.stack import Pattern, Stack, arrange
-from dovetail.layers.token_loss import NextTokenLoss, TokenLoss
-from dovetail.layers.transformer import TransformerBlock
+from dovetail.layers.linear.linear import Linear
+from dovetail.layers.loss.next_token import NextTokenLoss, TokenLoss
+from dovetail.layers.norms.rms import AnyNorm, RMSNorm
+from dovetail.layers.positions.input import AnyInputPositions, InputPositions, NoInputPositions
+from dovetail.layers.positions.none import AnyPositions, NoPositions
+from dovetail.layers.residual.pre import NormedResidual, PreNorm
+from dovetail.layers.stack.stack import Pattern, Stack, arrange
+from dovetail.layers.stack.transformer import TransformerBlock
+
+import_submodules(__name__)  # so that config text may name every layer
 
 __all__ = [
     "AddsLowRank",
+    "AnyAttention",
     "AnyFeedForward",
+    "AnyInputPositions",
+    "AnyNorm",
+    "AnyPositions",
     "Attention",
-    "BranchNorm",
-    "Capacity",
-    "ChoiceWeights",
-    "ClampedFeedForward",
     "ContiguousMemory",
     "Decoder",
     "DecodesOtherwise",
-    "Dispatch",
-    "Dispatched",
-    "Dropless",
     "Dropout",
     "Embedding",
+    "Exact",
     "FeedForward",
-    "FrequencyScaling",
-    "GroupedTopExperts",
     "InputPositions",
-    "InterleavedRotaryEmbedding",
     "KeyValueMemory",
-    "LatentAttention",
     "Layer",
-    "LayerNorm",
-    "LearnedPositions",
-    "LearnedSinks",
     "Linear",
-    "LinearScaling",
-    "Llama3Scaling",
-    "LoRA",
-    "LoadBalanceLoss",
-    "LossFreeBias",
     "LowRank",
-    "LowRankLinear",
     "Mergeable",
-    "MixtureOfExperts",
     "NextTokenLoss",
-    "NoBias",
     "NoInputPositions",
     "NoMemory",
     "NoPositions",
-    "NoScaling",
-    "NoSinks",
-    "NormalizedWeights",
-    "NormedLinear",
     "NormedResidual",
-    "NtkScaling",
-    "OffsetRMSNorm",
     "Pattern",
     "Places",
-    "PlainFeedForward",
     "PositionEncoding",
-    "PostNorm",
     "PreNorm",
     "RMSNorm",
     "Remembered",
     "Residual",
-    "RotaryEmbedding",
-    "Router",
-    "RouterZLoss",
-    "Routing",
-    "RoutingLoss",
-    "SandwichNorm",
-    "ScaledEmbedding",
-    "ScoreWeights",
     "Scores",
-    "Selection",
-    "SelectionBias",
+    "Scoring",
     "SequenceMixer",
-    "SigmoidScores",
-    "Sinks",
-    "SoftmaxScores",
-    "SoftmaxWeights",
     "Stack",
     "TokenLoss",
     "TokenMap",
-    "TopExperts",
-    "TopKRouter",
     "TransformerBlock",
     "Vocabulary",
-    "YarnScaling",
     "arrange",
-    "exact_gelu",
-    "yarn_magnitude",
 ]

@@ -6,10 +6,10 @@ import jax
 
 from dovetail.config import REQUIRED, ConfigOf
 from dovetail.layers.embedding import Embedding
-from dovetail.layers.input_positions import InputPositions, NoInputPositions
 from dovetail.layers.interfaces import Layer, Places, TokenMap, Vocabulary
-from dovetail.layers.norms import RMSNorm
-from dovetail.layers.stack import Stack
+from dovetail.layers.norms.rms import RMSNorm
+from dovetail.layers.positions.input import InputPositions, NoInputPositions
+from dovetail.layers.stack.stack import Stack
 from dovetail.module import Module
 from dovetail.parallel import constrain
 

@@ -27,6 +27,13 @@ class Places:
     segments_BS: jax.Array
 
 
+class Exact:
+    """A part whose own linear maps stay as they are: no adapters, no low precision.
+
+    Such a part decides something (which experts a token goes to) that small errors would change.
+    """
+
+
 class TokenMap(Protocol):
     """Maps each token on its own: a linear map, a norm, a feed-forward."""
 

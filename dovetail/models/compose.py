@@ -12,9 +12,6 @@ from dovetail.layers import (
     Embedding,
     FeedForward,
     Linear,
-    LoadBalanceLoss,
-    MixtureOfExperts,
-    NormedLinear,
     PreNorm,
     RMSNorm,
     TransformerBlock,
@@ -28,8 +25,6 @@ from dovetail.models.hub import (
     activation_name,
     layers_of,
     mask_from_window,
-    rotary_from_hf,
-    rotary_to_hf,
     window_of,
 )
 
@@ -80,7 +75,7 @@ def attention(
     output_bias: bool = False,
     **changes: Any,
 ) -> Attention.Config:
-    """Returns grouped attention with rotary positions, as the common keys say it."""
+    """Returns grouped attention as the common keys say it, without positions."""
     heads, width = hub["num_attention_heads"], hub.get("head_dim")
     kv_heads = hub.get("num_key_value_heads", heads)
     derived = width is None or width * heads == hub["hidden_size"]
@@ -95,14 +90,14 @@ def attention(
         output=Linear.Config(bias=output_bias),
         mask=mask_from_window(window),
     )
-    return config.set(**{"positions": rotary_from_hf(hub), **changes})
+    return config.set(**changes)
 
 
 def feed_forward(
-    hub: HubConfig, key: str = "hidden_act", default: str = "silu"
+    hub: HubConfig, key: str = "hidden_act", default: str = "silu", *, has_bias: bool = False
 ) -> FeedForward.Config:
     """Returns the gated feed-forward of the common keys."""
-    bias = Linear.Config(bias=hub.get("mlp_bias", False))
+    bias = Linear.Config(bias=has_bias)
     return FeedForward.Config(
         hidden=hub["intermediate_size"],
         activation=hub.activation(key, default),
@@ -112,36 +107,14 @@ def feed_forward(
     )
 
 
-def normed_attention(hub: HubConfig, window: int | None = None) -> Any:
-    """Returns attention whose queries and keys are normalised, head by head."""
-    bias = hub.get("attention_bias", False)
-    mixer = attention(hub, window=window, inward_bias=bias, output_bias=bias)
-    width = hub.get("head_dim") or hub["hidden_size"] // hub["num_attention_heads"]
-    normed = NormedLinear.Config(linear=mixer.query, norm=rms_norm(hub), group=width)
-    return mixer.set(query=normed, key=normed)
-
-
 def windows(hub: HubConfig) -> list[int | None]:
     """Returns the window of each layer: those from `max_window_layers` on have one, if any."""
     count, window = hub["num_hidden_layers"], hub.get("sliding_window")
     if not hub.get("use_sliding_window", False) or window is None:
         return [None] * count
-    full = hub.get("max_window_layers", count)
+    full = hub["max_window_layers"]
     kinds = hub.layer_kinds([GLOBAL if index < full else LOCAL for index in range(count)])
     return [window if kind == LOCAL else None for kind in kinds]
-
-
-def mixture(hub: HubConfig, expert: FeedForward.Config, count: int) -> MixtureOfExperts.Config:
-    """Returns experts chosen by a softmax, with the balance loss that config.json asks for."""
-    top_k = hub["num_experts_per_tok"]
-    # Theirs counts each of a token's choices as a whole, so that even loads give top_k, ours 1.
-    loss = LoadBalanceLoss.Config(coefficient=hub.get("router_aux_loss_coef", 0.001) * top_k)
-    return MixtureOfExperts.Config(
-        num_experts=count,
-        top_k=top_k,
-        expert=expert,
-        losses={"balance": loss},
-    )
 
 
 def common_to_hf(config: CausalLM.Config) -> dict[str, Any]:
@@ -171,17 +144,6 @@ def epsilon_of(norm: Any) -> float:
     return float(norm.epsilon)
 
 
-def llama_to_hf(config: CausalLM.Config) -> dict[str, Any]:
-    """Writes what most families have in common: alike blocks, rotary positions, gated maps."""
-    block = layers_of(config.decoder.stack)[0]
-    return {
-        **common_to_hf(config),
-        **gated_to_hf(block.feed_forward),
-        **rotary_to_hf(block.attention.positions),
-        "rms_norm_eps": epsilon_of(config.decoder.norm),
-    }
-
-
 def windows_to_hf(config: CausalLM.Config) -> dict[str, Any]:
     """Writes the windows of all layers."""
     found = [window_of(layer.attention.mask) for layer in layers_of(config.decoder.stack)]
@@ -192,15 +154,6 @@ def windows_to_hf(config: CausalLM.Config) -> dict[str, Any]:
         "sliding_window": next(window for window in found if window),
         "max_window_layers": found.index(next(window for window in found if window)),
         "layer_types": [LOCAL if w else GLOBAL for w in found],
-    }
-
-
-def routing_to_hf(experts: Any) -> dict[str, Any]:
-    """Writes how many experts a token visits, and the weight of the balance loss."""
-    loss = experts.losses.get("balance")
-    return {
-        "num_experts_per_tok": experts.top_k,
-        "router_aux_loss_coef": 0.0 if loss is None else loss.coefficient / experts.top_k,
     }
 
 

@@ -9,25 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.layers import (
-    FeedForward,
+from dovetail.layers import FeedForward, Linear, RMSNorm
+from dovetail.layers.attention.latent import LatentAttention
+from dovetail.layers.linear.low_rank import LowRankLinear
+from dovetail.layers.moe import (
     GroupedTopExperts,
-    InterleavedRotaryEmbedding,
-    LatentAttention,
-    Linear,
     LoadBalanceLoss,
     LossFreeBias,
-    LowRankLinear,
     MixtureOfExperts,
     NormalizedWeights,
-    RMSNorm,
-    RotaryEmbedding,
     ScoreWeights,
     SigmoidScores,
     TopKRouter,
-    YarnScaling,
-    yarn_magnitude,
 )
+from dovetail.layers.positions.interleaved import InterleavedRotaryEmbedding
+from dovetail.layers.positions.rotary import RotaryEmbedding
+from dovetail.layers.positions.yarn_scaling import YarnScaling, yarn_magnitude
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     each_kind,
@@ -50,15 +47,14 @@ from dovetail.models.hub import (
     layers_of,
     linear,
     norm,
-    rotary_from_hf,
-    rotary_to_hf,
 )
+from dovetail.models.rotary import rotary_from_hf, rotary_kind, rotary_parameters, rotary_to_hf
 from dovetail.module import Weight
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
-    hub = HubConfig(values)
+    hub = HubConfig(values, norm_topk_prob=True, rope_interleave=True)
     hub.only("attention_bias", False)
     dense = hub["first_k_dense_replace"]
 
@@ -87,27 +83,29 @@ def _mixer(hub: HubConfig) -> LatentAttention.Config:
 
 def _positions(hub: HubConfig) -> RotaryEmbedding.Config:
     found = rotary_from_hf(hub)
-    if not hub.get("rope_interleave", True):
+    if not hub.get("rope_interleave"):
         return found
     return InterleavedRotaryEmbedding.Config(base=found.base, scaling=found.scaling)
 
 
 def _sharpening(hub: HubConfig) -> float:
     """Returns what YaRN multiplies queries and keys with; here it is in the scale, on all."""
-    scaling = hub.get("rope_scaling") or hub.get("rope_parameters") or {}
+    scaling = rotary_parameters(hub)
     weight = scaling.get("mscale_all_dim") or 0.0
+    if rotary_kind(scaling) == "default":
+        return 1.0
     return yarn_magnitude(float(scaling["factor"]), float(weight)) if weight else 1.0
 
 
 def _experts(hub: HubConfig) -> MixtureOfExperts.Config:
     expert = feed_forward(hub).set(hidden=hub["moe_intermediate_size"])
-    count = hub.get("n_routed_experts") or hub["num_local_experts"]
+    count = hub.either("n_routed_experts", "num_local_experts")
     router = TopKRouter.Config(
         scores=SigmoidScores.Config(),
         bias=LossFreeBias.Config(),
         selection=GroupedTopExperts.Config(num_groups=hub["n_group"], top_groups=hub["topk_group"]),
         weights=(
-            NormalizedWeights.Config() if hub.get("norm_topk_prob", True) else ScoreWeights.Config()
+            NormalizedWeights.Config() if hub.get("norm_topk_prob") else ScoreWeights.Config()
         ),
         scaling=float(hub.get("routed_scaling_factor", 2.5)),
     )

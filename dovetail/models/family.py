@@ -6,13 +6,11 @@ without knowing which. Defining one and registering it is all that a new family 
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.config import ConfigError, did_you_mean
+from dovetail.config import ConfigError, did_you_mean, import_submodules
 from dovetail.models.causal_lm import CausalLM
 from dovetail.module import Weight
 
@@ -63,9 +61,7 @@ def register_family(family: Family) -> Family:
 
 def families() -> dict[str, Family]:
     """Returns all families by name: those of this room's files, and what others registered."""
-    room = importlib.import_module("dovetail.models")
-    for module in pkgutil.iter_modules(room.__path__):
-        importlib.import_module(f"dovetail.models.{module.name}")
+    import_submodules("dovetail.models")
     return dict(sorted(_families.items()))
 
 
@@ -75,7 +71,7 @@ def find_family(model_type: str) -> Family:
     if model_type not in by_type:
         raise ConfigError(
             f"model_type: there is no family for {model_type!r}. "
-            f"{did_you_mean(model_type, by_type)} Known: {', '.join(sorted(by_type))}. "
+            f"{did_you_mean(model_type, by_type)} "
             "A family of your own is one file: see dovetail.models.Family and --import."
         )
     return by_type[model_type]

@@ -7,17 +7,15 @@ from typing import Any
 
 from dovetail.config import Config, config_for
 from dovetail.kernels.attention import SoftCap
-from dovetail.layers import (
-    NormedLinear,
-    OffsetRMSNorm,
-    RotaryEmbedding,
-    SandwichNorm,
-    ScaledEmbedding,
-    TransformerBlock,
-)
+from dovetail.layers import Scores, TransformerBlock
+from dovetail.layers.attention.soft_cap import SoftCappedScores
+from dovetail.layers.embedding import ScaledEmbedding
+from dovetail.layers.linear.normed import NormedLinear
+from dovetail.layers.norms.offset import OffsetRMSNorm
+from dovetail.layers.positions.rotary import RotaryEmbedding
+from dovetail.layers.residual.sandwich import SandwichNorm
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
-    attention,
     common_to_hf,
     each_kind,
     epsilon_of,
@@ -39,19 +37,29 @@ from dovetail.models.hub import (
     HubConfig,
     layers_of,
     norm,
-    rotary_from_hf,
-    rotary_to_hf,
     window_of,
 )
+from dovetail.models.rotary import rotary_of, rotary_to_hf
+from dovetail.models.rotary.compose import rotary_attention
+
+# What keys mean that are left out, in both.
+LEFT_OUT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+}
 
 
 def gemma2_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of Gemma 2: every other layer is local, the first one too."""
-    hub = HubConfig(values)
+    hub = HubConfig(values, **LEFT_OUT)
+    hub.only("use_bidirectional_attention", False)
 
     def block(kind: str) -> Any:
-        cap = _cap(hub.stated("attn_logit_softcapping"))
-        return _block(hub, _mixer(hub, kind).set(score_map=cap))
+        cap = hub.stated("attn_logit_softcapping")
+        scores = Scores.Config() if cap is None else SoftCappedScores.Config(cap=float(cap))
+        return _block(hub, _mixer(hub, kind).set(scores=scores))
 
     layers = each_kind(_kinds(hub, period=2), block)
     return _model(hub, layers).set(logit_map=_cap(hub.stated("final_logit_softcapping")))
@@ -61,7 +69,7 @@ def gemma2_to_hf(config: CausalLM.Config) -> dict[str, Any]:
     """Writes a config.json."""
     first = layers_of(config.decoder.stack)[0].attention
     caps = {
-        "attn_logit_softcapping": None if first.score_map is None else first.score_map.cap,
+        "attn_logit_softcapping": getattr(first.scores, "cap", None),
         "final_logit_softcapping": None if config.logit_map is None else config.logit_map.cap,
     }
     return _to_hf(config) | rotary_to_hf(first.positions) | caps
@@ -69,8 +77,9 @@ def gemma2_to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 def gemma3_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of Gemma 3's text models: one global layer after five local ones."""
-    hub = HubConfig(values)
+    hub = HubConfig(values, **LEFT_OUT)
     hub.only("use_bidirectional_attention", False)
+    hub.only("final_logit_softcapping", None)
 
     def block(kind: str) -> Any:
         mixer = _mixer(hub, kind, positions=_gemma3_positions(hub, kind))
@@ -94,12 +103,12 @@ def gemma3_to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 
 def _gemma3_positions(hub: HubConfig, kind: str) -> RotaryEmbedding.Config:
-    """Local layers have their own base, and are never stretched."""
-    if kind in (hub.get("rope_parameters") or {}):
-        return rotary_from_hf(hub, kind)
+    """Each kind of layer has its own base; the older form stretches global layers alone."""
+    given = (hub.get("rope_parameters") or {}).get(kind) or {}
     if kind == LOCAL:
-        return RotaryEmbedding.Config(base=float(hub.get("rope_local_base_freq", 10_000.0)))
-    return rotary_from_hf(hub, kind, base=1_000_000.0)
+        return rotary_of(given, hub, 10_000.0, key="rope_local_base_freq")
+    given = {**given, **(hub.get("rope_scaling") or {})}
+    return rotary_of(given, hub, 1_000_000.0)
 
 
 def _kinds(hub: HubConfig, period: int) -> list[str]:
@@ -111,7 +120,7 @@ def _kinds(hub: HubConfig, period: int) -> list[str]:
 
 def _mixer(hub: HubConfig, kind: str, **changes: Any) -> Any:
     bias = hub.get("attention_bias", False)
-    return attention(
+    return rotary_attention(
         hub,
         window=hub["sliding_window"] if kind == LOCAL else None,
         inward_bias=bias,

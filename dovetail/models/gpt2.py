@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.layers import (
-    Attention,
-    LayerNorm,
-    LearnedPositions,
-    Linear,
-    NoPositions,
-    PlainFeedForward,
-    PreNorm,
-    TransformerBlock,
-)
+from dovetail.layers import Attention, Linear, PreNorm, TransformerBlock
+from dovetail.layers.feed_forward.plain import PlainFeedForward
+from dovetail.layers.norms.layer import LayerNorm
+from dovetail.layers.positions.learned import LearnedPositions
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import language_model
 from dovetail.models.family import Family, register_family
@@ -24,7 +18,8 @@ from dovetail.module import Split, Weight
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
-    hub = HubConfig({**values, "hidden_size": values["n_embd"]})
+    hub = HubConfig({**values, "hidden_size": values.get("n_embd")})
+    hub.only("add_cross_attention", False)
     hub.only("scale_attn_weights", True)
     hub.only("scale_attn_by_inverse_layer_idx", False)
     width, norm = hub["n_embd"], LayerNorm.Config(epsilon=hub.get("layer_norm_epsilon", 1e-5))
@@ -36,7 +31,6 @@ def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
             key=biased,
             value=biased,
             output=biased,
-            positions=NoPositions.Config(),
         ),
         attention_residual=PreNorm.Config(norm=norm),
         feed_forward=PlainFeedForward.Config(

@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.layers import (
-    ClampedFeedForward,
-    LearnedSinks,
-    Linear,
-    SoftmaxWeights,
-    TopKRouter,
-)
+from dovetail.config import ConfigError
+from dovetail.layers import Linear
+from dovetail.layers.attention.sinks import LearnedSinks
+from dovetail.layers.feed_forward.clamped import ClampedFeedForward
+from dovetail.layers.moe import SoftmaxWeights, TopKRouter
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
-    attention,
     common_to_hf,
     each_kind,
     epsilon_of,
     language_model,
-    mixture,
     pre_norm_block,
-    routing_to_hf,
 )
 from dovetail.models.family import Family, register_family
 from dovetail.models.hub import (
@@ -36,18 +31,23 @@ from dovetail.models.hub import (
     HubConfig,
     layers_of,
     linear,
-    rotary_from_hf,
-    rotary_to_hf,
     window_of,
 )
+from dovetail.models.mixtures import mixture, routing_to_hf
+from dovetail.models.rotary import rotary_from_hf, rotary_parameters, rotary_to_hf
+from dovetail.models.rotary.compose import rotary_attention
 from dovetail.module import Interleave, Weight
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
-    hub = HubConfig(values)
-    if not hub.get("rope_parameters"):
-        hub.stated("rope_scaling")
+    hub = HubConfig(values, num_key_value_heads=8, head_dim=64)
+    if not rotary_parameters(hub):
+        # Older releases of transformers read null as no scaling, newer ones as that of gpt-oss.
+        raise ConfigError(
+            "config.json: 'rope_parameters' or 'rope_scaling' is left out or null, whose meaning "
+            'differs among releases; write it, {"rope_type": "default"} where there is no scaling.'
+        )
     count = hub["num_hidden_layers"]
     default = [LOCAL if index % 2 == 0 else GLOBAL for index in range(count)]
 
@@ -59,12 +59,12 @@ def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
 
 def _mixer(hub: HubConfig, kind: str) -> Any:
     bias = hub.get("attention_bias", True)
-    return attention(
+    return rotary_attention(
         hub,
         window=hub["sliding_window"] if kind == LOCAL else None,
         inward_bias=bias,
         output_bias=bias,
-        sinks=LearnedSinks.Config(),
+        scores=LearnedSinks.Config(),
         positions=rotary_from_hf(hub, base=150_000.0),
     )
 
@@ -90,9 +90,11 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
     layers = layers_of(config.decoder.stack)
     windows = [window_of(layer.attention.mask) for layer in layers]
     experts = layers[0].feed_forward
+    rotary = rotary_to_hf(layers[0].attention.positions)
     return {
         **common_to_hf(config),
-        **rotary_to_hf(layers[0].attention.positions),
+        **rotary,
+        "rope_scaling": rotary["rope_scaling"] or {"rope_type": "default"},
         **routing_to_hf(experts),
         "attention_bias": layers[0].attention.output.bias,
         "rms_norm_eps": epsilon_of(config.decoder.norm),
@@ -139,7 +141,7 @@ FAMILY = register_family(
             *TABLES,
             *ATTENTION,
             *PRE_NORMS,
-            Weight(f"{LAYER}.self_attn.sinks", f"{BLOCK}/attention/sinks/weight"),
+            Weight(f"{LAYER}.self_attn.sinks", f"{BLOCK}/attention/scores/sinks"),
             *linear(f"{LAYER}.mlp.router", f"{BLOCK}/feed_forward/router/projection"),
             # All experts in one tensor, kept as (in, out); gate and up take turns.
             Weight(

@@ -9,17 +9,8 @@ import jax
 
 from dovetail.config import ConfigError, config_for
 from dovetail.kernels.attention import Causal, SlidingWindow
-from dovetail.layers import (
-    LinearScaling,
-    Llama3Scaling,
-    NoScaling,
-    Pattern,
-    RotaryEmbedding,
-    Stack,
-    YarnScaling,
-    exact_gelu,
-    yarn_magnitude,
-)
+from dovetail.layers import Pattern, Stack
+from dovetail.layers.feed_forward.feed_forward import exact_gelu
 from dovetail.module import Split, Transpose, Weight
 
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
@@ -52,10 +43,16 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {
 class HubConfig:
     """A config.json whose missing and unknown values are errors that name the key."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        """Wraps the values; what is null counts as left out."""
-        self._stated = frozenset(values)
-        self._values = {key: value for key, value in values.items() if value is not None}
+    def __init__(self, values: Mapping[str, Any], **left_out: Any) -> None:
+        """Wraps the values.
+
+        Args:
+            values: of the config.json. One that is null is no value.
+            left_out: what the family means by keys that are not there, null or not.
+        """
+        self._stated, self._known = frozenset(values), frozenset(left_out)
+        known = {**left_out, **values}
+        self._values = {key: value for key, value in known.items() if value is not None}
 
     def __getitem__(self, key: str) -> Any:
         """Returns a value that must be there."""
@@ -63,9 +60,25 @@ class HubConfig:
             raise ConfigError(f"config.json: {key!r} is missing, and this family needs it.")
         return self._values[key]
 
+    def knows(self, key: str) -> bool:
+        """Says whether the family told what a key means that is left out."""
+        return key in self._known
+
     def get(self, key: str, default: Any = None) -> Any:
-        """Returns a value, or the default where it is left out."""
+        """Returns a value, or the default where it is null or left out."""
         return self._values.get(key, default)
+
+    def unless_left_out(self, key: str, default: Any) -> Any:
+        """Returns a value, or the default where it is left out; null is an error."""
+        return self[key] if key in self._stated else default
+
+    def either(self, *keys: str) -> Any:
+        """Returns a value that goes by different names in different releases."""
+        found = next((key for key in keys if key in self._values), None)
+        if found is None:
+            names = " or ".join(repr(key) for key in keys)
+            raise ConfigError(f"config.json: {names} is missing, and this family needs it.")
+        return self._values[found]
 
     def stated(self, key: str) -> Any:
         """Returns a value, or None where it is null; left out it is an error.
@@ -112,102 +125,6 @@ def activation_name(function: Callable[..., Any], *preferred: str) -> str:
     if not names:
         raise ConfigError(f"{function} is no nonlinearity that Hugging Face's families name.")
     return next((name for name in preferred if name in names), names[0])
-
-
-def rotary_from_hf(
-    hub: HubConfig, kind: str = "", base: float = 10_000.0
-) -> RotaryEmbedding.Config:
-    """Reads the rotary embedding, written either way: `rope_parameters`, or theta and scaling.
-
-    Args:
-        hub: the config.json.
-        kind: the kind of layer, where each has its own parameters.
-        base: the base where none is written.
-    """
-    given = hub.get("rope_parameters") or {}
-    given = given.get(kind) or {} if kind in given else given
-    scaling = given if "rope_type" in given else hub.get("rope_scaling") or {}
-    return RotaryEmbedding.Config(
-        base=float(given.get("rope_theta", hub.get("rope_theta", base))),
-        fraction=float(given.get("partial_rotary_factor", hub.get("partial_rotary_factor", 1.0))),
-        scaling=_scaling_from_hf(scaling, hub),
-    )
-
-
-def rotary_to_hf(rotary: Any) -> dict[str, Any]:
-    """Writes a rotary embedding in the form that every release of transformers reads."""
-    if not isinstance(rotary, RotaryEmbedding.Config):
-        raise ConfigError(f"{rotary.locate('')}: this format knows rotary positions only.")
-    written = {"rope_theta": rotary.base, "rope_scaling": _scaling_to_hf(rotary.scaling)}
-    return written | ({"partial_rotary_factor": rotary.fraction} if rotary.fraction != 1 else {})
-
-
-def _scaling_from_hf(given: Mapping[str, Any], hub: HubConfig) -> Any:
-    kind = given.get("rope_type", given.get("type", "default"))
-    original = given.get("original_max_position_embeddings") or hub.get("max_position_embeddings")
-    if kind == "default":
-        return NoScaling.Config()
-    if kind == "linear":
-        return LinearScaling.Config(factor=float(given["factor"]))
-    if kind == "llama3":
-        return Llama3Scaling.Config(
-            factor=float(given["factor"]),
-            original_length=int(original),
-            low_frequency_factor=float(given["low_freq_factor"]),
-            high_frequency_factor=float(given["high_freq_factor"]),
-        )
-    if kind == "yarn":
-        return YarnScaling.Config(
-            factor=float(given["factor"]),
-            original_length=int(original),
-            fast_turns=float(given.get("beta_fast") or 32.0),
-            slow_turns=float(given.get("beta_slow") or 1.0),
-            magnitude=_yarn_magnitude(given),
-            truncate=bool(given.get("truncate", True)),
-        )
-    raise ConfigError(
-        f"config.json: the rotary scaling {kind!r} is not supported; known are default, linear, "
-        "llama3 and yarn."
-    )
-
-
-def _yarn_magnitude(given: Mapping[str, Any]) -> float | None:
-    """Returns what YaRN multiplies with, where it is not the paper's rule."""
-    if given.get("attention_factor") is not None:
-        return float(given["attention_factor"])
-    if given.get("mscale") and given.get("mscale_all_dim"):
-        factor = float(given["factor"])
-        above = yarn_magnitude(factor, float(given["mscale"]))
-        return above / yarn_magnitude(factor, float(given["mscale_all_dim"]))
-    return None
-
-
-def _scaling_to_hf(scaling: Any) -> dict[str, Any] | None:
-    match scaling:
-        case NoScaling.Config():
-            return None
-        case LinearScaling.Config():
-            return {"rope_type": "linear", "factor": scaling.factor}
-        case Llama3Scaling.Config():
-            return {
-                "rope_type": "llama3",
-                "factor": scaling.factor,
-                "original_max_position_embeddings": scaling.original_length,
-                "low_freq_factor": scaling.low_frequency_factor,
-                "high_freq_factor": scaling.high_frequency_factor,
-            }
-        case YarnScaling.Config():
-            written = {
-                "rope_type": "yarn",
-                "factor": scaling.factor,
-                "original_max_position_embeddings": scaling.original_length,
-                "beta_fast": scaling.fast_turns,
-                "beta_slow": scaling.slow_turns,
-                "truncate": scaling.truncate,
-            }
-            given = scaling.magnitude
-            return written | ({} if given is None else {"attention_factor": given})
-    raise ConfigError(f"{scaling.locate('')}: this scaling has no name in Hugging Face's format.")
 
 
 def mask_from_window(window: int | None) -> Any:

@@ -13,14 +13,9 @@ from typing import Any
 
 from dovetail.config import REQUIRED
 from dovetail.layers import Attention, Decoder, Embedding, FeedForward, Stack, TransformerBlock
+from dovetail.layers.positions.rotary import RotaryEmbedding
 from dovetail.models.causal_lm import CausalLM
-from dovetail.models.compose import (
-    attention,
-    feed_forward,
-    language_model,
-    llama_to_hf,
-    pre_norm_block,
-)
+from dovetail.models.compose import feed_forward, language_model, pre_norm_block
 from dovetail.models.family import Family, register_family
 from dovetail.models.hub import (
     ATTENTION,
@@ -31,6 +26,7 @@ from dovetail.models.hub import (
     HubConfig,
     layers_of,
 )
+from dovetail.models.rotary.compose import llama_to_hf, rotary_attention
 
 
 def llama(
@@ -45,7 +41,9 @@ def llama(
 ) -> CausalLM.Config:
     """Returns a Llama-style language model of the given sizes."""
     block = TransformerBlock.Config(
-        attention=Attention.Config(num_heads=num_heads, num_kv_heads=num_kv_heads),
+        attention=Attention.Config(
+            num_heads=num_heads, num_kv_heads=num_kv_heads, positions=RotaryEmbedding.Config()
+        ),
         feed_forward=FeedForward.Config(hidden=hidden),
     )
     stack = Stack.Config(num_layers=num_layers, layer=block)
@@ -59,8 +57,8 @@ def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of Llama 2, 3 and 3.1."""
     hub = HubConfig(values)
     bias = hub.get("attention_bias", False)
-    mixer = attention(hub, inward_bias=bias, output_bias=bias)
-    block = pre_norm_block(hub, mixer, feed_forward(hub))
+    mixer = rotary_attention(hub, inward_bias=bias, output_bias=bias)
+    block = pre_norm_block(hub, mixer, feed_forward(hub, has_bias=hub.get("mlp_bias", False)))
     return language_model(hub, [block] * hub["num_hidden_layers"])
 
 

@@ -6,13 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.models.causal_lm import CausalLM
-from dovetail.models.compose import (
-    attention,
-    feed_forward,
-    language_model,
-    llama_to_hf,
-    pre_norm_block,
-)
+from dovetail.models.compose import feed_forward, language_model, pre_norm_block
 from dovetail.models.family import Family, register_family
 from dovetail.models.hub import (
     ATTENTION,
@@ -24,12 +18,13 @@ from dovetail.models.hub import (
     layers_of,
     window_of,
 )
+from dovetail.models.rotary.compose import llama_to_hf, rotary_attention
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
-    hub = HubConfig(values)
-    mixer = attention(hub, window=hub.stated("sliding_window") or None)
+    hub = HubConfig(values, num_key_value_heads=8)
+    mixer = rotary_attention(hub, window=hub.stated("sliding_window") or None)
     block = pre_norm_block(hub, mixer, feed_forward(hub))
     return language_model(hub, [block] * hub["num_hidden_layers"])
 

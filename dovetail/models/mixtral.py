@@ -7,15 +7,12 @@ from typing import Any
 
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
-    attention,
     common_to_hf,
     epsilon_of,
     feed_forward,
     gated_to_hf,
     language_model,
-    mixture,
     pre_norm_block,
-    routing_to_hf,
 )
 from dovetail.models.family import Family, register_family
 from dovetail.models.hub import (
@@ -28,19 +25,20 @@ from dovetail.models.hub import (
     HubConfig,
     layers_of,
     linear,
-    rotary_from_hf,
-    rotary_to_hf,
     window_of,
 )
+from dovetail.models.mixtures import mixture, routing_to_hf
+from dovetail.models.rotary import rotary_from_hf, rotary_to_hf
+from dovetail.models.rotary.compose import rotary_attention
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
-    hub = HubConfig(values)
+    hub = HubConfig(values, num_key_value_heads=8)
     hub.only("router_jitter_noise", 0.0)
     experts = mixture(hub, feed_forward(hub), hub["num_local_experts"])
     positions = rotary_from_hf(hub, base=1_000_000.0)
-    mixer = attention(hub, window=hub.get("sliding_window") or None, positions=positions)
+    mixer = rotary_attention(hub, window=hub.get("sliding_window") or None, positions=positions)
     block = pre_norm_block(hub, mixer, experts)
     return language_model(hub, [block] * hub["num_hidden_layers"])
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.layers import BranchNorm, NormedLinear, TransformerBlock
+from dovetail.layers import TransformerBlock
+from dovetail.layers.linear.normed import NormedLinear
+from dovetail.layers.residual.branch import BranchNorm
 from dovetail.models.causal_lm import CausalLM
-from dovetail.models.compose import (
-    attention,
-    feed_forward,
-    language_model,
-    llama_to_hf,
-    rms_norm,
-)
+from dovetail.models.compose import feed_forward, language_model, rms_norm
 from dovetail.models.family import Family, register_family
 from dovetail.models.hub import (
     ATTENTION,
@@ -27,13 +23,14 @@ from dovetail.models.hub import (
     layers_of,
     norm,
 )
+from dovetail.models.rotary.compose import llama_to_hf, rotary_attention
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
     hub = HubConfig(values)
     bias = hub.get("attention_bias", False)
-    mixer = attention(hub, inward_bias=bias, output_bias=bias)
+    mixer = rotary_attention(hub, inward_bias=bias, output_bias=bias)
     normed = NormedLinear.Config(linear=mixer.query, norm=rms_norm(hub))
     joint = BranchNorm.Config(norm=rms_norm(hub))
     block = TransformerBlock.Config(

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dovetail.config import ConfigError
 from dovetail.models.causal_lm import CausalLM
-from dovetail.models.compose import (
-    attention,
-    feed_forward,
-    language_model,
-    llama_to_hf,
-    pre_norm_block,
-)
+from dovetail.models.compose import feed_forward, language_model, pre_norm_block
 from dovetail.models.family import Family, register_family
 from dovetail.models.hub import (
     BLOCK,
@@ -26,12 +21,21 @@ from dovetail.models.hub import (
     linear,
     window_of,
 )
+from dovetail.models.rotary import rotary_kind, rotary_parameters
+from dovetail.models.rotary.compose import llama_to_hf, rotary_attention
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json; the long-context releases' "longrope" is not supported."""
-    hub = HubConfig(values)
-    mixer = attention(hub, window=hub.get("sliding_window") or None)
+    hub = HubConfig(values, partial_rotary_factor=1.0)
+    kind = rotary_kind(rotary_parameters(hub))
+    if kind != "default":
+        # "su" and "yarn" are longrope's names in older files.
+        raise ConfigError(
+            f"config.json: rope_type: the rotary scaling {kind!r} is not supported for this "
+            "family, expected 'default': its frequencies would change with the length of the text."
+        )
+    mixer = rotary_attention(hub, window=hub.get("sliding_window") or None)
     block = pre_norm_block(hub, mixer, feed_forward(hub))
     return language_model(hub, [block] * hub["num_hidden_layers"])
 

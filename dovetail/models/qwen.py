@@ -7,17 +7,15 @@ from typing import Any
 
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
-    attention,
     each_kind,
     feed_forward,
     language_model,
-    llama_to_hf,
-    normed_attention,
     pre_norm_block,
     windows,
     windows_to_hf,
 )
 from dovetail.models.family import Family, register_family
+from dovetail.models.head_norms import normed_attention
 from dovetail.models.hub import (
     ATTENTION,
     FEED_FORWARD,
@@ -28,14 +26,22 @@ from dovetail.models.hub import (
     HubConfig,
     layers_of,
 )
+from dovetail.models.rotary.compose import llama_to_hf, rotary_attention
+
+# What keys mean that are left out, in both.
+LEFT_OUT: dict[str, Any] = {
+    "num_key_value_heads": 32,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
 
 
 def qwen2_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of Qwen2 and 2.5."""
-    hub = HubConfig(values)
+    hub = HubConfig(values, **LEFT_OUT)
 
     def block(window: int | None) -> Any:
-        mixer = attention(hub, window=window, inward_bias=True)
+        mixer = rotary_attention(hub, window=window, inward_bias=True)
         return pre_norm_block(hub, mixer, feed_forward(hub))
 
     return language_model(hub, each_kind(windows(hub), block))
@@ -48,7 +54,7 @@ def qwen2_to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 def qwen3_from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of the dense Qwen3 models."""
-    hub = HubConfig(values)
+    hub = HubConfig(values, **LEFT_OUT, head_dim=128)
 
     def block(window: int | None) -> Any:
         return pre_norm_block(hub, normed_attention(hub, window), feed_forward(hub))

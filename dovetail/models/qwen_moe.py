@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.layers import FeedForward, MixtureOfExperts, NormalizedWeights, ScoreWeights
+from dovetail.config import ConfigError
+from dovetail.layers import FeedForward
+from dovetail.layers.moe import MixtureOfExperts, NormalizedWeights, ScoreWeights
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     common_to_hf,
@@ -14,14 +16,10 @@ from dovetail.models.compose import (
     feed_forward,
     gated_to_hf,
     language_model,
-    mixture,
-    normed_attention,
     pre_norm_block,
-    routing_to_hf,
-    windows,
-    windows_to_hf,
 )
 from dovetail.models.family import Family, register_family
+from dovetail.models.head_norms import normed_attention
 from dovetail.models.hub import (
     ATTENTION,
     EXPERTS,
@@ -32,25 +30,27 @@ from dovetail.models.hub import (
     TINY,
     HubConfig,
     layers_of,
-    rotary_to_hf,
+    window_of,
 )
+from dovetail.models.mixtures import mixture, routing_to_hf
+from dovetail.models.rotary import rotary_to_hf
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
-    hub = HubConfig(values)
+    hub = HubConfig(values, num_key_value_heads=4, sliding_window=4096)
     expert = feed_forward(hub).set(hidden=hub["moe_intermediate_size"])
-    # Releases of transformers differ in the name.
-    experts = mixture(hub, expert, hub.get("num_experts") or hub["num_local_experts"])
+    experts = mixture(hub, expert, hub.either("num_experts", "num_local_experts"))
     normalized = hub.get("norm_topk_prob", False)
     experts.router.weights = NormalizedWeights.Config() if normalized else ScoreWeights.Config()
 
-    def block(kind: tuple[int | None, bool]) -> Any:
-        window, is_sparse = kind
+    window = hub.get("sliding_window") if hub.get("use_sliding_window", False) else None
+
+    def block(is_sparse: bool) -> Any:
         token_map = experts if is_sparse else feed_forward(hub)
         return pre_norm_block(hub, normed_attention(hub, window), token_map)
 
-    kinds = [(window, _is_sparse(hub, index)) for index, window in enumerate(windows(hub))]
+    kinds = [_is_sparse(hub, index) for index in range(hub["num_hidden_layers"])]
     return language_model(hub, each_kind(kinds, block))
 
 
@@ -70,7 +70,7 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
         **common_to_hf(config),
         **gated_to_hf((dense or [sparse[0].expert])[0]),
         **rotary_to_hf(first.positions),
-        **windows_to_hf(config),
+        **_window_to_hf(layers),
         "attention_bias": first.output.bias,
         "rms_norm_eps": epsilon_of(config.decoder.norm),
         "num_experts": sparse[0].num_experts,
@@ -82,8 +82,19 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
     }
 
 
+def _window_to_hf(layers: list[Any]) -> dict[str, Any]:
+    """Unlike the dense models', all layers have the window, or none has."""
+    windows = [window_of(layer.attention.mask) for layer in layers]
+    if len(set(windows)) > 1:
+        raise ConfigError(
+            f"{layers[0].attention.locate('mask')}: this format has one window for all layers, got "
+            f"{windows}."
+        )
+    return {"use_sliding_window": windows[0] is not None, "sliding_window": windows[0]}
+
+
 def tiny() -> dict[str, Any]:
-    """A dense layer among sparse ones, an own head width."""
+    """A dense layer among sparse ones, an own head width, a window."""
     return TINY | {
         "moe_intermediate_size": 24,
         "num_hidden_layers": 4,
@@ -94,7 +105,8 @@ def tiny() -> dict[str, Any]:
         "decoder_sparse_step": 1,
         "mlp_only_layers": [1],
         "rms_norm_eps": 1e-6,
-        "use_sliding_window": False,
+        "use_sliding_window": True,
+        "sliding_window": 5,
     }
 
 

@@ -1,1 +1,1 @@
-"""Modularity, measured: what a feature costs in a code base, ours or another."""
+"""Modularity, measured: does a feature reach every experiment, and what would adding it cost?"""

@@ -19,6 +19,8 @@ _SHOWN = {  # figure: (label, format)
     "memory_gb": ("memory", "{:.2f} GB"),
     "seconds_left": ("left", "{}"),
 }
+# What a narrow terminal does without, first to last. The step and the loss always stay.
+_DROPPED = ("memory_gb", "mfu", "tokens_per_second", "bits_per_byte", "seconds_left")
 
 
 class Console(Part):
@@ -53,7 +55,8 @@ class Console(Part):
         elif self._live is not None:
             from rich.text import Text  # as it is: Rich would colour the numbers of a plain string
 
-            self._live.update(Text(_progress_line(step, figures)))
+            line = _progress_line(step, figures, self._live.console.width)
+            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"))
         elif time.monotonic() - self._last_line >= self._seconds or _is_last(step, figures):
             self._last_line = time.monotonic()
             print(_progress_line(step, figures), file=sys.stderr, flush=True)
@@ -99,14 +102,21 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-def _progress_line(step: int, figures: Figures) -> str:
-    pieces = [f"step {step}/{figures['steps']}" if "steps" in figures else f"step {step}"]
-    for name, (label, form) in _SHOWN.items():
-        if name in figures:
-            value = figures[name]
-            text = duration(float(value)) if name == "seconds_left" else form.format(value)
-            pieces.append(f"{label} {text}")
-    return "  ".join(pieces)
+def _progress_line(step: int, figures: Figures, width: int | None = None) -> str:
+    """Writes the figures of a step, without the least important ones where there is no room."""
+    first = f"step {step}/{figures['steps']}" if "steps" in figures else f"step {step}"
+    pieces = {name: _piece(name, figures[name]) for name in _SHOWN if name in figures}
+    for name in _DROPPED:
+        if width is None or len("  ".join([first, *pieces.values()])) <= width:
+            break
+        pieces.pop(name, None)
+    return "  ".join([first, *pieces.values()])
+
+
+def _piece(name: str, value: float | int | str) -> str:
+    label, form = _SHOWN[name]
+    text = duration(float(value)) if name == "seconds_left" else form.format(value)
+    return f"{label} {text}"
 
 
 def _evaluation_line(step: int, figures: Figures) -> str:

@@ -24,7 +24,8 @@ def report_figures(report: StepReport) -> dict[str, float | int | str]:
         "gradient_norm": float(report.gradient_norm),
     }
     if len(report.losses) > 1:
-        figures |= {f"loss/{path}": float(value) for path, value in report.losses.items()}
+        losses = shortened(report.losses)
+        figures |= {f"loss/{name}": float(value) for name, value in losses.items()}
     for name, summary in shortened(report.summaries).items():
         figures[name] = float(summary.value())
     return figures

@@ -24,6 +24,7 @@ from dovetail.runtime import StopRequest, abstract_state
 from dovetail.trainer.feed import device_batch
 from dovetail.trainer.figures import StepClock, report_figures
 from dovetail.trainer.interfaces import Evaluation
+from dovetail.trainer.repetition import repetition_warning
 from dovetail.trainer.start import first_state
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Loop:
         self.vote = Vote(self.program.placement.mesh, self.ahead)
         self.trainer.checkpointer.open(self.folder / "checkpoints")
         with self.stop, placed(self.program.placement):
-            self.trainer.input.prepare()
+            self._prepare()
             state, first, step_function = self._start()
             self._each_writer(lambda writer: writer.open(self.folder, first))
             try:
@@ -96,6 +97,14 @@ class Loop:
             raise NonFiniteError(self._halted.message(self.outcome.saved))
         self.outcome.seconds = time.monotonic() - started
         return self.outcome
+
+    def _prepare(self) -> None:
+        """Prepares the data, and warns where there is far too little of it."""
+        prepared = self.trainer.input.prepare()
+        batch, sequence = self.program.batch_spec.tokens.shape
+        warning = repetition_warning(prepared, batch * sequence, self.trainer.steps)
+        if warning is not None:
+            self.hooks.say(warning)
 
     def _start(self) -> tuple[TrainState, int, Any]:
         """Compiles the step while the first state is made or restored; XLA leaves a core idle."""

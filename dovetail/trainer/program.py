@@ -71,8 +71,8 @@ class Program:
             return jax.jit(self._initial, out_shardings=self.state_shardings)()
 
     @functools.cached_property
-    def lowered(self) -> Any:
-        """The step, lowered; `.compile()` gives the function that trains."""
+    def traced(self) -> Any:
+        """The step, traced: `.jaxpr` says what is computed, before any compiler looks at it."""
         shapes = jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
             (self.state_shapes, self._batch_shapes()),
@@ -80,7 +80,12 @@ class Program:
         )
         step = jax.jit(self._step, donate_argnums=0, out_shardings=(self.state_shardings, None))
         with placed(self.placement):
-            return step.lower(*shapes)
+            return step.trace(*shapes)
+
+    @functools.cached_property
+    def lowered(self) -> Any:
+        """The step, lowered; `.compile()` gives the function that trains."""
+        return self.traced.lower()
 
     def debug_step(self) -> StepFunction:
         """Returns a step that stops at the operation which makes the first NaN. It is slow."""

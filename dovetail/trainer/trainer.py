@@ -75,8 +75,7 @@ class Trainer(Part):
         self.input.prepare()
         if self.evaluators:
             _ = self.input.held_out().num_batches  # an input without held-out data says so
-        self.checkpointer.open(folder / "checkpoints")
-        saved = max(self.checkpointer.steps(), default=0)
+        saved = self.saved_step(folder)
         if not saved:
             self.start.check()
         if saved > self.steps:
@@ -84,6 +83,11 @@ class Trainer(Part):
                 f"steps: the run in {folder} is at step {saved} already, past the {self.steps} "
                 "asked for. Ask for more steps, or choose another folder."
             )
+
+    def saved_step(self, folder: Path) -> int:
+        """Returns the step that the run in a folder is saved at; 0 where nothing is."""
+        self.checkpointer.open(folder / "checkpoints")
+        return max(self.checkpointer.steps(), default=0)
 
     def train(
         self, folder: Path, hooks: Hooks | None = None, stop: StopRequest | None = None

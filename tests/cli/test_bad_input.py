@@ -43,6 +43,18 @@ CASES = {
         ["train", "tiny-lm", "model.decoder.stack=RMSNorm"],
         ["model.decoder.stack", "expected a config that builds a Layer", "RMSNorm"],
     ),
+    "unknown part": (
+        ["train", "tiny-lm", "input.corpus=Nope"],
+        ["input.corpus", "'Nope'", "Known: ", "StandardLibrary", "TextFiles", "--import"],
+    ),
+    "unknown part with a near name": (
+        ["train", "tiny-lm", "input.tokenizer=BytePairTokeniser"],
+        ["input.tokenizer", "Did you mean 'BytePairTokenizer'"],
+    ),
+    "unknown function": (
+        ["train", "tiny-lm", "model.decoder.stack.layer.attention.mask=Causl"],
+        ["Did you mean 'dovetail.kernels.attention:Causal'?"],
+    ),
     "not an override": (["train", "tiny-lm", "width"], ["expected key.path=value"]),
     "heads that do not divide": (
         ["train", "tiny-lm", *TINY, "model.decoder.stack.layer.attention.num_heads=3"],
@@ -65,6 +77,10 @@ CASES = {
         ["--import no_such_package"],
     ),
     "bad profile": (["train", "tiny-lm", "--profile", "13:10"], ["--profile", "10:13"]),
+    "profile past the end": (
+        ["train", "tiny-lm", "--profile", "300:303"],
+        ["--profile 300:303", "will take the steps 0:240", "--steps"],
+    ),
     "missing run": (["generate", "runs/nothing"], ["is not a run folder"]),
 }
 
@@ -95,6 +111,38 @@ def test_a_corpus_that_cannot_be_used(kind, capsys, tmp_path, monkeypatch):
         f"input.corpus.files={corpus}",
     )
     assert str(corpus) in message
+
+
+@pytest.mark.parametrize(
+    ("folder", "goes_on"),
+    [
+        ("runs/tiny-lm", "`dovetail train tiny-lm`"),
+        ("runs/tiny-lm-0badcafe/", "`dovetail train tiny-lm --run runs/tiny-lm-0badcafe/`"),
+    ],
+)
+def test_a_run_folder_for_an_experiment_is_refused_with_advice(
+    folder, goes_on, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "run.json").write_text('{"experiment": "tiny-lm"}')
+    for argv in (["train", folder], ["config", "show", folder]):
+        assert main(argv) == 2
+        message = capsys.readouterr().err
+        assert f"{folder} is a run folder" in message
+        assert goes_on in message
+        assert f"`dovetail generate {folder}`" in message
+        assert f"--with from-run:path={folder}`" in message
+
+
+def test_a_run_folder_of_no_known_experiment_for_an_experiment(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "imported").mkdir()
+    (tmp_path / "imported" / "run.json").write_text("{}")
+    assert main(["train", "imported"]) == 2
+    message = capsys.readouterr().err
+    assert "`dovetail generate imported`" in message
+    assert "It is a run of" not in message
 
 
 def test_a_run_folder_of_another_identity_is_refused_with_a_diff(capsys, tmp_path, monkeypatch):

@@ -43,6 +43,55 @@ def test_diff_shows_both_sides(capsys):
     assert any(change["path"] == "model.width" for change in changes)
 
 
+def test_diff_of_one_experiment_shows_what_the_changes_do(capsys):
+    changed = ["--with", "moe:num_experts=4", "model.width=64", "--steps", "7"]
+    assert main(["config", "diff", "tiny-lm", *changed]) == 0
+    shown, remark = capsys.readouterr()
+    lines = {line.split(": ")[0]: line for line in shown.splitlines()}
+    assert lines["model.width"].endswith("128 -> 64")
+    assert lines["steps"].endswith("240 -> 7")
+    layer = "model.decoder.stack.layer.feed_forward"
+    assert lines[layer].endswith("MixtureOfExperts()")
+    assert lines[f"{layer}.num_experts"].endswith("(absent) -> 4")
+    assert lines[f"{layer}.expert.hidden"].endswith("(absent) -> 352")
+    assert all(path.startswith(layer) for path in lines if path not in ("model.width", "steps"))
+    assert f"{layer}.router" not in lines, "a default of the new part"
+    everything = json.loads(output(capsys, "config", "diff", "tiny-lm", *changed, "--json"))
+    assert any(change["path"] == f"{layer}.router" for change in everything)
+    assert f"left out: {len(everything) - len(lines)} defaults" in remark
+
+
+def test_diff_of_two_experiments_changes_both(capsys):
+    plain = output(capsys, "config", "diff", "tiny-lm", "small-lm")
+    assert "model.width: " in plain
+    assert "model.width: " not in output(
+        capsys, "config", "diff", "tiny-lm", "model.width=64", "small-lm"
+    )
+
+
+def test_diff_of_one_experiment_without_a_change_is_refused(capsys):
+    assert main(["config", "diff", "tiny-lm"]) == 2
+    assert "nothing to compare tiny-lm with" in capsys.readouterr().err
+    assert main(["config", "diff", "tiny-lm", "small-lm", "tiny-lm"]) == 2
+    assert "one or two experiments" in capsys.readouterr().err
+
+
+def test_json_values_are_typed_and_why_adds_where_they_were_set(capsys):
+    argv = ["config", "show", "tiny-lm", "model.width=64", "--json"]
+    values = json.loads(output(capsys, *argv))
+    assert values["model.width"] == 64
+    assert values["mesh.fsdp"] == -1
+    assert values["model.decoder.stack.layer.feed_forward.up.bias"] is False
+    assert values["model.dtype"] is None
+    assert values["input.skips"] == []
+    assert values["input.split"] == "train"
+    assert values["input.corpus"] == "dovetail.data.corpus:StandardLibrary()"
+    explained = json.loads(output(capsys, *argv, "--why"))
+    assert {path: entry["value"] for path, entry in explained.items()} == values
+    assert explained["model.width"]["set_by"] == "command line: model.width=64"
+    assert "experiments/laptop.py:" in explained["steps"]["set_by"]
+
+
 def test_params_adds_up(capsys):
     counted = json.loads(output(capsys, "config", "params", "tiny-lm", "--json"))
     assert counted["total"] == counted["by_module"][""]
@@ -76,7 +125,24 @@ def test_a_dry_run_writes_nothing(capsys, tmp_path, monkeypatch):
     facts = json.loads(output(capsys, "train", "tiny-lm", *options, "--dry-run", "--json"))
     assert facts["parameters"] > 0
     assert facts["kernels"]
+    assert facts["data"]["corpus"] == "StandardLibrary"
+    assert facts["data"]["tokenizer"] == "BytePairTokenizer (vocab_size=2048)"
+    assert (facts["vocabulary"], facts["batch"], facts["tokens_per_step"]) == (2048, [8, 256], 2048)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_says_plainly_whether_the_memory_suffices(capsys, monkeypatch):
+    options = ["model.decoder.stack.num_layers=1", "mesh.fsdp=1", "mesh.data=-1"]
+    argv = ["train", "tiny-lm", *options, "input.sequence_length=32", "--dry-run"]
+    facts = json.loads(output(capsys, *argv, "--json"))
+    assert facts["needed_bytes"] >= 8 * facts["argument_bytes"], "eight devices share the memory"
+    for there, verdict in ((10**12, "fits: needs about"), (10**6, "does not fit: needs about")):
+        monkeypatch.setattr("dovetail.hardware.machine_memory_bytes", lambda there=there: there)
+        shown = output(capsys, *argv)
+        assert f"{verdict} " in shown
+        assert f"this machine has 1 {'TB' if there == 10**12 else 'MB'}" in shown
+        assert "corpus           StandardLibrary" in shown
+        assert "256 (8 sequences of 32) x 240 steps" in shown
 
 
 def test_doctor_only_remarks_on_a_missing_make(capsys, monkeypatch):

@@ -159,6 +159,30 @@ def test_the_closing_summary_has_chart_samples_and_figures(run, tmp_path, capsys
     assert (result["step"], result["saved"]) == (4, True)
 
 
+def test_a_run_that_was_extended_is_complete_for_the_plain_command(run, capsys):
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    argv = ["train", "tiny-lm", *TINY, "--steps", "2", "--run", str(run)]
+    assert main(argv) == 0
+    out = capsys.readouterr().out
+    assert f"complete: the run in {run} is at step 3, past the 2 asked for" in out
+    assert "held_out/bits_per_byte" in out
+    assert "--- samples/text_1\nimport" in out
+    assert main([*argv, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["step"], result["stopped_by"], result["saved"]) == (3, None, True)
+    assert result["figures"]["held_out/bits_per_byte"] > 0
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_a_profile_of_steps_that_are_behind_the_run_is_refused_at_once(run, capsys):
+    argv = ["train", "tiny-lm", *TINY, "--steps", "5", "--run", str(run), "--profile", "1:3"]
+    assert main(argv) == 2
+    message = capsys.readouterr().err
+    assert "--profile 1:3" in message
+    assert "will take the steps 3:5" in message
+    assert "compil" not in message
+
+
 def test_the_chart_shows_the_whole_run_also_after_a_restart(tmp_path):
     lines = [{"step": step, "loss": 5.0 - step} for step in range(1, 5)] + [{"step": 4, "x/y": 1.0}]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import pytest
 
@@ -326,3 +326,31 @@ class TestDifferences:
         assert identity(one) == Logged.Config(width=3)
         assert one.log_every == 1
         assert identity(Logged.Config(width=4)) != identity(one)
+
+
+class Whistle(Protocol):
+    def whistle(self) -> str: ...
+
+
+class TinWhistle(Part):
+    class Config(Part.Config["TinWhistle"]):
+        pass
+
+    def whistle(self) -> str:
+        return "wheee"
+
+
+class Referee(Part):
+    class Config(Part.Config["Referee"]):
+        whistle: ConfigOf[Whistle] = TinWhistle.Config()
+
+
+def test_only_parts_that_fit_are_suggested() -> None:
+    for name, advice in (
+        ("Referees", "Known: TinWhistle."),
+        ("TinWhistel", "Did you mean 'TinWhistle'?"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            apply_overrides(Referee.Config(), [f"whistle={name}"])
+        assert f"whistle: '{name}' is neither" in str(caught.value)
+        assert advice in str(caught.value)

@@ -20,6 +20,7 @@ from dovetail.config import (
     config_for,
     diff,
     from_text,
+    json_values,
     to_text,
 )
 from tests.config.parts import (
@@ -40,6 +41,47 @@ HEAD = "tests.config.parts:Model()\n"
 class Nameless(Part):
     class Config(Part.Config["Nameless"]):
         function: Any = lambda x: x
+
+
+def test_what_nobody_set_on_a_part_that_one_side_lacks_is_marked() -> None:
+    left = Model.Config(layer=FeedForward.Config(width=5))
+    right = Model.Config(layer=Mixture.Config(expert=Linear.Config(features=3)))
+    by_default = {each.path: each.by_default for each in diff(left, right)}
+    assert by_default == {
+        "layer": False,
+        "layer.width": False,
+        "layer.rate": True,
+        "layer.activation": True,
+        "layer.up": True,
+        "layer.up.bias": True,
+        "layer.up.features": True,
+        "layer.experts": True,
+        "layer.expert": False,
+        "layer.expert.features": False,
+        "layer.expert.bias": True,
+    }
+
+
+class TestJsonValues:
+    def test_plain_values_keep_their_types(self) -> None:
+        config = Model.Config(
+            scale=0.5, weights={"a": 1.0}, table={3: "c"}, anything=[(True, None)]
+        )
+        values = json_values(config)
+        wanted = {"steps": 10, "scale": 0.5, "note": None, "name": "model", "shape": [1, 2]}
+        wanted |= {"weights": {"a": 1.0}, "table": {"3": "c"}, "anything": [[True, None]]}
+        assert {path: values[path] for path in wanted} == wanted
+        assert json.loads(json.dumps(values)) == values
+
+    def test_what_json_lacks_is_text(self) -> None:
+        config = Model.Config(scale=math.inf, layers=[Linear.Config()], functions=[double])
+        values = json_values(config)
+        assert values["scale"] == "inf"
+        assert values["layers"] == "list(1)"
+        assert values["layers.0"] == "tests.config.parts:Linear()"
+        assert values["layers.0.features"] == "REQUIRED"
+        assert values["functions.0"] == "tests.config.parts:double"
+        json.dumps(values, allow_nan=False)
 
 
 class TestWriting:

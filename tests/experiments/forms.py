@@ -11,7 +11,11 @@ from dovetail.experiments import experiments
 from dovetail.experiments.published import published_sizes
 
 _FIRST_SIZES = {size.family: name for name, size in reversed(published_sizes().items())}
-_OWN = [name for name in experiments() if name not in published_sizes()]
+_OWN = [
+    name
+    for name, found in experiments().items()
+    if name not in published_sizes() and not found.variant_of
+]
 
 FORMS = sorted([*_OWN, *_FIRST_SIZES.values()])
 

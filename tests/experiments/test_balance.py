@@ -6,7 +6,7 @@ import numpy as np
 
 from dovetail.config import select
 from dovetail.experiments import experiments
-from dovetail.layers import LoadBalanceLoss, MixtureOfExperts
+from dovetail.layers.moe import LoadBalanceLoss, MixtureOfExperts
 from dovetail.module import Batch, initialize, initialize_variables
 from tests.experiments.forms import FORMS, every_form
 

@@ -20,14 +20,8 @@ from dovetail.config import (
     wraps,
 )
 from dovetail.experiments import experiments
-from dovetail.layers import (
-    AnyFeedForward,
-    Linear,
-    NoPositions,
-    Places,
-    RotaryEmbedding,
-    TokenMap,
-)
+from dovetail.layers import AnyFeedForward, Linear, NoPositions, Places, TokenMap
+from dovetail.layers.positions.rotary import RotaryEmbedding
 from dovetail.learner import Elementwise, Ema
 from dovetail.module import Constant, Module, functional, parameter, parameter_specs
 from dovetail.parallel import MeshLayout

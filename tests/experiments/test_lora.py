@@ -15,7 +15,9 @@ from dovetail.cli import main
 from dovetail.config import ConfigError, apply_modifier, from_text, select, to_text
 from dovetail.experiments import experiments
 from dovetail.interop import import_hf, unwrapped
-from dovetail.layers import Linear, LoRA, TopKRouter
+from dovetail.layers import Linear
+from dovetail.layers.linear.lora import LoRA
+from dovetail.layers.moe import TopKRouter
 from dovetail.learner import Ema
 from dovetail.parallel import MeshLayout
 from dovetail.runtime import RunFolder, StoredWeights, abstract_state, read_parameters

@@ -6,24 +6,27 @@ from dovetail.config import Config, config_for, replace
 from dovetail.kernels.attention import SlidingWindow
 from dovetail.layers import (
     Attention,
-    Capacity,
     ContiguousMemory,
-    GroupedTopExperts,
     Linear,
-    LoRA,
-    LossFreeBias,
-    MixtureOfExperts,
     NoPositions,
     Pattern,
-    PostNorm,
     PreNorm,
-    SandwichNorm,
-    SigmoidScores,
     Stack,
-    TopKRouter,
     TransformerBlock,
 )
 from dovetail.layers import FeedForward as GatedFeedForward
+from dovetail.layers.linear.lora import LoRA
+from dovetail.layers.moe import (
+    Capacity,
+    GroupedTopExperts,
+    LossFreeBias,
+    MixtureOfExperts,
+    SigmoidScores,
+    TopKRouter,
+)
+from dovetail.layers.positions.rotary import RotaryEmbedding
+from dovetail.layers.residual.post import PostNorm
+from dovetail.layers.residual.sandwich import SandwichNorm
 from dovetail.models import CausalLM, llama
 
 WIDTH = 32
@@ -34,14 +37,19 @@ MEMORIES: dict[str, Config[Any]] = {
     "contiguous": ContiguousMemory.Config(),
 }
 
+
+def _attention(**values: Any) -> Attention.Config:
+    return Attention.Config(positions=RotaryEmbedding.Config()).set(**values)
+
+
 # Anything that maps [B, S, E] to [B, S, E] and mixes tokens along the sequence.
 MIXERS: dict[str, Config[Any]] = {
-    "attention": Attention.Config(num_heads=4),
-    "grouped": Attention.Config(num_heads=4, num_kv_heads=2),
-    "one key-value head": Attention.Config(num_heads=4, num_kv_heads=1, scale=0.5),
-    "explicit head width": Attention.Config(num_heads=3, head_width=6),
-    "sliding window": Attention.Config(num_heads=4, mask=config_for(SlidingWindow, window=3)),
-    "no positions": Attention.Config(num_heads=4, positions=NoPositions.Config()),
+    "attention": _attention(num_heads=4),
+    "grouped": _attention(num_heads=4, num_kv_heads=2),
+    "one key-value head": _attention(num_heads=4, num_kv_heads=1, scale=0.5),
+    "explicit head width": _attention(num_heads=3, head_width=6),
+    "sliding window": _attention(num_heads=4, mask=config_for(SlidingWindow, window=3)),
+    "no positions": _attention(num_heads=4, positions=NoPositions.Config()),
 }
 
 

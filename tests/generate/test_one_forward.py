@@ -12,7 +12,8 @@ import pytest
 from dovetail.config import Config, ConfigError, config_for, select
 from dovetail.generate import Generator, with_memory
 from dovetail.kernels.attention import Prefix, SlidingWindow
-from dovetail.layers import Attention, Capacity, Dropless, NoMemory, Places
+from dovetail.layers import Attention, NoMemory, Places
+from dovetail.layers.moe import Capacity, Dropless
 from dovetail.module import functional, initialize, parameter_specs, variable_specs
 from tests.generate.sweep import (
     LAYERS,

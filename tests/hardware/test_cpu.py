@@ -124,3 +124,15 @@ def test_the_users_cache_folder_is_the_default(
 
 def test_cores_are_those_that_this_process_may_use() -> None:
     assert cpu_cores() >= 1
+
+
+def test_a_container_has_no_more_memory_than_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "_CONTAINER_LIMITS", ())
+    whole = cpu.machine_memory_bytes()
+    for text, expected in (("1000000", 10**6), ("max", whole), (str(2**62), whole)):
+        (tmp_path / "memory.max").write_text(text + "\n")
+        files = (tmp_path / "memory.max", tmp_path / "missing")
+        monkeypatch.setattr(cpu, "_CONTAINER_LIMITS", files)
+        assert cpu.machine_memory_bytes() == expected

@@ -249,6 +249,38 @@ def test_a_config_of_another_form(tmp_path: Path, arrays: Arrays, capsys: Any) -
     refuse(tmp_path, capsys, "hf/config.json does not describe a llama model", "TypeError")
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("hidden_size", "big", r"a whole number, such as \d+, got 'big'"),
+        ("num_hidden_layers", 2.5, r"a whole number, such as \d+, got 2.5"),
+        ("rms_norm_eps", "tiny", r"a number, such as \S+, got 'tiny'"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_told_in_the_words_of_the_file(
+    tmp_path: Path, arrays: Arrays, capsys: Any, key: str, value: Any, expected: str
+) -> None:
+    write_model(tmp_path / "hf", {**TINY, key: value}, arrays)
+    refuse(tmp_path, capsys, r"hf/config.json\b", f"{key}: expected {expected}")
+
+
+def test_a_folder_without_a_model(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "hf").mkdir()
+    refuse(tmp_path, capsys, "hf/config.json: there is no such file", "this one is empty")
+    (tmp_path / "hf" / "readme.md").write_text("nothing")
+    refuse(tmp_path, capsys, r"\*.safetensors; this one has no more than readme.md")
+
+
+def test_the_known_families_are_listed_once(tmp_path: Path, arrays: Arrays, capsys: Any) -> None:
+    write_model(tmp_path / "hf", {**TINY, "model_type": "zzz"}, arrays)
+    (tmp_path / "runs").mkdir()
+    assert main(["import", "hf", str(tmp_path / "hf"), "--to", str(tmp_path / "runs" / "x")]) == 2
+    message = capsys.readouterr().err
+    assert "hf/config.json: model_type: there is no family for 'zzz'" in message
+    assert message.count("Known: ") == 1
+    assert message.count("llama") == 1
+
+
 def test_fp8_without_its_scales(tmp_path: Path, arrays: Arrays, capsys: Any) -> None:
     folder = write_model(tmp_path / "hf", TINY, {})
     sizes = {name: (array.dtype, array.shape) for name, array in arrays.items()}

@@ -15,7 +15,9 @@ from safetensors.numpy import load_file
 from dovetail.cli import main
 from dovetail.config import REQUIRED, ConfigError, ConfigOf, replace, wraps
 from dovetail.interop import export_adapter, export_hf, import_hf, unwrapped
-from dovetail.layers import Attention, Linear, LoRA, NormedLinear, TokenMap
+from dovetail.layers import Attention, Linear, TokenMap
+from dovetail.layers.linear.lora import LoRA
+from dovetail.layers.linear.normed import NormedLinear
 from dovetail.models import families
 from dovetail.module import Module, parameter
 from dovetail.runtime import RunFolder

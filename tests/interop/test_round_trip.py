@@ -12,9 +12,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from dovetail.cli import main
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, select
 from dovetail.interop import export_hf, family_of, import_hf
-from dovetail.models import Family, llama
+from dovetail.layers.feed_forward.plain import PlainFeedForward
+from dovetail.layers.norms.layer import LayerNorm
+from dovetail.layers.positions.rotary import RotaryEmbedding
+from dovetail.models import Family, families, llama
 from dovetail.module import parameter_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement
 from dovetail.runtime import RunFolder, StoredWeights, read_parameters
@@ -189,6 +192,29 @@ def test_a_model_that_no_format_says_is_refused_with_what_differs(llama_family: 
         family_of(odd)
 
 
+def test_a_part_that_no_format_has_is_named_with_what_stands_in_its_place() -> None:
+    config = llama(vocab_size=8, width=8, num_layers=1, num_heads=2, num_kv_heads=1, hidden=8)
+    config.decoder.stack.layer.feed_forward = PlainFeedForward.Config(hidden=8)
+    with pytest.raises(ConfigError) as caught:
+        family_of(config)
+    message = str(caught.value)
+    assert "llama comes nearest" in message
+    block = "decoder.stack.layer.feed_forward"
+    assert f"{block} is a PlainFeedForward here, and a FeedForward there" in message
+    assert "dovetail.models.Family and --import" in message
+
+
+def test_what_differs_inside_of_another_part_is_left_out() -> None:
+    config = llama(vocab_size=8, width=8, num_layers=1, num_heads=2, num_kv_heads=1, hidden=8)
+    config.decoder.norm = LayerNorm.Config()
+    with pytest.raises(ConfigError) as caught:
+        family_of(config)
+    message = str(caught.value)
+    assert "decoder.norm: dovetail.layers.norms:LayerNorm() -> " in message
+    assert "decoder.norm.bias" not in message
+    assert "Give the model what the format can say" in message
+
+
 @pytest.mark.parametrize("kv_heads", [None, 2, 1])
 def test_what_is_derived_may_be_said(llama_family: Family, kv_heads: int | None) -> None:
     """Two key-value heads of two heads are what None means, and one is not."""
@@ -216,3 +242,10 @@ def test_what_does_not_change_the_function_does_not_stop_an_export(llama_family:
     config.decoder.stack.layer.attention_residual.dropout.rate = 0.1
     config.decoder.stack.layer.dtype = "bfloat16"
     assert family_of(config)[0] is llama_family
+
+
+def test_positions_in_part_of_a_head_have_no_word_in_llamas_format() -> None:
+    model = families()["qwen3"].from_hf(families()["qwen3"].tiny())
+    model = select(model, RotaryEmbedding).set(fraction=0.5)
+    with pytest.raises(ConfigError, match=r"(?s)No known format .*positions\.fraction"):
+        family_of(model, only="qwen3")

@@ -13,53 +13,56 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dovetail.config import REQUIRED, Config, ConfigOf, config_for, replace
-from dovetail.kernels.attention import SoftCap
+from dovetail.config import REQUIRED, Config, ConfigOf, replace
 from dovetail.layers import (
     Attention,
-    BranchNorm,
-    Capacity,
-    ClampedFeedForward,
     ContiguousMemory,
     Decoder,
     Dropout,
     Embedding,
     FeedForward,
-    GroupedTopExperts,
-    InterleavedRotaryEmbedding,
-    LatentAttention,
-    LayerNorm,
-    LearnedPositions,
-    LearnedSinks,
     Linear,
-    LoadBalanceLoss,
-    LoRA,
-    LossFreeBias,
-    LowRankLinear,
-    MixtureOfExperts,
     NoInputPositions,
     NoMemory,
     NoPositions,
-    NormedLinear,
-    NoSinks,
-    OffsetRMSNorm,
     Pattern,
     Places,
-    PlainFeedForward,
-    PostNorm,
     PreNorm,
     Residual,
     RMSNorm,
-    RotaryEmbedding,
-    RouterZLoss,
-    SandwichNorm,
-    ScaledEmbedding,
-    SigmoidScores,
     Stack,
-    TopKRouter,
     TransformerBlock,
-    YarnScaling,
 )
+from dovetail.layers.attention.latent import LatentAttention
+from dovetail.layers.attention.sigmoid import SigmoidAttention
+from dovetail.layers.attention.sinks import LearnedSinks
+from dovetail.layers.attention.soft_cap import SoftCappedScores
+from dovetail.layers.embedding import ScaledEmbedding
+from dovetail.layers.feed_forward.clamped import ClampedFeedForward
+from dovetail.layers.feed_forward.plain import PlainFeedForward
+from dovetail.layers.linear.lora import LoRA
+from dovetail.layers.linear.low_rank import LowRankLinear
+from dovetail.layers.linear.normed import NormedLinear
+from dovetail.layers.moe import (
+    Capacity,
+    GroupedTopExperts,
+    LoadBalanceLoss,
+    LossFreeBias,
+    MixtureOfExperts,
+    RouterZLoss,
+    SigmoidScores,
+    TopKRouter,
+)
+from dovetail.layers.norms.layer import LayerNorm
+from dovetail.layers.norms.offset import OffsetRMSNorm
+from dovetail.layers.positions.alibi import Alibi
+from dovetail.layers.positions.interleaved import InterleavedRotaryEmbedding
+from dovetail.layers.positions.learned import LearnedPositions
+from dovetail.layers.positions.rotary import RotaryEmbedding
+from dovetail.layers.positions.yarn_scaling import YarnScaling
+from dovetail.layers.residual.branch import BranchNorm
+from dovetail.layers.residual.post import PostNorm
+from dovetail.layers.residual.sandwich import SandwichNorm
 from dovetail.module import Module, parameter_specs
 
 BATCH, SEQUENCE, WIDTH, HEADS, KV_HEADS, HIDDEN, VOCAB = 4, 6, 16, 4, 2, 24, 32
@@ -121,7 +124,9 @@ def keys_and_values() -> tuple[Any, ...]:
 
 
 def attention() -> Attention.Config:
-    return Attention.Config(num_heads=HEADS, num_kv_heads=KV_HEADS)
+    return Attention.Config(
+        num_heads=HEADS, num_kv_heads=KV_HEADS, positions=RotaryEmbedding.Config()
+    )
 
 
 def latent_attention() -> LatentAttention.Config:
@@ -215,8 +220,6 @@ CASES: dict[str, Case] = {
     ),
     "no-input-positions": Case(NoInputPositions.Config(width=WIDTH), mixing),
     "learned-positions": Case(LearnedPositions.Config(width=WIDTH, length=SEQUENCE), mixing),
-    "no-sinks": Case(NoSinks.Config(num_heads=HEADS), lambda: ()),
-    "learned-sinks": Case(LearnedSinks.Config(num_heads=HEADS), lambda: ()),
     "rms-norm": Case(RMSNorm.Config(width=WIDTH), one),
     "offset-rms-norm": Case(OffsetRMSNorm.Config(width=WIDTH), one),
     "layer-norm": Case(LayerNorm.Config(width=WIDTH), one),
@@ -257,7 +260,16 @@ CASES: dict[str, Case] = {
     "attention-with-adapters": Case(adapted(attention().set(width=WIDTH)), mixing),
     "attention-with-sinks-and-cap": Case(
         attention().set(
-            width=WIDTH, sinks=LearnedSinks.Config(), score_map=config_for(SoftCap, cap=1.0)
+            width=WIDTH, scores=LearnedSinks.Config(base=SoftCappedScores.Config(cap=1.0))
+        ),
+        mixing,
+    ),
+    "attention-with-alibi": Case(
+        attention().set(width=WIDTH, positions=NoPositions.Config(), scores=Alibi.Config()), mixing
+    ),
+    "attention-by-sigmoids": Case(
+        attention().set(
+            width=WIDTH, scores=SigmoidAttention.Config(length=SEQUENCE, base=Alibi.Config())
         ),
         mixing,
     ),

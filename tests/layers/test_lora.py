@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError, replace
-from dovetail.layers import Linear, LoRA, NormedLinear
+from dovetail.layers import Linear
+from dovetail.layers.linear.lora import LoRA
+from dovetail.layers.linear.normed import NormedLinear
 from dovetail.module import functional, initialize, parameter_specs
 from tests.layers.cases import random_params, vectors
 

@@ -10,19 +10,11 @@ import numpy as np
 import pytest
 
 from dovetail.config import Config
-from dovetail.layers import (
-    Attention,
-    Embedding,
-    FeedForward,
-    LayerNorm,
-    Linear,
-    Places,
-    PostNorm,
-    PreNorm,
-    RMSNorm,
-    RotaryEmbedding,
-    SandwichNorm,
-)
+from dovetail.layers import Attention, Embedding, FeedForward, Linear, Places, PreNorm, RMSNorm
+from dovetail.layers.norms.layer import LayerNorm
+from dovetail.layers.positions.rotary import RotaryEmbedding
+from dovetail.layers.residual.post import PostNorm
+from dovetail.layers.residual.sandwich import SandwichNorm
 from dovetail.module import functional, parameter_specs
 from tests.layers import references
 from tests.layers.cases import BATCH, HEADS, HIDDEN, KV_HEADS, SEQUENCE, VOCAB, WIDTH, tokens
@@ -140,7 +132,11 @@ def test_rotary_scores_depend_on_distance_alone() -> None:
 @pytest.mark.parametrize("kv_heads", [HEADS, KV_HEADS, 1])
 def test_attention(x: np.ndarray, packed: Places, kv_heads: int, head_width: int | None) -> None:
     config = Attention.Config(
-        width=WIDTH, num_heads=HEADS, num_kv_heads=kv_heads, head_width=head_width
+        width=WIDTH,
+        num_heads=HEADS,
+        num_kv_heads=kv_heads,
+        head_width=head_width,
+        positions=RotaryEmbedding.Config(),
     )
     params = params_of(config)
     x = x / 3

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from dovetail.config import Config, ConfigError
-from dovetail.layers import Pattern, SandwichNorm, Stack
+from dovetail.layers import Pattern, Stack
+from dovetail.layers.residual.sandwich import SandwichNorm
 from dovetail.module import functional
 from dovetail.parallel import KeepAll, KeepDots, KeepNothing, KeepTags
 from tests.layers.cases import (

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from dovetail.config import REQUIRED, ConfigError, from_text, replace, to_text
-from dovetail.layers import FeedForward, NextTokenLoss, Places, RotaryEmbedding
+from dovetail.layers import FeedForward, NextTokenLoss, Places
+from dovetail.layers.positions.rotary import RotaryEmbedding
 from dovetail.models import CausalLM, llama
 from dovetail.module import (
     Batch,

@@ -20,8 +20,9 @@ import pytest
 from dovetail.config import ConfigError, from_text, to_text
 from dovetail.experiments.published import published_sizes
 from dovetail.generate import Generator, Greedy
-from dovetail.layers import Places
+from dovetail.layers import Places, arrange
 from dovetail.models import families, find_family
+from dovetail.models.hub import layers_of, mask_from_window
 from dovetail.module import functional, parameter_specs
 from tests.models.formula import TOKENS, filled
 
@@ -116,6 +117,17 @@ def test_an_unknown_model_type_names_the_nearest() -> None:
         ("gemma2", {"attn_logit_softcapping": ...}, "'attn_logit_softcapping' is left out"),
         ("gpt-oss", {"rope_scaling": ...}, "'rope_scaling' is left out"),
         ("deepseek-v3", {"q_lora_rank": ...}, "'q_lora_rank' is left out"),
+        ("gpt-oss", {"rope_scaling": None}, r"'rope_scaling' is left out or null.*\"default\""),
+        ("deepseek-v3", {"n_routed_experts": ...}, "'n_routed_experts' or 'num_local_experts'"),
+        ("gpt2", {"n_embd": ...}, "'n_embd' is missing"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention is True"),
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
+        ("gemma3", {"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0"),
+        ("phi3", {"rope_scaling": {"type": "su"}}, "rope_type: the rotary scaling 'su'"),
+        ("phi3", {"rope_scaling": {"type": "yarn", "factor": 2.0}}, "expected 'default'"),
+        ("qwen3", {"rope_scaling": {"rope_type": "yarn"}}, "'factor' of the rotary .* is left out"),
+        ("qwen3", {"rope_scaling": {"rope_type": "linear", "factor": None}}, "'factor' .* is null"),
+        ("llama", {"rope_theta": None}, "'rope_theta' is missing"),
         ("olmo2", {"rms_norm_eps": ...}, "'rms_norm_eps' is missing"),
         ("gpt-oss", {"layer_types": ["chunked_attention"] * 4}, "got 'chunked_attention'"),
         ("gemma3", {"layer_types": ["full_attention"]}, "each of 8 layers, got 1 entries"),
@@ -135,6 +147,36 @@ def test_what_we_lack_is_refused_by_name(name: str, changes: dict[str, Any], mes
         family.from_hf(values)
 
 
+def test_a_key_that_is_left_out_has_the_familys_own_default() -> None:
+    """What transformers fills in; tests/parity goes through all keys."""
+    expected = {"mistral": 8, "mixtral": 8, "qwen2": 32, "gemma2": 4, "gpt-oss": 8, "llama": None}
+    for name, heads in expected.items():
+        family = families()[name]
+        values = family.tiny() | {"num_attention_heads": 16}
+        del values["num_key_value_heads"]
+        layer = layers_of(family.from_hf(values).decoder.stack)[0]
+        assert layer.attention.num_kv_heads == heads, name
+
+
+def test_gpt_oss_without_scaling_says_so() -> None:
+    """Nothing written would be read as the scaling of the published models."""
+    family = families()["gpt-oss"]
+    config = family.from_hf(family.tiny() | {"rope_scaling": {"rope_type": "default"}})
+    assert family.to_hf(config)["rope_scaling"] == {"rope_type": "default"}
+    assert family.from_hf(family.to_hf(config)) == config
+
+
+def test_a_mixture_of_windows_is_refused_where_the_format_has_one() -> None:
+    family = families()["qwen3-moe"]
+    config = family.from_hf(family.tiny())
+    layers = layers_of(config.decoder.stack)
+    layers[-1] = layers[-1].clone()
+    layers[-1].attention.mask = mask_from_window(None)
+    mixed = config.clone(decoder=config.decoder.clone(stack=arrange(layers)))
+    with pytest.raises(ConfigError, match=r"one window for all layers, got \[5, 5, 5, None\]"):
+        family.to_hf(mixed)
+
+
 def test_no_family_knows_another() -> None:
     """So that one can be taken away, or be a package of its own."""
     shared = {"causal_lm", "compose", "family", "hub"}
@@ -142,3 +184,11 @@ def test_no_family_knows_another() -> None:
         source = Path(inspect.getfile(family.from_hf)).read_text()
         imported = set(re.findall(r"^from dovetail\.models\.(\w+) import", source, re.MULTILINE))
         assert imported <= shared, f"{family.name} imports {imported - shared}"
+
+
+def test_keys_of_other_families_are_passed_over() -> None:
+    """As transformers does: a Llama that says these computes as one that does not."""
+    family = families()["qwen3"]
+    plain = family.tiny()
+    foreign = plain | {"partial_rotary_factor": 0.5, "mlp_bias": True}
+    assert family.from_hf(foreign) == family.from_hf(plain)

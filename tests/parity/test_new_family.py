@@ -12,35 +12,24 @@ import pytest
 import torch
 
 from dovetail.interop import export_hf, import_hf
-from dovetail.layers import LayerNorm, Places, PreNorm, TransformerBlock
+from dovetail.layers import Places, PreNorm, TransformerBlock
+from dovetail.layers.norms.layer import LayerNorm
 from dovetail.models import CausalLM, Family, families, family, register_family
-from dovetail.models.compose import (
-    attention,
-    common_to_hf,
-    feed_forward,
-    gated_to_hf,
-    language_model,
-)
-from dovetail.models.hub import (
-    ATTENTION,
-    FEED_FORWARD,
-    PRE_NORMS,
-    TABLES,
-    HubConfig,
-    layers_of,
-    rotary_to_hf,
-)
+from dovetail.models.compose import common_to_hf, feed_forward, gated_to_hf, language_model
+from dovetail.models.hub import ATTENTION, FEED_FORWARD, PRE_NORMS, TABLES, HubConfig, layers_of
+from dovetail.models.rotary import rotary_to_hf
+from dovetail.models.rotary.compose import rotary_attention
 from dovetail.module import Weight, functional
 from tests.models.formula import taken_over
 from tests.parity.reference import load, write_model
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
-    hub = HubConfig(values)
+    hub = HubConfig(values, partial_rotary_factor=0.25)
     hub.only("use_parallel_residual", False)
     hub.only("qk_layernorm", False)
     norm = LayerNorm.Config(epsilon=hub.get("layer_norm_eps", 1e-5))
-    mixer = attention(hub, inward_bias=hub.get("use_qkv_bias", False))
+    mixer = rotary_attention(hub, inward_bias=hub.get("use_qkv_bias", False))
     joint = PreNorm.Config(norm=norm)
     block = TransformerBlock.Config(
         attention=mixer,

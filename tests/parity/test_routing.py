@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from dovetail.layers import (
-    FeedForward,
+from dovetail.layers import FeedForward, Linear
+from dovetail.layers.moe import (
     GroupedTopExperts,
-    Linear,
     LossFreeBias,
     MixtureOfExperts,
     NoBias,

@@ -1,6 +1,10 @@
 """Writers: what they keep, and what they drop on resume."""
 
+import io
 import json
+import re
+
+import pytest
 
 from dovetail.runtime import JsonLines, TensorBoard
 from dovetail.runtime.console import Console, duration, loss_chart
@@ -77,6 +81,39 @@ def test_plain_lines_show_the_figures_of_a_step(capsys):
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "step 5/10  loss 3.250  bits/byte 2.500  MFU 50.0%  left 1 min 01 s"
     assert lines[1] == "step 5  held_out/loss 3.5"
+
+
+class Terminal(io.StringIO):
+    """Takes what is shown, and says that it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("width", "shown", "dropped"),
+    [
+        (120, ["memory 1.23 GB", "MFU 45.6%", "left 1 min 20 s"], []),
+        (80, ["loss 2.346", "tokens/s 12,345", "left 1 min 20 s"], ["memory", "MFU"]),
+        (50, ["step 239/240", "loss 2.346", "left 1 min 20 s"], ["bits/byte", "tokens/s"]),
+        (12, ["step 239/2"], ["left"]),
+    ],
+)
+def test_the_live_line_fits_the_terminal(width, shown, dropped, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    console = Console.Config().build()
+    console.open(None, 0)
+    figures = {"steps": 240, "loss": 2.3456, "bits_per_byte": 1.2345, "tokens_per_second": 12345.0}
+    console.write(239, figures | {"mfu": 0.456, "memory_gb": 1.234, "seconds_left": 80.0})
+    console.close()
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    lines = [line for line in re.split(r"[\r\n]+", plain) if line.strip()]
+    assert max(map(len, lines)) <= width
+    assert all(piece in lines[0] for piece in shown)
+    assert not any(piece in plain for piece in dropped)
 
 
 def test_the_chart_falls_where_the_loss_falls():

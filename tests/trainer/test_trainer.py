@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from dovetail.config import REQUIRED, ConfigError, Part, identity
+from dovetail.data import PreparedData, SplitSummary
 from dovetail.learner import Accumulate
 from dovetail.module import Module, parameter
 from dovetail.parallel import MeshLayout
@@ -24,6 +26,7 @@ from dovetail.trainer import (
     loop,
     program,
 )
+from dovetail.trainer.repetition import repetition_warning
 
 
 def train(config, folder, **options):
@@ -146,7 +149,7 @@ class Numbered(Part):
         )
 
     def prepare(self, progress=True):
-        return None
+        return PreparedData(Path(), vocabulary=4, splits={}, reused=True, seconds=0.0)
 
     def held_out(self, num_batches=None):
         return self
@@ -250,6 +253,31 @@ def test_a_finished_run_started_again_adds_no_line(config, tmp_path):
     before = (tmp_path / "run" / "metrics.jsonl").read_text()
     train(config, tmp_path / "run")
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
+
+
+def test_data_that_is_repeated_absurdly_often_is_told_once(config, tmp_path):
+    said = []
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for number in range(30):
+        (corpus / f"{number}.txt").write_text(f"text {number}")
+    short = config.clone(input=config.input.clone(batch_size=32), steps=2)
+    short.input.corpus.files = str(corpus)
+    tokens = short.build().input.prepare().splits["train"].tokens
+    assert tokens < 32 * 16
+    train(short, tmp_path / "run", hooks=Hooks(said.append))
+    (warning,) = [line for line in said if line.startswith("warning")]
+    passes = round(2 * 32 * 16 / tokens)
+    assert f"{tokens} tokens to train on and a step takes 512" in warning
+    assert f"2 steps are {passes} passes" in warning
+
+
+@pytest.mark.parametrize(("steps", "warns"), [(50, False), (51, True)])
+def test_many_passes_over_the_data_are_warned_of(steps, warns):
+    split = SplitSummary(documents=1, bytes=1, tokens=100)
+    data = PreparedData(Path(), vocabulary=4, splits={"train": split}, reused=True, seconds=0.0)
+    warning = repetition_warning(data, tokens_per_step=100, steps=steps)
+    assert ("51 passes" in (warning or "")) == warns
 
 
 class FullDisk(Part):

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from dovetail.config import REQUIRED, ConfigOf, wraps
-from dovetail.layers.feed_forward import FeedForward
+from dovetail.layers.feed_forward.feed_forward import FeedForward
 from dovetail.layers.interfaces import TokenMap
 from dovetail.layers.moe.dispatch import Dispatch, Dropless
 from dovetail.layers.moe.losses import LoadBalanceLoss, RoutingLoss

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigOf
-from dovetail.layers.interfaces import TokenMap
-from dovetail.layers.linear import Linear
+from dovetail.layers.interfaces import Exact, TokenMap
+from dovetail.layers.linear.linear import Linear
 from dovetail.layers.moe.balancing import NoBias, SelectionBias
 from dovetail.layers.moe.scoring import ChoiceWeights, NormalizedWeights, Scores, SoftmaxScores
 from dovetail.layers.moe.selection import Selection, TopExperts
@@ -43,7 +43,7 @@ class Router(Protocol):
         ...
 
 
-class TopKRouter(Module):
+class TopKRouter(Exact, Module):
     """A linear map to logits, scores, a choice by (biased) scores, weights. All in float32.
 
     The published routers, with `scores`, `weights`, `selection` and `bias` swapped:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError, apply_modifier, replace, select
-from dovetail.layers import (
+from dovetail.layers import FeedForward
+from dovetail.layers.moe import (
     Capacity,
     Dropless,
-    FeedForward,
     GroupedTopExperts,
     LoadBalanceLoss,
     LossFreeBias,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dovetail.config import Config
-from dovetail.layers import Capacity, Dropless
+from dovetail.layers.moe import Capacity, Dropless
 from dovetail.module import functional, parameter_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
 from tests.layers.cases import mixture, random_params, vectors

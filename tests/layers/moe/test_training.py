@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dovetail.config import replace
-from dovetail.layers import (
+from dovetail.layers import FeedForward
+from dovetail.layers.moe import (
     Capacity,
-    FeedForward,
     LoadBalanceLoss,
     LossFreeBias,
     MixtureOfExperts,

@@ -1,0 +1,1 @@
+"""Feed-forwards: maps of each token alone."""

@@ -1,0 +1,1 @@
+"""Linear maps, and what wraps them."""

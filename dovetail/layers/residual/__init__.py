@@ -1,0 +1,1 @@
+"""Residual joints: how a branch joins the stream, and where norms stand."""

@@ -1,0 +1,100 @@
+"""Stacks: the same layer many times, as one array with a leading axis and one loop."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from dovetail.config import REQUIRED, Config, ConfigError, ConfigOf, incidental
+from dovetail.layers.checks import require_positive
+from dovetail.layers.interfaces import Layer, Places
+from dovetail.layers.stack.transformer import TransformerBlock
+from dovetail.module import Module, repeated, scan
+from dovetail.parallel import KeepAll, Remat
+
+
+class Stack(Module):
+    """Applies a layer `num_layers` times, each time with its own slice of the parameters.
+
+    "Unrolled" is a setting of the loop, not another layout: `unroll=num_layers` gives straight
+    code. A stack is a layer itself, so a pattern of stacks puts different ones in a row.
+    """
+
+    class Config(Module.Config["Stack"]):
+        """The width is set by the parent."""
+
+        width: int = REQUIRED
+        num_layers: int = REQUIRED
+        layer: ConfigOf[Layer] = TransformerBlock.Config()
+        remat: ConfigOf[Remat] = incidental(KeepAll.Config())
+        unroll: int = incidental(1)
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        require_positive(config, "num_layers", "unroll")
+        layer: Any = config.layer.clone(width=config.width).build()  # a Layer, and a Module too
+        self.layer = repeated(layer, config.num_layers)
+        in_loop = config.unroll < config.num_layers
+        self.around = functools.partial(config.remat.build().around, in_loop=in_loop)
+        self.unroll = config.unroll
+
+    def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
+        """Maps [B, S, E] to [B, S, E]."""
+
+        def body(x_BSE: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return self.layer(x_BSE, places), None
+
+        return scan(self.layer, body, x_BSE, unroll=self.unroll, around=self.around)[0]
+
+
+class Pattern(Module):
+    """Several layers in a row, as one layer; a stack of a pattern is a hybrid model."""
+
+    class Config(Module.Config["Pattern"]):
+        """The width is set by the parent."""
+
+        width: int = REQUIRED
+        layers: tuple[ConfigOf[Layer], ...] = REQUIRED
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if not config.layers:
+            raise ConfigError(f"{config.locate('layers')}: expected at least one layer, got none.")
+        self.layers = [layer.clone(width=config.width).build() for layer in config.layers]
+
+    def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
+        """Applies the layers in order."""
+        for layer in self.layers:
+            x_BSE = layer(x_BSE, places)
+        return x_BSE
+
+
+def arrange(layers: Sequence[Config[Any]]) -> Config[Any]:
+    """Returns the stack that applies these layers in order, with a loop over whatever repeats.
+
+    Equal layers become one `Stack`; alternating ones a stack of a `Pattern`; what changes on the
+    way (three dense layers, then experts) a pattern of stacks.
+    """
+    groups: list[Stack.Config] = []
+    rest = list(layers)
+    while rest:
+        period = max(range(1, len(rest) + 1), key=lambda size: (_repeats(rest, size)[1], -size))
+        count, covered = _repeats(rest, period)
+        layer = rest[0] if period == 1 else Pattern.Config(layers=tuple(rest[:period]))
+        groups.append(Stack.Config(num_layers=count, layer=layer))
+        rest = rest[covered:]
+    return groups[0] if len(groups) == 1 else Pattern.Config(layers=tuple(groups))
+
+
+def _repeats(layers: list[Any], period: int) -> tuple[int, int]:
+    """Returns how often the first `period` layers come in a row, and how many that makes.
+
+    What comes once makes none, unless it is a single layer: it would be no loop.
+    """
+    count = 1
+    while layers[count * period : (count + 1) * period] == layers[:period]:
+        count += 1
+    return count, count * period if count > 1 or period == 1 else 0

@@ -1,0 +1,112 @@
+"""The guard: no file names a feature that is not its own, and no config takes over a child's field.
+
+Both are read from the sources and from the config classes; nothing is run.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from dovetail.config import REQUIRED, Config, Part
+from dovetail.features import Feature
+from dovetail.modularity.leaks import COMPOSERS, Line
+from dovetail.modularity.store import PACKAGE
+from dovetail.module import Module
+
+
+def foreign_names(known: Mapping[str, Feature], package: Path = PACKAGE) -> list[Line]:
+    """Returns the lines that name what a feature defines, in files that are not the feature's."""
+    owners = {file: feature for feature in known.values() for file in feature.files}
+    everywhere = Counter(name for file in package.rglob("*.py") for name in _defined(file))
+    names = {
+        name: file
+        for file in owners
+        for name in _defined(package / file)
+        if everywhere[name] == 1  # or else it is not said whose it is
+    }
+    found = []
+    for file in sorted(package.rglob("*.py")):
+        own = str(file.relative_to(package))
+        if own.partition("/")[0] in (*COMPOSERS, "modularity"):
+            continue
+        lines = file.read_text().splitlines()
+        for number, name in _names(ast.parse("\n".join(lines))):
+            home = names.get(name)
+            if home is not None and not _is_at_home(own, home, owners[home]):
+                found.append(Line(own, number, lines[number - 1].strip()))
+    return sorted(set(found))
+
+
+def grown_fields() -> list[str]:
+    """Returns the fields of configs that a child of theirs declares too, with a value of its own.
+
+    A parent may share a name with a child where the child leaves the value to it (REQUIRED, or None
+    for "as the parent says"), and where the name means something else there, by its type. A wrapper
+    has the sizes of what it wraps.
+    """
+    found = set()
+    for part in _subclasses(Part):
+        config: Any = part.__dict__.get("Config")
+        if config is None or not part.__module__.startswith("dovetail."):
+            continue
+        for child_name, child in _default_children(config):
+            shared = _own_fields(config) & _own_fields(type(child))
+            for field in shared:
+                if _is_knob(config, type(child), field):
+                    found.add(f"{part.__module__}:{part.__name__}.{field} (of {child_name})")
+    return sorted(found)
+
+
+def _is_knob(parent: type[Config[Any]], child: type[Config[Any]], field: str) -> bool:
+    """Says whether a field means the same for both, and the child has a value of its own for it."""
+    is_same = get_type_hints(parent)[field] == get_type_hints(child)[field]
+    default = child.fields()[field].default
+    return is_same and default is not REQUIRED and default is not None
+
+
+def _default_children(config: Any) -> Iterator[tuple[str, Config[Any]]]:
+    for name, field in config.fields().items():
+        if isinstance(field.default, Config) and not field.wraps:
+            yield name, field.default
+
+
+def _own_fields(config: Any) -> set[str]:
+    """Returns the fields that a config declares beyond what all parts and modules have."""
+    return set(config.fields()) - set(Module.Config.fields())
+
+
+def _subclasses(part: type[Any]) -> set[type[Any]]:
+    return {found for child in part.__subclasses__() for found in {child, *_subclasses(child)}}
+
+
+def _defined(path: Path) -> set[str]:
+    """Returns the public classes and functions of a file, or of all files of a folder."""
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    return {
+        node.name
+        for file in files
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+    }
+
+
+def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yields every name that a file uses, with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.alias):
+            yield node.lineno, node.name.rpartition(".")[2]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def _is_at_home(file: str, home: str, owner: Feature) -> bool:
+    """Says whether a file belongs to the feature that a name is from, or defines the same name."""
+    return any(file == own or (own.endswith("/") and file.startswith(own)) for own in owner.files)

@@ -1,0 +1,77 @@
+"""Leaks: the lines of a package that speak of files which are not theirs to know."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# Rooms that compose: what they name, they use. So does a package's own door to a feature's folder.
+COMPOSERS = ("models", "experiments", "interop", "features")
+
+
+@dataclass(frozen=True, order=True)
+class Line:
+    """A line that would have to go."""
+
+    file: str
+    number: int
+    text: str
+
+    def __str__(self) -> str:
+        """Points to it."""
+        return f"{self.file}:{self.number}: {self.text}"
+
+
+def leaking_lines(package: Path, gone: Collection[str]) -> list[Line]:
+    """Returns the lines in other rooms that import what is gone, or use what they imported.
+
+    Args:
+        package: the package's folder.
+        gone: files of the package, or folders with a slash at the end, from its folder on.
+    """
+    modules = {_module(package.name, file) for file in gone}
+    found = []
+    for file in sorted(package.rglob("*.py")):
+        name = str(file.relative_to(package))
+        if _is_gone(name, gone) or file.relative_to(package).parts[0] in COMPOSERS:
+            continue
+        source = file.read_text()
+        lines = source.splitlines()
+        numbers = _lines_naming(ast.parse(source), modules)
+        found += [Line(name, number, lines[number - 1].strip()) for number in sorted(numbers)]
+    return found
+
+
+def _module(package: str, file: str) -> str:
+    return f"{package}.{file.removesuffix('.py').rstrip('/').replace('/', '.')}"
+
+
+def _is_gone(name: str, gone: Collection[str]) -> bool:
+    return any(name == one or (one.endswith("/") and name.startswith(one)) for one in gone)
+
+
+def _lines_naming(tree: ast.Module, modules: Collection[str]) -> set[int]:
+    """Returns the lines of imports of these modules, and of uses of what was imported."""
+    lines: set[int] = set()
+    names: set[str] = set()
+    for node, module, bound in _imports(tree):
+        if any(module == one or module.startswith(f"{one}.") for one in modules):
+            lines |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+            names.add(bound)
+    uses = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in names)
+    return lines | {node.lineno for node in uses}
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[ast.stmt, str, str]]:
+    """Yields every import, also inside functions, with the module and the name that it binds."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node, alias.name, alias.asname or alias.name.partition(".")[0]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                bound = alias.asname or alias.name
+                yield node, node.module, bound
+                yield node, f"{node.module}.{alias.name}", bound

@@ -1,0 +1,178 @@
+"""One experiment with one feature: does it make sense, build, trace and run?"""
+
+from __future__ import annotations
+
+import functools
+import math
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dovetail.config import ConfigError, to_text
+from dovetail.experiments import Experiment, experiments
+from dovetail.features import Feature, features
+
+TRAINED_STEPS = 2
+_PREFILLED, _HELD = 4, 8
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What was found out about an experiment and a feature.
+
+    Attributes:
+        experiment: its name.
+        feature: its name.
+        outcome: "works"; "has it", where the feature changes nothing; "no sense", where it declares
+            that it makes none; "fails".
+        detail: why it makes no sense, or what failed.
+        stage: the last stage that was reached: "applied", "built", "traced" or "executed".
+        added: how many parameters it adds; negative where it takes some away.
+    """
+
+    experiment: str
+    feature: str
+    outcome: str
+    detail: str = ""
+    stage: str = "applied"
+    added: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it as plain data."""
+        return asdict(self)
+
+
+def built_pair(experiment: str, feature: str) -> Pair:
+    """Applies a feature to an experiment of full size, and compares the parameters' specs."""
+    known, wanted = experiments()[experiment], features()[feature]
+    plain = _full(experiment)
+    if (why := wanted.refusal(plain)) is not None:
+        return _checked_refusal(known, wanted, plain, why)
+    try:
+        changed = wanted.apply(plain)
+        if to_text(changed) == to_text(plain):
+            return Pair(experiment, feature, "has it", stage="built")
+        before, after = _parameters(to_text(plain), plain), _parameters(to_text(changed), changed)
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is what the matrix is for
+        return _failed(experiment, feature, "applied", error)
+    return Pair(experiment, feature, "works", stage="built", added=after - before)
+
+
+def traced_pair(experiment: str, feature: str) -> Pair:
+    """Traces a training and a decoding step of the tiny form with the feature."""
+    try:
+        trainer = _tiny_trainer(experiment, feature)
+        _ = trainer.program().traced
+        trace_decoding(trainer)
+    except Exception as error:  # noqa: BLE001  # as above
+        return _failed(experiment, feature, "built", error)
+    return Pair(experiment, feature, "works", stage="traced")
+
+
+def executed_pair(experiment: str, feature: str) -> Pair:
+    """Trains the tiny form for a few steps, and lets the result write a few tokens."""
+    try:
+        _train_and_generate(_tiny_trainer(experiment, feature))
+    except Exception as error:  # noqa: BLE001  # as above
+        return _failed(experiment, feature, "traced", error)
+    return Pair(experiment, feature, "works", stage="executed")
+
+
+def tiny_text(experiment: str) -> str:
+    """Returns the text of a tiny form: experiments of one family share it."""
+    return to_text(experiments()[experiment].tiny())
+
+
+def trace_decoding(trainer: Any) -> Any:
+    """Traces the reading of a prompt and one further token; returns the shapes of the logits."""
+    import jax
+    import jax.numpy as jnp
+
+    from dovetail.generate import with_memory
+    from dovetail.layers import Places
+    from dovetail.module import functional
+
+    model = with_memory(trainer.model.config, _HELD).build()
+    state = trainer.program().state_shapes
+
+    def decode(params: Any, variables: Any) -> Any:
+        def logits(length: int, cache: Any) -> Any:
+            tokens = jnp.zeros((1, length), jnp.int32)
+            places = Places(tokens, jnp.ones_like(tokens))
+            inputs = (tokens, places, jnp.zeros(1, jnp.int32))
+            options = {"variables": variables, "cache": cache, "losses": "discard"}
+            return functional(model, params, inputs, method="logits", **options)
+
+        _, outputs = logits(_PREFILLED, {})
+        return logits(1, outputs.cache)[0]
+
+    return jax.eval_shape(decode, state.params, state.variables)
+
+
+def _checked_refusal(known: Experiment, wanted: Feature, plain: Any, why: str) -> Pair:
+    """A need that is not met must be one: applied all the same, the feature must do nothing."""
+    missing = why.startswith("it has no ")
+    if missing:
+        try:
+            changed = wanted.unchecked(plain.clone())
+        except ConfigError:
+            changed = plain
+        if to_text(changed) != to_text(plain):
+            detail = f"declared to make no sense ({why}), but it changes the experiment"
+            return Pair(known.name, wanted.name, "fails", detail)
+    return Pair(known.name, wanted.name, "no sense", why)
+
+
+@functools.lru_cache(maxsize=4)
+def _full(experiment: str) -> Any:
+    return experiments()[experiment].config()
+
+
+_counted: dict[str, int] = {}
+
+
+def _parameters(text: str, config: Any) -> int:
+    """Counts parameters from specs, once a resolved text."""
+    if text not in _counted:
+        from dovetail.module import parameter_specs
+
+        specs = parameter_specs(config.build().model)
+        _counted[text] = sum(spec.size for spec in specs.values())
+    return _counted[text]
+
+
+def _tiny_trainer(experiment: str, feature: str) -> Any:
+    from dovetail.parallel import MeshLayout
+
+    config = experiments()[experiment].tiny()
+    if feature:
+        config = features()[feature].apply(config)
+    one = MeshLayout.Config(data=1, fsdp=1)
+    return config.set(steps=TRAINED_STEPS, writers={}, evaluators={}, mesh=one).build()
+
+
+def _train_and_generate(trainer: Any) -> None:
+    from dovetail.generate import Generator
+
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = trainer.train(Path(folder))
+        losses = [loss for _, loss in outcome.losses]
+        if outcome.step != TRAINED_STEPS or not all(map(math.isfinite, losses)):
+            raise FloatingPointError(f"after {outcome.step} steps the losses are {losses}")
+        params, variables = _saved(trainer)
+    generator = Generator(trainer.model.config, params, variables=variables, length=_HELD)
+    generator.generate([[1, 2, 3]], max_new_tokens=3)
+
+
+def _saved(trainer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Reads the parameters and variables of the checkpoint that training left."""
+    shapes = trainer.program().state_shapes
+    _, arrays = trainer.checkpointer.restore_parameters(shapes.params | shapes.variables)
+    params = {path: arrays[path] for path in shapes.params}
+    return params, {path: arrays[path] for path in shapes.variables}
+
+
+def _failed(experiment: str, feature: str, stage: str, error: Exception) -> Pair:
+    lines = str(error).strip().splitlines() or [""]
+    return Pair(experiment, feature, "fails", f"{type(error).__name__}: {lines[0]}", stage)

@@ -1,0 +1,72 @@
+"""The survey for people: figures, the matrix by families, and whatever fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dovetail.features import features
+from dovetail.modularity.matrix import Matrix
+from dovetail.modularity.pairs import Pair
+from dovetail.modularity.survey import Survey
+
+_MARKS = {"works": "+", "has it": "=", "no sense": ".", "fails": "!"}
+
+
+def report(survey: Survey) -> str:
+    """Returns all of it as text."""
+    return "\n".join([*_figures(survey), "", *_table(survey.matrix), "", *_failures(survey)])
+
+
+def _figures(survey: Survey) -> Iterator[str]:
+    found = survey.counts()
+    yield (
+        f"{found['experiments']} experiments x {found['features']} features = {found['pairs']} "
+        f"pairs: {found['built']} built at full size, {found['not_applicable']} make no sense"
+    )
+    yield (
+        f"{found['traced']} tiny forms traced (training and decoding), {found['executed']} trained "
+        "and decoded for real"
+    )
+    yield f"{found['failing']} fail; {found['lines_changed']} lines in other files must change"
+
+
+def _table(matrix: Matrix) -> Iterator[str]:
+    """Yields a row a feature, a column a tiny form; sizes and variants of a family agree."""
+    columns = sorted({name for name, _ in matrix.traced} | {n for n, _ in matrix.executed})
+    width = max((len(name) for name in matrix.features), default=0)
+    for depth in range(max(map(len, columns), default=0)):
+        letters = (name.ljust(depth + 1)[depth] for name in columns)
+        yield f"{'':{width}}  {' '.join(letters)}".rstrip()
+    kinds = features()
+    for feature in sorted(matrix.features, key=lambda name: (kinds[name].kind, name)):
+        marks = (_mark(matrix, name, feature) for name in columns)
+        yield f"{feature:{width}}  {' '.join(marks)}  {kinds[feature].kind}"
+    yield "* trained and decoded   + traced   = has it already   . makes no sense   ! fails"
+
+
+def _mark(matrix: Matrix, name: str, feature: str) -> str:
+    pair = (name, feature)
+    stages = (matrix.built.get(pair), matrix.traced.get(pair), matrix.executed.get(pair))
+    last: Pair | None = next((stage for stage in reversed(stages) if stage is not None), None)
+    if last is None:
+        return " "
+    return "*" if last.stage == "executed" else _MARKS[last.outcome]
+
+
+def _failures(survey: Survey) -> Iterator[str]:
+    for pair in survey.matrix.failing:
+        what = f"{pair.experiment} with {pair.feature}"
+        yield f"{what} fails after it was {pair.stage}: {pair.detail}"
+    for found in survey.deletions.values():
+        for line in found.lines:
+            yield f"without {found.feature} this line must go: {line}"
+        for name, what in found.changed.items():
+            yield f"without {found.feature} {name} resolves otherwise: {what}"
+    for name, what in survey.alone.items():
+        yield f"with all that it does not use taken away, {name} {what}"
+    why: dict[tuple[str, str], int] = {}
+    for pair in survey.matrix.built.values():
+        if pair.outcome == "no sense":
+            why[pair.feature, pair.detail] = why.get((pair.feature, pair.detail), 0) + 1
+    for (feature, reason), number in sorted(why.items()):
+        yield f"{feature} makes no sense for {number} experiments: {reason}"

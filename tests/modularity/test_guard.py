@@ -1,0 +1,99 @@
+"""The guard: what it must find, and that the package itself has nothing to be found."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dovetail.config import REQUIRED, ConfigOf
+from dovetail.features import features
+from dovetail.layers import Linear, TokenMap
+from dovetail.modularity.deletion import uses
+from dovetail.modularity.guard import foreign_names, grown_fields
+from dovetail.modularity.leaks import leaking_lines
+from dovetail.modularity.own_files import own_files
+from dovetail.modularity.store import PACKAGE
+from dovetail.module import Module
+
+ALIBI = ("features/alibi.py", "layers/positions/alibi.py")
+
+
+PLANTED = """
+
+def _planted():
+    from dovetail.layers.positions.alibi import (
+        Alibi,
+    )
+
+    return Alibi.Config()
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the package that may be spoilt."""
+    copy = tmp_path / "dovetail"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+def plant(package: Path, file: str, text: str) -> None:
+    with (package / file).open("a") as end:
+        end.write(text)
+
+
+def test_no_file_names_a_feature_that_is_not_its_own() -> None:
+    assert foreign_names(features()) == []
+
+
+def test_no_config_grows_a_childs_field() -> None:
+    assert grown_fields() == []
+
+
+def test_a_grown_field_is_found() -> None:
+    class Grown(Module):
+        """Takes a setting of its child over."""
+
+        class Config(Module.Config["Grown"]):
+            width: int = REQUIRED
+            bias: bool = False
+            linear: ConfigOf[TokenMap] = Linear.Config()
+
+    Grown.__module__ = "dovetail.planted"
+    assert grown_fields() == ["dovetail.planted:Grown.bias (of linear)"]
+    Grown.__module__ = "tests"
+
+
+@pytest.mark.parametrize("name", features())
+def test_a_features_files_are_there_and_nobody_else_needs_them(name: str) -> None:
+    files = own_files(features()[name], features())
+    assert [file for file in files if not (PACKAGE / file).exists()] == []
+    assert leaking_lines(PACKAGE, files) == []
+
+
+def test_a_planted_leak_is_found_with_every_line(package: Path) -> None:
+    assert leaking_lines(package, ALIBI) == []
+    plant(package, "trainer/loop.py", PLANTED)
+    found = leaking_lines(package, ALIBI)
+    assert [(line.file, line.text) for line in found] == [
+        ("trainer/loop.py", "from dovetail.layers.positions.alibi import ("),
+        ("trainer/loop.py", "Alibi,"),
+        ("trainer/loop.py", ")"),
+        ("trainer/loop.py", "return Alibi.Config()"),
+    ]
+
+
+def test_a_planted_name_is_found(package: Path) -> None:
+    plant(package, "trainer/loop.py", '\n_PLANTED = "Alibi"\n')
+    found = foreign_names(features(), package)
+    assert [str(line).partition(": ")[2] for line in found] == ['_PLANTED = "Alibi"']
+
+
+def test_what_a_text_uses_is_read_from_it() -> None:
+    text = "model = dovetail.layers.positions.alibi:Alibi()\n"
+    assert uses(text, ALIBI)
+    assert uses("a = dovetail.layers.moe.mixture:MixtureOfExperts()", ["layers/moe/"])
+    assert not uses("a = dovetail.layers.moe_less:Nothing()", ["layers/moe/"])
+    assert not uses(text, ["layers/positions/alib.py"])
