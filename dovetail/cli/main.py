@@ -32,6 +32,7 @@ VERBS = {
     "export": "write a run's model for other programs",
     "config": "show, compare and list experiments",
     "data": "prepare data",
+    "modularity": "measure how far a feature is spread over a code base",
     "doctor": "look at this machine and say what is missing",
     "completion": "print the tab completion for your shell",
 }
