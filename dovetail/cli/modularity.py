@@ -1,4 +1,9 @@
-"""Measure how far a feature is spread over a code base.
+"""Measure what a feature costs: try every one with every experiment, and take each away.
+
+dovetail modularity
+dovetail modularity --feature rope --feature moe --experiment tiny-lm
+
+Or measure how far a feature is spread over any code base:
 
 dovetail modularity scan PATH --feature rope
 dovetail modularity scan PATH --feature rope --feature moe --json
@@ -8,16 +13,28 @@ dovetail modularity scan PATH --feature dropout --words dropout,drop_rate --hist
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
 from dovetail.cli.output import print_json, say
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, did_you_mean
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    parser.add_argument("--experiment", action="append", default=[], help="one of those to try")
+    feature: Any = parser.add_argument(
+        "--feature", dest="wanted", action="append", default=[], help="one of those to try"
+    )
+    feature.completer = _complete_own_features
+    parser.add_argument("--jobs", type=int, default=2, help="in how many processes (2)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument(
+        "--write", type=Path, metavar="FOLDER", help="write all that was found, and the plot"
+    )
+    parser.set_defaults(handler=_survey)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION")
     _add_scan(actions.add_parser("scan", help="any Python code base, by parsing it"))
 
 
@@ -36,6 +53,36 @@ def _add_scan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--show", type=int, default=3, metavar="N", help="places to show of a kind")
     parser.add_argument("--json", action="store_true", help="print JSON, with every place")
     parser.set_defaults(handler=_scan)
+
+
+def _survey(arguments: argparse.Namespace) -> int:
+    from dovetail.cli.experiment import load_all_parts
+    from dovetail.experiments import find_experiment
+    from dovetail.features import features
+    from dovetail.modularity.report import report
+    from dovetail.modularity.survey import survey
+
+    load_all_parts()
+    for name in arguments.experiment:
+        find_experiment(name)
+    for name in arguments.wanted:
+        if name not in features():
+            raise ConfigError(f"There is no feature {name!r}. {did_you_mean(name, features())}")
+    if arguments.jobs < 1:
+        raise ConfigError(f"--jobs: expected 1 or more, got {arguments.jobs}.")
+    found = survey(arguments.experiment, arguments.wanted, jobs=arguments.jobs, tell=_tell)
+    if arguments.write is not None:
+        arguments.write.mkdir(parents=True, exist_ok=True)
+        (arguments.write / "modularity.json").write_text(json.dumps(found.as_json(), indent=1))
+    if arguments.json:
+        print_json(found.counts())
+    else:
+        print(report(found))
+    return 1 if found.matrix.failing or found.lines_changed else 0
+
+
+def _tell(stage: str, done: int, total: int) -> None:
+    say(f"{stage}: {done} of {total}")
 
 
 def _scan(arguments: argparse.Namespace) -> int:
@@ -61,6 +108,12 @@ def _scan(arguments: argparse.Namespace) -> int:
     else:
         print(as_text(report, histories, arguments.show))
     return 0
+
+
+def _complete_own_features(**_: object) -> list[str]:
+    from dovetail.features import features
+
+    return list(features())
 
 
 def _complete_features(**_: object) -> list[str]:

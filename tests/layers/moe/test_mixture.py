@@ -223,7 +223,9 @@ def test_the_modifier() -> None:
     (found,) = select(mixed, MixtureOfExperts)
     assert (found.num_experts, found.top_k, found.expert.hidden) == (4, 1, 352)
     assert isinstance(found.dispatch, Dropless.Config)
-    with pytest.raises(ConfigError, match="feed_forward is MixtureOfExperts already: set its num_experts"):
+    with pytest.raises(
+        ConfigError, match="feed_forward is MixtureOfExperts already: set its num_experts"
+    ):
         apply_modifier(mixed, "moe")
 
 
