@@ -8,7 +8,14 @@ from dovetail.module.batch import (
     sequence_batch_spec,
 )
 from dovetail.module.functional import Outputs, functional, initialize, initialize_variables
-from dovetail.module.grouped import Grouped, GroupedError, Product, grouped
+from dovetail.module.grouped import (
+    Grouped,
+    GroupedError,
+    Product,
+    grouped,
+    multiply,
+    on_each_copy,
+)
 from dovetail.module.initializers import Constant, FanScaled, Initializer, Normal
 from dovetail.module.mapping import (
     Interleave,
@@ -74,6 +81,8 @@ __all__ = [
     "match_weights",
     "merge_into",
     "modules",
+    "multiply",
+    "on_each_copy",
     "parameter",
     "parameter_specs",
     "repeated",

@@ -40,6 +40,8 @@ from dovetail.layers.attention.soft_cap import SoftCappedScores
 from dovetail.layers.embedding import ScaledEmbedding
 from dovetail.layers.feed_forward.clamped import ClampedFeedForward
 from dovetail.layers.feed_forward.plain import PlainFeedForward
+from dovetail.layers.linear.fp8 import Fp8Product
+from dovetail.layers.linear.int8 import Int8Product
 from dovetail.layers.linear.lora import LoRA
 from dovetail.layers.linear.low_rank import LowRankLinear
 from dovetail.layers.linear.normed import NormedLinear
@@ -195,6 +197,26 @@ CASES: dict[str, Case] = {
     ),
     "linear-bias": Case(
         Linear.Config(in_features=WIDTH, out_features=HIDDEN, out_axis="mlp", bias=True), one
+    ),
+    "linear-fp8": Case(
+        Linear.Config(
+            in_features=WIDTH,
+            out_features=HIDDEN,
+            in_axis="embed",
+            out_axis="mlp",
+            product=Fp8Product.Config(),
+        ),
+        one,
+    ),
+    "linear-int8": Case(
+        Linear.Config(
+            in_features=WIDTH,
+            out_features=HIDDEN,
+            in_axis="embed",
+            out_axis="mlp",
+            product=Int8Product.Config(),
+        ),
+        one,
     ),
     "normed-linear": Case(
         NormedLinear.Config(in_features=WIDTH, out_features=HIDDEN, out_axis="mlp", group=6), one
