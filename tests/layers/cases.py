@@ -40,6 +40,7 @@ from dovetail.layers.attention.soft_cap import SoftCappedScores
 from dovetail.layers.embedding import ScaledEmbedding
 from dovetail.layers.feed_forward.clamped import ClampedFeedForward
 from dovetail.layers.feed_forward.plain import PlainFeedForward
+from dovetail.layers.linear.dora import DoRA
 from dovetail.layers.linear.fp8 import Fp8Product
 from dovetail.layers.linear.int8 import Int8Product
 from dovetail.layers.linear.lora import LoRA
@@ -176,6 +177,11 @@ def adapted(config: Config[Any]) -> Config[Any]:
     return replace(config, Linear, LoRA.Config(rank=2, alpha=3.0))
 
 
+def directed(config: Config[Any]) -> Config[Any]:
+    """Every linear map gets an adapter of length and direction."""
+    return replace(config, Linear, DoRA.Config(rank=2, alpha=3.0))
+
+
 def alternating() -> Pattern.Config:
     """Layers of two kinds in a row."""
     second = block().set(feed_forward_residual=PostNorm.Config(norm=LayerNorm.Config()))
@@ -233,6 +239,14 @@ CASES: dict[str, Case] = {
         ),
         one,
     ),
+    "dora": Case(
+        directed(
+            Linear.Config(
+                in_features=WIDTH, out_features=HIDDEN, in_axis="embed", out_axis="mlp", bias=True
+            )
+        ),
+        one,
+    ),
     "low-rank-linear": Case(
         LowRankLinear.Config(in_features=WIDTH, out_features=HIDDEN, out_axis="mlp", rank=5), one
     ),
@@ -277,6 +291,10 @@ CASES: dict[str, Case] = {
     "mixture-of-adapted-experts": Case(adapted(mixture()), one),
     "mixture-of-adapted-experts-capacity": Case(
         adapted(mixture().set(dispatch=Capacity.Config(factor=1.0))), one
+    ),
+    "mixture-of-directed-experts": Case(directed(mixture()), one),
+    "mixture-of-directed-experts-capacity": Case(
+        directed(mixture().set(dispatch=Capacity.Config(factor=1.0))), one
     ),
     "attention": Case(attention().set(width=WIDTH), mixing),
     "attention-with-adapters": Case(adapted(attention().set(width=WIDTH)), mixing),
