@@ -37,7 +37,15 @@ from dovetail.module.specs import (
     parameter,
     variable,
 )
-from dovetail.module.transforms import checkpoint, cond, scan, shard_map, value_and_grad, vmap
+from dovetail.module.transforms import (
+    checkpoint,
+    cond,
+    evaluated,
+    scan,
+    shard_map,
+    value_and_grad,
+    vmap,
+)
 from dovetail.module.tree import modules, parameter_specs, variable_specs
 from dovetail.module.weight_matching import match_weights
 
@@ -73,6 +81,7 @@ __all__ = [
     "Weight",
     "checkpoint",
     "cond",
+    "evaluated",
     "fold_in_path",
     "functional",
     "grouped",

@@ -75,8 +75,8 @@ def grouped(
 def on_each_copy(function: Callable[..., Any], *values: Any) -> Any:
     """Calls a function of parameters; where they are grouped, once for the arrays of each copy.
 
-    So that a part may do to its parameters what `@`, `+` and `*` do not say. The results are arrays,
-    or grouped values like the parameters.
+    So that a part may do to its parameters what `@`, `+` and `*` do not say. The results are
+    arrays, or grouped values like the parameters.
     """
     found = next((value for value in values if isinstance(value, Grouped)), None)
     if found is None:

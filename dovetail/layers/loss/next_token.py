@@ -32,6 +32,16 @@ class AnyLoss(Module):
     class Config(Module.Config["AnyLoss"]):
         """Nothing that all of them can be told."""
 
+    def __call__(
+        self,
+        x_BSE: jax.Array,
+        weight_VE: jax.Array,
+        batch: Batch,
+        logit_map: ScoreMap | None = None,
+    ) -> None:
+        """Adds losses and summaries."""
+        raise NotImplementedError
+
     def counted(self, batch: Batch) -> Batch:
         """Returns the batch with the weights that this loss gives its tokens."""
         return batch

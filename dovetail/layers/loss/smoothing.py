@@ -44,12 +44,14 @@ class SmoothedLoss(ChangedLoss):
         if not self.training:
             return
         batch = self.counted(batch)
-        excess = _excess if logit_map is None else _excess_in_chunks
-        total = excess(x_BSE, weight_VE, batch, logit_map)
+        if logit_map is None:
+            total = _excess(x_BSE, weight_VE, batch)
+        else:
+            total = _excess_in_chunks(x_BSE, weight_VE, batch, logit_map)
         self.add_loss("smoothing", self.share * total, batch.loss_weights.sum())
 
 
-def _excess(x_BSE: jax.Array, weight_VE: jax.Array, batch: Batch, _: None) -> jax.Array:
+def _excess(x_BSE: jax.Array, weight_VE: jax.Array, batch: Batch) -> jax.Array:
     """Sums the target's score less the mean score: linear in x, so no score of others is needed."""
     mean_E = weight_VE.astype(jnp.float32).mean(axis=0)
     target_BSE = jnp.take(weight_VE, batch.targets, axis=0, mode="clip").astype(jnp.float32)
