@@ -20,6 +20,7 @@ from dovetail.layers.linear.product import PlainProduct
 from dovetail.layers.linear.rounded import RoundedProduct
 from dovetail.layers.moe import TopKRouter
 from dovetail.module import Module, functional, grouped, initialize, parameter_specs, repeated
+from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
 from tests.features.representatives import every_representative, tiny
 from tests.layers.cases import mixture, random_params, vectors
 from tests.module.programs import lowered
@@ -148,6 +149,35 @@ def test_a_mixture_of_rounded_experts_is_near_the_plain_one(name: str) -> None:
     assert parameter_specs(rounded).keys() == params.keys()
     run = [functional(m, params, (vectors(),), losses="discard")[0] for m in (plain, rounded)]
     assert 1e-3 < np.linalg.norm(run[1] - run[0]) / np.linalg.norm(run[0]) < 0.1
+
+
+@every_product
+def test_rounded_experts_on_several_devices(name: str) -> None:
+    config = replace(mixture(), PlainProduct, PRODUCTS[name].Config(), outside=(TopKRouter,))
+    module = config.build()
+    params = random_params(module)
+    placement = Placement(
+        MeshLayout.Config(data=2, fsdp=2, model=2).build().mesh(), AxisRules.Config().build()
+    )
+    shardings = {
+        path: placement.sharding(spec.axes, spec.shape, path)
+        for path, spec in parameter_specs(module).items()
+    }
+
+    def measure(params: Any, x: jax.Array) -> jax.Array:
+        return (functional(module, params, (x,), losses="discard")[0] ** 2).sum()
+
+    def sharded(params: Any, x: jax.Array) -> Any:
+        with placed(placement):
+            return jax.grad(measure)(params, x)
+
+    batch = placement.sharding(("batch",))
+    split = jax.jit(sharded, in_shardings=(shardings, batch), out_shardings=shardings)
+    whole = jax.jit(jax.grad(measure))(params, vectors())
+    for path, gradient in split(params, vectors()).items():
+        # Sums in another order may round to the next number of the small type.
+        difference = np.linalg.norm(gradient - whole[path])
+        assert difference < 0.02 * np.linalg.norm(whole[path]), path
 
 
 def test_a_plain_product_adds_nothing_to_the_program() -> None:
