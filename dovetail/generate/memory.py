@@ -37,7 +37,8 @@ def with_memory(model: C, length: int, memory: Config[Any] | None = None) -> C:
 
 def _in_decoding_form(model: C) -> C:
     """Swaps every part whose config names another form for decoding."""
-    kinds = {type(found) for _, found in visit(model, whole=False) if isinstance(found, DecodesOtherwise)}
+    reached = (found for _, found in visit(model, whole=False))
+    kinds = {type(found) for found in reached if isinstance(found, DecodesOtherwise)}
     for kind in sorted(kinds, key=lambda kind: kind.__qualname__):
         model = replace(model, kind, lambda found: found.for_decoding())
     return model
