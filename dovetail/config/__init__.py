@@ -5,7 +5,7 @@ from dovetail.config.difference import Difference, diff
 from dovetail.config.discovery import import_submodules
 from dovetail.config.errors import ConfigError, did_you_mean
 from dovetail.config.explain import Explanation, explain
-from dovetail.config.fields import incidental, wraps
+from dovetail.config.fields import apart, incidental, wraps
 from dovetail.config.functions import config_for
 from dovetail.config.identity import identity
 from dovetail.config.jsonable import json_values
@@ -33,6 +33,7 @@ __all__ = [
     "Report",
     "T_co",
     "all_values",
+    "apart",
     "apply_modifier",
     "apply_overrides",
     "collect_reports",

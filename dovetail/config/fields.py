@@ -24,6 +24,7 @@ class Field:
     default: Any = REQUIRED
     wraps: bool = False
     incidental: bool = False
+    apart: bool = False
 
 
 class UnresolvedType(ConfigError):
@@ -44,6 +45,14 @@ def incidental(default: Any = REQUIRED) -> Any:
     A run may be continued with another value of it: see `identity()`.
     """
     return Field(name="", default=default, incidental=True)
+
+
+def apart(default: Any = REQUIRED) -> Any:
+    """Marks a child that is what it is: `select` and `replace` leave it, and all in it, alone.
+
+    Such as a model that was trained elsewhere, and serves another one.
+    """
+    return Field(name="", default=default, apart=True)
 
 
 def collect_fields(

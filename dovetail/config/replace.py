@@ -117,7 +117,10 @@ def _replaced(value: Any, old: Any, new: New, report: Report, outside: tuple[Any
         if matches(value, old):
             report.replaced.append(value.tree_path())
             return _successor(value, new, report)
+        fields = value.fields()
         for name, inner in list(value._node.values.items()):
+            if fields[name].apart:
+                continue
             count = len(report.replaced)
             changed = _replaced(inner, old, new, report, outside)
             if changed is not inner and len(report.replaced) > count:

@@ -14,13 +14,15 @@ from dovetail.config.values import configs_inside, join
 C = TypeVar("C", bound=Config[Any])
 
 
-def visit(config: Config[Any]) -> Iterator[tuple[str, Config[Any]]]:
-    """Yields every config of the tree with its path, parents first."""
+def visit(config: Config[Any], *, whole: bool = True) -> Iterator[tuple[str, Config[Any]]]:
+    """Yields every config of the tree with its path, parents first; not `whole`: but `apart()`."""
     config._settle()
     yield config.tree_path(), config
-    for value in config._node.values.values():
-        for _, child in configs_inside(value):
-            yield from visit(child)
+    fields = config.fields()
+    for name, value in config._node.values.items():
+        if whole or not fields[name].apart:
+            for _, child in configs_inside(value):
+                yield from visit(child, whole=whole)
 
 
 def matches(config: Config[Any], kind: Any) -> bool:
@@ -51,7 +53,8 @@ class Selection(Generic[C]):
         check_kind(kind, "select")
         self._root = root.clone()
         self._kind = kind
-        self.found = {path: found for path, found in visit(self._root) if matches(found, kind)}
+        reached = visit(self._root, whole=False)
+        self.found = {path: found for path, found in reached if matches(found, kind)}
 
     def set(self, /, **values: Any) -> C:
         """Returns the tree with fields set on every selected config."""

@@ -37,7 +37,8 @@ def with_memory(model: C, length: int, memory: Config[Any] | None = None) -> C:
 
 def _in_decoding_form(model: C) -> C:
     """Swaps every part whose config names another form for decoding."""
-    kinds = {type(found) for _, found in visit(model) if isinstance(found, DecodesOtherwise)}
+    reached = (found for _, found in visit(model, whole=False))
+    kinds = {type(found) for found in reached if isinstance(found, DecodesOtherwise)}
     for kind in sorted(kinds, key=lambda kind: kind.__qualname__):
         model = replace(model, kind, lambda found: found.for_decoding())
     return model
@@ -46,7 +47,7 @@ def _in_decoding_form(model: C) -> C:
 def _check_masks(model: Config[Any]) -> None:
     """Refuses masks that let a token see later ones: when decoding, those do not exist yet."""
     outermost = ""
-    for path, found in visit(model):
+    for path, found in visit(model, whole=False):
         if outermost and path.startswith(f"{outermost}."):
             continue  # part of a mask that was judged as a whole
         built = type(found).builds()

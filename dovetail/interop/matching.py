@@ -16,7 +16,10 @@ from dovetail.module import Tensor, functional, match_weights, parameter_specs, 
 
 # Fields, anywhere in a tree, that do not change which function of tokens a trained model is.
 _NO_MATTER = frozenset(
-    {"weight_init", "loss", "losses", "rate", "dispatch", "remat", "unroll", "dtype", "dropout"}
+    {
+        *("weight_init", "loss", "losses", "rate", "dispatch", "remat", "unroll", "dropout"),
+        *("dtype", "product"),  # how precisely it is computed
+    }
 )
 
 # Added to how far a family is from a model that it cannot say at all.

@@ -34,7 +34,7 @@ from dovetail.layers.interfaces import (
     Vocabulary,
 )
 from dovetail.layers.linear.linear import Linear
-from dovetail.layers.loss.next_token import NextTokenLoss, TokenLoss
+from dovetail.layers.loss.next_token import AnyLoss, NextTokenLoss, TokenLoss
 from dovetail.layers.norms.rms import AnyNorm, RMSNorm
 from dovetail.layers.positions.input import AnyInputPositions, InputPositions, NoInputPositions
 from dovetail.layers.positions.none import AnyPositions, NoPositions
@@ -49,6 +49,7 @@ __all__ = [
     "AnyAttention",
     "AnyFeedForward",
     "AnyInputPositions",
+    "AnyLoss",
     "AnyNorm",
     "AnyPositions",
     "Attention",

@@ -46,12 +46,18 @@ class CausalLM(Module):
         self.decoder = config.decoder.clone(**sizes).build()
         self.head = config.head.clone(**sizes).build()
         self.logit_map = None if config.logit_map is None else config.logit_map.build()
-        self.loss = config.loss.build()
+        known = {name: size for name, size in sizes.items() if name in config.loss.fields()}
+        self.loss = config.loss.clone(**known).build()
 
     def __call__(self, batch: Batch) -> None:
         """Adds the loss of a batch."""
+        x_BSE, weight_VE, logit_map = self.scoring(batch)
+        self.loss(x_BSE, weight_VE, batch, logit_map)
+
+    def scoring(self, batch: Batch) -> tuple[jax.Array, jax.Array, ScoreMap | None]:
+        """Returns what the scores of all next tokens are made of: vectors, table and map."""
         x_BSE = self.decoder(batch.tokens, Places(batch.positions, batch.segment_ids))
-        self.loss(x_BSE, self.head.weight, batch, self.logit_map)
+        return x_BSE, self.head.weight, self.logit_map
 
     def logits(self, tokens_BS: jax.Array, places: Places, last_B: jax.Array) -> jax.Array:
         """Returns the scores [B, V] of the token that follows index `last_B` of each row."""

@@ -8,7 +8,14 @@ from dovetail.module.batch import (
     sequence_batch_spec,
 )
 from dovetail.module.functional import Outputs, functional, initialize, initialize_variables
-from dovetail.module.grouped import Grouped, GroupedError, Product, grouped
+from dovetail.module.grouped import (
+    Grouped,
+    GroupedError,
+    Product,
+    grouped,
+    multiply,
+    on_each_copy,
+)
 from dovetail.module.initializers import Constant, FanScaled, Initializer, Normal
 from dovetail.module.mapping import (
     Interleave,
@@ -30,7 +37,15 @@ from dovetail.module.specs import (
     parameter,
     variable,
 )
-from dovetail.module.transforms import checkpoint, cond, scan, shard_map, value_and_grad, vmap
+from dovetail.module.transforms import (
+    checkpoint,
+    cond,
+    evaluated,
+    scan,
+    shard_map,
+    value_and_grad,
+    vmap,
+)
 from dovetail.module.tree import modules, parameter_specs, variable_specs
 from dovetail.module.weight_matching import match_weights
 
@@ -66,6 +81,7 @@ __all__ = [
     "Weight",
     "checkpoint",
     "cond",
+    "evaluated",
     "fold_in_path",
     "functional",
     "grouped",
@@ -74,6 +90,8 @@ __all__ = [
     "match_weights",
     "merge_into",
     "modules",
+    "multiply",
+    "on_each_copy",
     "parameter",
     "parameter_specs",
     "repeated",

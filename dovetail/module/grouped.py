@@ -72,6 +72,42 @@ def grouped(
     return result
 
 
+def on_each_copy(function: Callable[..., Any], *values: Any) -> Any:
+    """Calls a function of parameters; where they are grouped, once for the arrays of each copy.
+
+    So that a part may do to its parameters what `@`, `+` and `*` do not say. The results are
+    arrays, or grouped values like the parameters.
+    """
+    found = next((value for value in values if isinstance(value, Grouped)), None)
+    if found is None:
+        return function(*values)
+    stacked = [value._stacked if isinstance(value, Grouped) else value for value in values]
+    axes = [0 if isinstance(value, Grouped) else None for value in values]
+    return jax.tree.map(found._with, jax.vmap(function, in_axes=axes)(*stacked))
+
+
+def multiply(
+    x: jax.Array,
+    weight: Any,
+    around: Callable[..., jax.Array],
+) -> jax.Array:
+    """Returns x @ weight, as a function makes it of the arrays and of how they are multiplied.
+
+    Args:
+        x: rows [..., in].
+        weight: [in, out], or a grouped value of that shape.
+        around: from (product, x, weight, *more) to the rows of the result, where
+            `product(x, weight, *more)` multiplies. To a plain weight the product is `@`; grouped,
+            x is [N, in] and the weight [X, in, out].
+    """
+    if not isinstance(weight, Grouped):
+        return around(operator.matmul, x, weight)
+    weight._check_matrix(x)
+    groups, rows = weight._groups, x.reshape(-1, x.shape[-1])
+    y = around(groups.product, rows, weight._stacked, groups.sizes_X)
+    return y.reshape(*x.shape[:-1], weight.shape[1])
+
+
 class GroupedError(TypeError):
     """A grouped value was used in another way than by `@`, `+`, `-`, `*` or `/`."""
 
@@ -143,9 +179,7 @@ class Grouped:
 
     def __rmatmul__(self, rows: Any) -> jax.Array:
         """Multiplies each row by the matrix of its copy."""
-        if self.ndim != 2:
-            self._refuse(f"rows @ parameter needs a matrix a copy, and this is {self.shape}.")
-        self._check_rows(rows)
+        self._check_matrix(rows)
         dtype = jnp.promote_types(rows.dtype, self.dtype)
         x_NE, weight_XEF = rows.reshape(-1, rows.shape[-1]), self._stacked
         y_NF = self._groups.product(
@@ -225,6 +259,11 @@ class Grouped:
         self._check_rows(rows)
         vectors = self._stacked[self._groups.of_rows()]
         return vectors.reshape(*rows.shape[:-1], *(self.shape or (1,)))
+
+    def _check_matrix(self, rows: Any) -> None:
+        if self.ndim != 2:
+            self._refuse(f"rows @ parameter needs a matrix a copy, and this is {self.shape}.")
+        self._check_rows(rows)
 
     def _check_rows(self, rows: Any) -> None:
         found = math.prod(rows.shape[:-1])

@@ -100,6 +100,16 @@ def checkpoint(
     )
 
 
+def evaluated(body: Callable[..., Any], *args: Any) -> Any:
+    """Runs `body` as it runs outside of training, and drops what it leaves beside its result.
+
+    For a part that is only asked: its losses are nobody's, and its variables stay as they are.
+    """
+    frame = require_frame("evaluated")
+    result, _ = run(frame, frame.scope.inner(training=False), body, *args)
+    return result
+
+
 def cond(
     predicate: Any, if_true: Callable[..., Any], if_false: Callable[..., Any], *args: Any
 ) -> Any:

@@ -1,4 +1,4 @@
-"""Where a run's first parameters come from: from nothing, or from another run.
+"""Where a run's first parameters come from: from nothing, from another run, a part from a third.
 
 It is asked once, when the run has no checkpoint of its own yet. What it finds takes the place of
 the initial parameters of the same path; the others, such as an adapter's, stay as initialised.
@@ -12,7 +12,7 @@ from typing import Protocol
 
 import jax
 
-from dovetail.config import REQUIRED, ConfigError, Part
+from dovetail.config import REQUIRED, ConfigError, ConfigOf, Part, wraps
 from dovetail.learner import TrainState
 from dovetail.parallel import placed
 from dovetail.runtime import RunFolder, abstract_state, has_parameters, read_parameters
@@ -80,6 +80,50 @@ class FromRun(Part):
             f"{len(like) - len(arrays)} stay as initialised"
         )
         return arrays
+
+
+class PartFromRun(Part):
+    """One part of the model begins as a whole model of another run, the rest as it would."""
+
+    class Config(Part.Config["PartFromRun"]):
+        """Which part, from which run."""
+
+        part: str = REQUIRED
+        """The path of the part, such as loss/teacher."""
+        source: str = REQUIRED
+        """The folder of the run; what its model calls x is the part's own x."""
+        rest: ConfigOf[Start] = wraps(FromScratch.Config())
+
+        @property
+        def run(self) -> str | None:
+            """The run that the rest begins from, if there is one."""
+            return getattr(self.rest, "run", None)
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.name, self.part = config.locate("source"), config.part
+        self.source, self.rest = FromRun.Config(run=config.source).build(), config.rest.build()
+
+    def check(self) -> None:
+        """Raises a ConfigError if a run or its checkpoint is missing."""
+        self.source.check()
+        self.rest.check()
+
+    def arrays(self, like: Wanted, say: Callable[[str], None]) -> Arrays:
+        """Reads both. The part must be found whole: what it lacked would be random."""
+        prefix = f"{self.part}/"
+        wanted = {path.removeprefix(prefix): like[path] for path in like if path.startswith(prefix)}
+        if not wanted:
+            raise ConfigError(f"{self.name}: the model has no parameters below {self.part!r}.")
+        found = self.source.arrays(wanted, lambda text: say(f"{self.part} {text}"))
+        if missing := sorted(wanted.keys() - found.keys()):
+            raise ConfigError(
+                f"{self.name}: {self.part} should begin from {self.source.folder.path}, which has "
+                f"no {missing[0]!r}. It must be a run of the same model as that part."
+            )
+        others = {path: like[path] for path in like if not path.startswith(prefix)}
+        own = {f"{prefix}{path}": array for path, array in found.items()}
+        return {**self.rest.arrays(others, say), **own}
 
 
 def first_state(program: Program, start: Start, say: Callable[[str], None]) -> TrainState:

@@ -9,7 +9,9 @@ import pytest
 from dovetail.config import (
     REQUIRED,
     ConfigError,
+    ConfigOf,
     Part,
+    apart,
     collect_reports,
     config_for,
     replace,
@@ -32,6 +34,26 @@ from tests.config.parts import (
     tree,
     triple,
 )
+
+
+class Guest(Part):
+    """Holds a part that was made elsewhere."""
+
+    class Config(Part.Config["Guest"]):
+        own: ConfigOf[TokenMap] = FeedForward.Config()
+        visitor: ConfigOf[TokenMap] = apart(FeedForward.Config())
+
+
+def test_what_stands_apart_is_left_alone() -> None:
+    config = Guest.Config()
+    result = replace(config, FeedForward, Simple.Config())
+    assert (type(result.own), result.visitor) == (Simple.Config, config.visitor)
+    assert list(select(config, FeedForward).found) == ["own"]
+    assert select(config, Linear).set(bias=True).visitor == config.visitor
+    assert {"visitor", "visitor.up"} <= {path for path, _ in visit(config)}
+    with pytest.raises(ConfigError, match="No config in this tree builds a FeedForward"):
+        replace(result, FeedForward, Simple.Config())
+
 
 FOUND = ["layer", "layers.0", "pair.0", "pair.1.expert", "named.b", "nested.x.1"]
 

@@ -44,6 +44,9 @@ from dovetail.layers.embedding import ScaledEmbedding
 from dovetail.layers.feed_forward.clamped import ClampedFeedForward
 from dovetail.layers.feed_forward.plain import PlainFeedForward
 from dovetail.layers.feed_forward.squared_relu import squared_relu
+from dovetail.layers.linear.dora import DoRA
+from dovetail.layers.linear.fp8 import Fp8Product
+from dovetail.layers.linear.int8 import Int8Product
 from dovetail.layers.linear.lora import LoRA
 from dovetail.layers.linear.low_rank import LowRankLinear
 from dovetail.layers.linear.normed import NormedLinear
@@ -183,6 +186,11 @@ def adapted(config: Config[Any]) -> Config[Any]:
     return replace(config, Linear, LoRA.Config(rank=2, alpha=3.0))
 
 
+def directed(config: Config[Any]) -> Config[Any]:
+    """Every linear map gets an adapter of length and direction."""
+    return replace(config, Linear, DoRA.Config(rank=2, alpha=3.0))
+
+
 def alternating() -> Pattern.Config:
     """Layers of two kinds in a row."""
     second = block().set(feed_forward_residual=PostNorm.Config(norm=LayerNorm.Config()))
@@ -205,6 +213,26 @@ CASES: dict[str, Case] = {
     "linear-bias": Case(
         Linear.Config(in_features=WIDTH, out_features=HIDDEN, out_axis="mlp", bias=True), one
     ),
+    "linear-fp8": Case(
+        Linear.Config(
+            in_features=WIDTH,
+            out_features=HIDDEN,
+            in_axis="embed",
+            out_axis="mlp",
+            product=Fp8Product.Config(),
+        ),
+        one,
+    ),
+    "linear-int8": Case(
+        Linear.Config(
+            in_features=WIDTH,
+            out_features=HIDDEN,
+            in_axis="embed",
+            out_axis="mlp",
+            product=Int8Product.Config(),
+        ),
+        one,
+    ),
     "normed-linear": Case(
         NormedLinear.Config(in_features=WIDTH, out_features=HIDDEN, out_axis="mlp", group=6), one
     ),
@@ -217,6 +245,14 @@ CASES: dict[str, Case] = {
     "lora-inside-a-norm": Case(
         adapted(
             NormedLinear.Config(in_features=WIDTH, out_features=HIDDEN, out_axis="mlp", group=6)
+        ),
+        one,
+    ),
+    "dora": Case(
+        directed(
+            Linear.Config(
+                in_features=WIDTH, out_features=HIDDEN, in_axis="embed", out_axis="mlp", bias=True
+            )
         ),
         one,
     ),
@@ -274,6 +310,10 @@ CASES: dict[str, Case] = {
     "mixture-of-adapted-experts": Case(adapted(mixture()), one),
     "mixture-of-adapted-experts-capacity": Case(
         adapted(mixture().set(dispatch=Capacity.Config(factor=1.0))), one
+    ),
+    "mixture-of-directed-experts": Case(directed(mixture()), one),
+    "mixture-of-directed-experts-capacity": Case(
+        directed(mixture().set(dispatch=Capacity.Config(factor=1.0))), one
     ),
     "attention": Case(attention().set(width=WIDTH), mixing),
     "attention-by-inverse-width": Case(

@@ -15,6 +15,8 @@ from dovetail.module import (
     Module,
     functional,
     grouped,
+    multiply,
+    on_each_copy,
     parameter,
     parameter_specs,
     repeated,
@@ -237,3 +239,60 @@ def test_specs_say_what_a_token_uses() -> None:
     assert (weight.size, weight.active_size) == (4 * 3 * 16, 2 * 3 * 16)
     plain = parameter_specs(Stack.Config().build())["layer/weight"]
     assert plain.size == plain.active_size
+
+
+class Scaled(Module):
+    """Uses its parameters in ways that `@`, `+` and `*` do not say."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.weight = parameter((4, 3), (None, None))
+        self.power = parameter((), ())
+
+    def __call__(self, x: jax.Array) -> Any:
+        lengths = on_each_copy(
+            lambda w, p: jnp.linalg.norm(w, axis=0) ** p, self.weight, self.power
+        )
+        return multiply(x, self.weight, self._doubled) * lengths
+
+    @staticmethod
+    def _doubled(product: Any, x: jax.Array, weight: jax.Array, *more: Any) -> jax.Array:
+        return product(2.0 * x, weight, *more)
+
+
+def test_functions_of_parameters_and_of_products() -> None:
+    params = {
+        "weight": jax.random.normal(jax.random.key(0), (4, 4, 3)),
+        "power": jnp.arange(4.0),
+    }
+    module = Experts.Config(child=Scaled.Config()).build()
+    inside = {f"child/{name}": value for name, value in params.items()}
+    found = functional(module, inside, ROWS)[0]
+    alone = Scaled.Config().build()
+    bounds = np.cumsum(SIZES)
+    for copy, (size, end) in enumerate(zip(SIZES, bounds, strict=True)):
+        own = {name: value[copy] for name, value in params.items()}
+        x = ROWS[end - size : end]
+        expected = 2 * x @ own["weight"] * jnp.linalg.norm(own["weight"], axis=0) ** own["power"]
+        np.testing.assert_allclose(found[end - size : end], expected, rtol=1e-5)
+        np.testing.assert_allclose(functional(alone, own, x)[0], expected, rtol=1e-5)
+
+
+def test_a_product_of_another_number_of_rows_is_refused() -> None:
+    module = Halved.Config(child=Scaled.Config()).build()
+    params = {"child/weight": jnp.ones((4, 4, 3)), "child/power": jnp.ones(4)}
+    with pytest.raises(GroupedError, match=r"4 rows \(4, 4\) met 8 rows' arrays"):
+        functional(module, params, ROWS)
+
+
+class Halved(Experts):
+    """Forgets half of the rows."""
+
+    def __call__(self, x: jax.Array) -> Any:
+        return grouped(
+            self.child,
+            lambda x: self.child(x[:4]),
+            x,
+            group_sizes=jnp.asarray(SIZES),
+            product=ragged,
+        )

@@ -9,6 +9,14 @@ from dovetail.kernels.cross_entropy import reference as _reference
 
 # isort: split
 from dovetail.kernels.cross_entropy import chunked as _chunked
+from dovetail.kernels.cross_entropy.chunked import count_chunks
 
-__all__ = ["CrossEntropy", "ScoreMap", "SoftCap", "cross_entropy", "cross_entropy_op"]
+__all__ = [
+    "CrossEntropy",
+    "ScoreMap",
+    "SoftCap",
+    "count_chunks",
+    "cross_entropy",
+    "cross_entropy_op",
+]
 del _chunked, _reference

@@ -1,4 +1,4 @@
-"""Linear: a matrix product with an optional bias; NormedLinear: with a norm on what comes out."""
+"""Linear: a matrix product with an optional bias."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import jax
 
 from dovetail.config import REQUIRED, ConfigOf
 from dovetail.layers.checks import require_positive
+from dovetail.layers.linear.product import PlainProduct, Product
 from dovetail.module import Constant, FanScaled, Initializer, Module, parameter
 
 
@@ -20,6 +21,7 @@ class Linear(Module):
         in_axis: str | None = None
         out_axis: str | None = None
         bias: bool = False
+        product: ConfigOf[Product] = PlainProduct.Config()
         weight_init: ConfigOf[Initializer] = FanScaled.Config()
 
     def __init__(self, config: Config) -> None:
@@ -32,6 +34,7 @@ class Linear(Module):
             fan_in=(0,),
             fan_out=(1,),
         )
+        self.product = config.product.build()
         self.has_bias = config.bias
         if config.bias:
             self.bias = parameter(
@@ -40,5 +43,5 @@ class Linear(Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [..., in] to [..., out]."""
-        y = x @ self.weight
+        y = self.product(x, self.weight)
         return y + self.bias if self.has_bias else y

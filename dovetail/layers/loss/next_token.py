@@ -26,10 +26,31 @@ class TokenLoss(Protocol):
         ...
 
 
-class NextTokenLoss(Module):
+class AnyLoss(Module):
+    """What losses of next tokens have in common: `replace(config, AnyLoss, ...)` finds them."""
+
+    class Config(Module.Config["AnyLoss"]):
+        """Nothing that all of them can be told."""
+
+    def __call__(
+        self,
+        x_BSE: jax.Array,
+        weight_VE: jax.Array,
+        batch: Batch,
+        logit_map: ScoreMap | None = None,
+    ) -> None:
+        """Adds losses and summaries."""
+        raise NotImplementedError
+
+    def counted(self, batch: Batch) -> Batch:
+        """Returns the batch with the weights that this loss gives its tokens."""
+        return batch
+
+
+class NextTokenLoss(AnyLoss):
     """Cross-entropy of the next token, and optionally z-loss (https://arxiv.org/abs/2204.02311)."""
 
-    class Config(Module.Config["NextTokenLoss"]):
+    class Config(AnyLoss.Config):
         """How much the squared log of the softmax's denominator counts; 0 leaves it out."""
 
         z_loss: float = 0.0

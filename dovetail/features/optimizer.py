@@ -1,0 +1,18 @@
+"""Optimizers by name: `--with optimizer:name=lion,peak=1e-4`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dovetail.features.feature import feature
+
+
+@feature("optimizer", kind="learning", files=("learner/named_optimizers.py",))
+def by_optimizer(config: Any, name: str = "adamw", peak: float | None = None) -> Any:
+    """Trains by another optimizer; `peak` is its learning rate, for few share one."""
+    from dovetail.learner.named_optimizers import named_optimizer
+
+    config.learner.optimizer = named_optimizer(name)
+    if peak is not None:
+        config.learner.schedule.peak = peak
+    return config
