@@ -27,6 +27,8 @@ from dovetail.layers.moe import (
 from dovetail.layers.positions.rotary import RotaryEmbedding
 from dovetail.layers.residual.post import PostNorm
 from dovetail.layers.residual.sandwich import SandwichNorm
+from dovetail.layers.stack.parallel import ParallelBlock
+from dovetail.layers.stack.shared import SharedStack
 from dovetail.models import CausalLM, llama
 
 WIDTH = 32
@@ -75,12 +77,17 @@ LAYERS: dict[str, Config[Any]] = {
     "pre-norm block": _GROUPED,
     "post-norm block": _block(MIXERS["grouped"], PostNorm.Config()),
     "sandwich-norm block": _block(MIXERS["grouped"], SandwichNorm.Config()),
+    "parallel block": replace(_GROUPED, TransformerBlock, ParallelBlock.Config()),
     "adapted block": replace(_GROUPED, Linear, LoRA.Config(rank=3)),
     "mixture block": with_experts(_GROUPED),
     "adapted mixture block": replace(with_experts(_GROUPED), Linear, LoRA.Config(rank=3)),
     # So roomy that nothing is dropped: then both forms must agree.
     "mixture block with capacity": with_experts(_GROUPED, dispatch=Capacity.Config(factor=2.0)),
     "stack": Stack.Config(num_layers=3, layer=_GROUPED),
+    "shared stack": SharedStack.Config(num_layers=3, layer=_GROUPED),
+    "shared stack in a stack": Stack.Config(
+        num_layers=2, layer=SharedStack.Config(num_layers=2, layer=_GROUPED)
+    ),
     "unrolled stack": Stack.Config(num_layers=3, layer=_GROUPED, unroll=3),
     "stack of a pattern": Stack.Config(
         num_layers=2,
@@ -101,5 +108,6 @@ MODELS: dict[str, CausalLM.Config] = {
     "grouped, tied": llama(**_SIZES, num_kv_heads=2, tied=True),
     "mixture of experts": with_experts(llama(**_SIZES)),
     "mixture, biased": with_experts(llama(**_SIZES, num_kv_heads=2), router=_BIASED),
+    "shared layers": replace(llama(**_SIZES), Stack, SharedStack.Config()),
     "hybrid": replace(llama(**_SIZES), Stack, LAYERS["stack of a pattern"]),
 }

@@ -63,6 +63,8 @@ from dovetail.layers.positions.yarn_scaling import YarnScaling
 from dovetail.layers.residual.branch import BranchNorm
 from dovetail.layers.residual.post import PostNorm
 from dovetail.layers.residual.sandwich import SandwichNorm
+from dovetail.layers.stack.parallel import ParallelBlock
+from dovetail.layers.stack.shared import SharedStack
 from dovetail.module import Module, parameter_specs
 
 BATCH, SEQUENCE, WIDTH, HEADS, KV_HEADS, HIDDEN, VOCAB = 4, 6, 16, 4, 2, 24, 32
@@ -277,6 +279,16 @@ CASES: dict[str, Case] = {
     "stack": Case(Stack.Config(width=WIDTH, num_layers=3, layer=block()), mixing),
     "stack-of-mixtures": Case(
         Stack.Config(width=WIDTH, num_layers=2, layer=block().set(feed_forward=mixture())), mixing
+    ),
+    "parallel-block": Case(
+        replace(block(), TransformerBlock, ParallelBlock.Config(width=WIDTH)), mixing
+    ),
+    "shared-stack": Case(
+        SharedStack.Config(width=WIDTH, num_layers=3, layer=alternating()), mixing
+    ),
+    "shared-stack-of-mixtures": Case(
+        SharedStack.Config(width=WIDTH, num_layers=2, layer=block().set(feed_forward=mixture())),
+        mixing,
     ),
     "hybrid": Case(
         Pattern.Config(width=WIDTH, layers=(Stack.Config(num_layers=2, layer=alternating()),)),
