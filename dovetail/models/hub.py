@@ -9,7 +9,6 @@ import jax
 
 from dovetail.config import ConfigError, config_for
 from dovetail.kernels.attention import Causal, SlidingWindow
-from dovetail.layers import Pattern, Stack
 from dovetail.layers.feed_forward.feed_forward import exact_gelu
 from dovetail.module import Split, Transpose, Weight
 
@@ -118,15 +117,6 @@ def window_of(mask: Any) -> int | None:
     if built == Causal():
         return None
     raise ConfigError(f"{mask.locate('')}: Hugging Face's formats cannot say the mask {built}.")
-
-
-def layers_of(stack: Any) -> list[Any]:
-    """Returns the config of each layer of a stack, in order: the inverse of `arrange`."""
-    if isinstance(stack, Stack.Config):
-        return layers_of(stack.layer) * stack.num_layers
-    if isinstance(stack, Pattern.Config):
-        return [layer for group in stack.layers for layer in layers_of(group)]
-    return [stack]
 
 
 # Rules that many families share.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.layers import FeedForward
+from dovetail.layers import FeedForward, layers_of
 from dovetail.layers.moe import MixtureOfExperts, NormalizedWeights, ScoreWeights
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
@@ -30,7 +30,6 @@ from dovetail.models.hub import (
     TABLES,
     TINY,
     HubConfig,
-    layers_of,
 )
 from dovetail.models.mixtures import mixture, routing_to_hf
 from dovetail.models.rotary import rotary_to_hf

@@ -97,6 +97,18 @@ def arrange(layers: Sequence[Config[Any]]) -> Config[Any]:
     return groups[0] if len(groups) == 1 else Pattern.Config(layers=tuple(groups))
 
 
+def layers_of(stack: Any) -> list[Any]:
+    """Returns the config of each layer of a stack, in order: the inverse of `arrange`.
+
+    A stack of another kind than `arrange` makes counts as one layer.
+    """
+    if type(stack) is Stack.Config:
+        return layers_of(stack.layer) * stack.num_layers
+    if isinstance(stack, Pattern.Config):
+        return [layer for group in stack.layers for layer in layers_of(group)]
+    return [stack]
+
+
 def _repeats(layers: list[Any], period: int) -> tuple[int, int]:
     """Returns how often the first `period` layers come in a row, and how many that makes.
 
