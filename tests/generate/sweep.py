@@ -25,6 +25,8 @@ from dovetail.layers.moe import (
     TopKRouter,
 )
 from dovetail.layers.positions.rotary import RotaryEmbedding
+from dovetail.layers.recurrent.gated_delta import GatedDelta
+from dovetail.layers.recurrent.mamba2 import Mamba2
 from dovetail.layers.residual.post import PostNorm
 from dovetail.layers.residual.sandwich import SandwichNorm
 from dovetail.layers.stack.parallel import ParallelBlock
@@ -52,6 +54,8 @@ MIXERS: dict[str, Config[Any]] = {
     "explicit head width": _attention(num_heads=3, head_width=6),
     "sliding window": _attention(num_heads=4, mask=config_for(SlidingWindow, window=3)),
     "no positions": _attention(num_heads=4, positions=NoPositions.Config()),
+    "mamba2": Mamba2.Config(num_heads=4, num_groups=2, state_width=8, chunk_length=4),
+    "gated delta": GatedDelta.Config(num_heads=4, chunk_length=4),
 }
 
 
@@ -95,6 +99,14 @@ LAYERS: dict[str, Config[Any]] = {
     ),
 }
 
+_RECURRENT = Pattern.Config(
+    layers=tuple(
+        _block(MIXERS[name], PreNorm.Config()) for name in ("mamba2", "gated delta", "grouped")
+    )
+)
+LAYERS["stack of a recurrent pattern"] = Stack.Config(num_layers=2, layer=_RECURRENT)
+LAYERS["shared stack of a recurrent pattern"] = SharedStack.Config(num_layers=2, layer=_RECURRENT)
+
 _BIASED = TopKRouter.Config(
     scores=SigmoidScores.Config(),
     selection=GroupedTopExperts.Config(num_groups=2, top_groups=1),
@@ -110,4 +122,6 @@ MODELS: dict[str, CausalLM.Config] = {
     "mixture, biased": with_experts(llama(**_SIZES, num_kv_heads=2), router=_BIASED),
     "shared layers": replace(llama(**_SIZES), Stack, SharedStack.Config()),
     "hybrid": replace(llama(**_SIZES), Stack, LAYERS["stack of a pattern"]),
+    "recurrent hybrid": replace(llama(**_SIZES), Stack, LAYERS["stack of a recurrent pattern"]),
+    "recurrent": replace(llama(**_SIZES), Attention, lambda _: MIXERS["mamba2"]),
 }

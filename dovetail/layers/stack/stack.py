@@ -54,7 +54,7 @@ class Stack(Module):
         def body(x_BSE: jax.Array, _: None) -> tuple[jax.Array, None]:
             return self.layer(x_BSE, places), None
 
-        loop = {"unroll": self.unroll, "around": self.around, "times": self._times}
+        loop: dict[str, Any] = {"unroll": self.unroll, "around": self.around, "times": self._times}
         return scan(self.layer, body, x_BSE, **loop)[0]
 
 
