@@ -34,7 +34,7 @@ from dovetail.layers.interfaces import (
     Vocabulary,
 )
 from dovetail.layers.linear.linear import Linear
-from dovetail.layers.loss.next_token import NextTokenLoss, TokenLoss
+from dovetail.layers.loss.next_token import AnyDeepLoss, NextTokenLoss, TokenLoss
 from dovetail.layers.norms.rms import AnyNorm, RMSNorm
 from dovetail.layers.positions.input import AnyInputPositions, InputPositions, NoInputPositions
 from dovetail.layers.positions.none import AnyPositions, NoPositions
@@ -47,6 +47,7 @@ import_submodules(__name__)  # so that config text may name every layer
 __all__ = [
     "AddsLowRank",
     "AnyAttention",
+    "AnyDeepLoss",
     "AnyFeedForward",
     "AnyInputPositions",
     "AnyNorm",

@@ -7,9 +7,9 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import REQUIRED, ConfigOf
+from dovetail.config import REQUIRED, ConfigOf, select
 from dovetail.kernels.attention import ScoreMap
-from dovetail.layers import Decoder, NextTokenLoss, Places, TokenLoss, Vocabulary
+from dovetail.layers import AnyDeepLoss, Decoder, NextTokenLoss, Places, TokenLoss, Vocabulary
 from dovetail.layers.checks import require_positive
 from dovetail.module import Batch, Module, Shared
 
@@ -46,7 +46,7 @@ class CausalLM(Module):
         self.decoder = config.decoder.clone(**sizes).build()
         self.head = config.head.clone(**sizes).build()
         self.logit_map = None if config.logit_map is None else config.logit_map.build()
-        self.loss = config.loss.build()
+        self.loss = _sized(config.loss, config.width).build()
 
     def __call__(self, batch: Batch) -> None:
         """Adds the loss of a batch."""
@@ -66,3 +66,8 @@ class CausalLM(Module):
     def _scores(self, x_BSE: jax.Array) -> jax.Array:
         scores_BSV = self.head.scores(x_BSE)
         return scores_BSV if self.logit_map is None else self.logit_map(scores_BSV)
+
+
+def _sized(loss: ConfigOf[TokenLoss], width: int) -> ConfigOf[TokenLoss]:
+    deep = select(loss, AnyDeepLoss)
+    return deep.set(width=width) if deep.found else loss

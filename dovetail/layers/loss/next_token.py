@@ -7,6 +7,7 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 
+from dovetail.config import REQUIRED
 from dovetail.kernels.cross_entropy import ScoreMap, cross_entropy
 from dovetail.module import Batch, Mean, Module
 
@@ -24,6 +25,15 @@ class TokenLoss(Protocol):
     ) -> None:
         """Adds losses and summaries. A logit map is applied to every score."""
         ...
+
+
+class AnyDeepLoss(Module):
+    """A loss that has layers of its own, and so must know how wide the decoder's vectors are."""
+
+    class Config(Module.Config["AnyDeepLoss"]):
+        """The width is set by the model, wherever the loss stands among others that wrap it."""
+
+        width: int = REQUIRED
 
 
 class NextTokenLoss(Module):
