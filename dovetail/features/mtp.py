@@ -19,12 +19,12 @@ from dovetail.features.feature import feature
 )
 def multi_token_prediction(config: Any, depth: int = 1, weight: float = 0.3) -> Any:
     """While training, further heads predict the tokens after the next, each by one more layer."""
-    from dovetail.layers import layers_of
+    from dovetail.layers import last_layer
     from dovetail.layers.loss.multi_token import Ahead, MultiTokenLoss
     from dovetail.models import CausalLM
 
     def ahead(model: CausalLM.Config) -> CausalLM.Config:
-        head = Ahead.Config(layer=layers_of(model.decoder.stack)[-1])
+        head = Ahead.Config(layer=last_layer(model.decoder.stack))
         return model.set(
             loss=MultiTokenLoss.Config(base=model.loss, depth=depth, weight=weight, head=head)
         )

@@ -39,7 +39,7 @@ from dovetail.layers.norms.rms import AnyNorm, RMSNorm
 from dovetail.layers.positions.input import AnyInputPositions, InputPositions, NoInputPositions
 from dovetail.layers.positions.none import AnyPositions, NoPositions
 from dovetail.layers.residual.pre import NormedResidual, PreNorm
-from dovetail.layers.stack.stack import Pattern, Stack, arrange, layers_of
+from dovetail.layers.stack.stack import Pattern, Stack, arrange, last_layer, layers_of
 from dovetail.layers.stack.transformer import TransformerBlock
 
 import_submodules(__name__)  # so that config text may name every layer
@@ -88,5 +88,6 @@ __all__ = [
     "TransformerBlock",
     "Vocabulary",
     "arrange",
+    "last_layer",
     "layers_of",
 ]

@@ -123,3 +123,9 @@ def test_multi_token_prediction(name: str) -> None:
     }
     with pytest.raises(NotApplicable, match="set its depth with key"):
         apply_modifier(config, "mtp")
+
+
+def test_a_head_is_one_layer_of_a_stack_that_shares_its_layers() -> None:
+    config = apply_modifier(apply_modifier(deep(), "shared-layers"), "mtp")
+    (loss,) = select(config, MultiTokenLoss)
+    assert loss.head.layer == deep().model.decoder.stack.layer

@@ -109,6 +109,12 @@ def layers_of(stack: Any) -> list[Any]:
     return [stack]
 
 
+def last_layer(stack: Any) -> Any:
+    """Returns the config of the last single layer, whatever kind of stack it stands in."""
+    last = layers_of(stack)[-1]
+    return last_layer(last.layer) if isinstance(last, Stack.Config) else last
+
+
 def _repeats(layers: list[Any], period: int) -> tuple[int, int]:
     """Returns how often the first `period` layers come in a row, and how many that makes.
 
