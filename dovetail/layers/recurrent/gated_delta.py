@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 
 from dovetail.config import REQUIRED, ConfigOf, incidental
 from dovetail.layers.checks import require_positive
@@ -142,19 +141,37 @@ def _chunk(state_BHKV: jax.Array, chunk: _Inputs) -> tuple[jax.Array, jax.Array]
     strength_BHL1 = chunk.strength_BLH.swapaxes(1, 2)[..., None]
     found_BHLV = jnp.einsum("bhlk,bhkv,bhl->bhlv", key_BHLK, state_BHKV, before_BHL)
     overlap_BHLM = strength_BHL1 * jnp.einsum("bhlk,bhmk->bhlm", key_BHLK, key_BHLK) * between_BHLM
-    # The solver reads what is below the diagonal, and takes that for 1.
-    written_BHLV = solve_triangular(
-        overlap_BHLM,
-        strength_BHL1 * (chunk.value_BLHV.swapaxes(1, 2) - found_BHLV),
-        lower=True,
-        unit_diagonal=True,
-    )
+    wanted_BHLV = strength_BHL1 * (chunk.value_BLHV.swapaxes(1, 2) - found_BHLV)
+    written_BHLV = _inverse(overlap_BHLM) @ wanted_BHLV
     weights_BHLM = jnp.einsum("bhlk,bhmk->bhlm", query_BHLK, key_BHLK) * between_BHLM
     mixed_BHLV = weights_BHLM @ written_BHLV
     mixed_BHLV += jnp.einsum("bhlk,bhkv,bhl->bhlv", query_BHLK, state_BHKV, before_BHL)
     left_BHKV = jnp.einsum("bhlk,bhlv,bhl->bhkv", key_BHLK, written_BHLV, fading.to_the_end())
     state_BHKV = state_BHKV * fading.across()[..., None, None] + left_BHKV
     return state_BHKV, mixed_BHLV.swapaxes(1, 2)
+
+
+def _inverse(lower: jax.Array) -> jax.Array:
+    """Inverts matrices with ones on the diagonal and what `lower` has below it.
+
+    By halves: from the inverses of two blocks on the diagonal follows that of the block of both. So
+    it is a few products of many small matrices, which every machine does fast; a solver goes row by
+    row. (A series of powers would too, but grows beyond float32 where keys are alike.)
+    """
+    length = lower.shape[-1]
+    whole = 1 << (length - 1).bit_length()
+    lower = jnp.pad(lower, [(0, 0)] * (lower.ndim - 2) + [(0, whole - length)] * 2)
+    inverses = jnp.ones((*lower.shape[:-2], whole, 1, 1), lower.dtype)
+    size = 1
+    while size < whole:
+        pairs = (*lower.shape[:-2], whole // (2 * size), 2 * size)
+        on_diagonal = jnp.einsum("...iaib->...iab", lower.reshape(*pairs, *pairs[-2:]))
+        first, second = inverses[..., 0::2, :, :], inverses[..., 1::2, :, :]
+        corner = -second @ on_diagonal[..., size:, :size] @ first
+        top = jnp.concatenate([first, jnp.zeros_like(first)], axis=-1)
+        inverses = jnp.concatenate([top, jnp.concatenate([corner, second], axis=-1)], axis=-2)
+        size *= 2
+    return inverses[..., 0, :length, :length]
 
 
 def _unit(x: jax.Array) -> jax.Array:

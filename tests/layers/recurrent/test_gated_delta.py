@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.layers.recurrent.gated_delta import GatedDelta
+from dovetail.layers.recurrent.gated_delta import GatedDelta, _chunk, _Inputs
 from tests.layers.recurrent.recurrences import (
     Array,
     Params,
@@ -54,3 +55,17 @@ def test_values_and_gradients_are_those_of_the_recurrence(chunk_length: int) -> 
 def test_sizes_that_are_left_out() -> None:
     module = GatedDelta.Config(width=64, num_heads=4).build()
     assert (module.key_width, module.value_width) == (12, 24)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 64])
+def test_tokens_with_equal_keys_do_not_overflow(length: int) -> None:
+    """Each replaces what the one before wrote, so the last is all that is left."""
+    key = np.zeros((1, length, 1, KEY), np.float32)
+    key[..., 0] = 1
+    value = np.random.default_rng(0).normal(size=(1, length, 1, VALUE)).astype(np.float32)
+    flat, starts = np.zeros((1, length, 1), np.float32), np.zeros((1, length), bool)
+    inputs = _Inputs(*map(jnp.asarray, (key, key, value, flat + 1, flat, starts)))
+    state, mixed = _chunk(jnp.ones((1, 1, KEY, VALUE)), inputs)
+    np.testing.assert_allclose(mixed, value, atol=1e-5)
+    np.testing.assert_allclose(state[0, 0, 0], value[0, -1, 0], atol=1e-5)
+    np.testing.assert_allclose(state[0, 0, 1:], 1)
