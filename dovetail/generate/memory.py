@@ -2,45 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from dovetail.config import Config, ConfigError, replace, select, visit
 from dovetail.kernels.attention import Mask
-from dovetail.layers import ContiguousMemory, DecodesOtherwise, NoMemory
+from dovetail.layers import DecodesOtherwise, Forgetful, NoMemory
 
 C = TypeVar("C", bound=Config[Any])
 
 
 def with_memory(model: C, length: int, memory: Config[Any] | None = None) -> C:
-    """Returns the config of the same model, decoding: every `NoMemory` becomes a memory.
+    """Returns the config of the same model, decoding: what kept nothing remembers.
 
-    Parts that decode in another form than they train in (`DecodesOtherwise`) are swapped for it.
-    No memory has parameters, and no such form has others, so the trained ones fit as they are.
+    Every `Forgetful` config names the memory that stands in its place. Parts that decode in another
+    form than they train in (`DecodesOtherwise`) are swapped for it. No memory has parameters, and
+    no such form has others, so the trained ones fit as they are.
 
     Args:
         model: the config that was trained; it is not changed.
         length: how many tokens of each sequence fit.
-        memory: the memory's config, which has a field `length`; contiguous, unless it is given.
+        memory: what keeps keys and values in place of every `NoMemory`; it has a field `length`.
+            Contiguous, unless it is given.
     """
     if length < 1:
         raise ConfigError(f"length: a memory holds at least 1 token, got {length}.")
-    if not len(select(model, NoMemory)):
+    if not any(isinstance(found, Forgetful) for _, found in visit(model)):
         raise ConfigError(
             f"{type(model).display_name()}: there is no NoMemory in this config to replace by a "
             "memory. Give the config that was trained, in which every part that mixes tokens along "
-            "the sequence has `memory=NoMemory.Config()`."
+            "the sequence has `memory=NoMemory.Config()`, or another that keeps nothing."
         )
     _check_masks(model)
-    memory = ContiguousMemory.Config() if memory is None else memory
-    return _in_decoding_form(replace(model, NoMemory, memory.clone(length=length)))
+    if memory is not None and select(model, NoMemory).found:
+        model = replace(model, NoMemory, memory.clone(length=length))
+    model = _swapped(model, Forgetful, lambda found: found.remembering(length))
+    return _swapped(model, DecodesOtherwise, lambda found: found.for_decoding())
 
 
-def _in_decoding_form(model: C) -> C:
-    """Swaps every part whose config names another form for decoding."""
+def _swapped(model: C, protocol: type, new: Callable[[Any], Config[Any]]) -> C:
+    """Swaps every config that names another to stand in its place."""
     reached = (found for _, found in visit(model, whole=False))
-    kinds = {type(found) for found in reached if isinstance(found, DecodesOtherwise)}
+    kinds = {type(found) for found in reached if isinstance(found, protocol)}
     for kind in sorted(kinds, key=lambda kind: kind.__qualname__):
-        model = replace(model, kind, lambda found: found.for_decoding())
+        model = replace(model, kind, new)
     return model
 
 

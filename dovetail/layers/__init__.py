@@ -23,6 +23,7 @@ from dovetail.layers.interfaces import (
     AddsLowRank,
     DecodesOtherwise,
     Exact,
+    Forgetful,
     Layer,
     LowRank,
     Mergeable,
@@ -39,7 +40,14 @@ from dovetail.layers.norms.rms import AnyNorm, RMSNorm
 from dovetail.layers.positions.input import AnyInputPositions, InputPositions, NoInputPositions
 from dovetail.layers.positions.none import AnyPositions, NoPositions
 from dovetail.layers.residual.pre import NormedResidual, PreNorm
-from dovetail.layers.stack.stack import Pattern, Stack, arrange, layers_of, rearrange
+from dovetail.layers.stack.stack import (
+    Pattern,
+    Stack,
+    arrange,
+    last_layer,
+    layers_of,
+    rearrange,
+)
 from dovetail.layers.stack.transformer import TransformerBlock
 
 import_submodules(__name__)  # so that config text may name every layer
@@ -60,6 +68,7 @@ __all__ = [
     "Embedding",
     "Exact",
     "FeedForward",
+    "Forgetful",
     "InputPositions",
     "KeyValueMemory",
     "Layer",
@@ -88,6 +97,7 @@ __all__ = [
     "TransformerBlock",
     "Vocabulary",
     "arrange",
+    "last_layer",
     "layers_of",
     "rearrange",
 ]

@@ -56,6 +56,19 @@ class DecodesOtherwise(Protocol):
 
 
 @runtime_checkable
+class Forgetful(Protocol):
+    """A config of a memory that keeps nothing, which is what training uses.
+
+    A part that mixes tokens along the sequence has a child of this kind. It names what remembers
+    in its place, so that whoever makes a model decode knows no kind of memory.
+    """
+
+    def remembering(self, length: int) -> Config[Any]:
+        """Returns the memory that decodes sequences of up to `length` tokens."""
+        ...
+
+
+@runtime_checkable
 class Mergeable(Protocol):
     """A wrapper whose own parameters can be computed into those of what it wraps.
 

@@ -16,6 +16,7 @@ from dovetail.layers import (
     RMSNorm,
     TransformerBlock,
     arrange,
+    layers_of,
 )
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.hub import (
@@ -23,7 +24,6 @@ from dovetail.models.hub import (
     LOCAL,
     HubConfig,
     activation_name,
-    layers_of,
     mask_from_window,
     window_of,
 )

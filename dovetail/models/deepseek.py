@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.layers import FeedForward, Linear, RMSNorm
+from dovetail.layers import FeedForward, Linear, RMSNorm, layers_of
 from dovetail.layers.attention.latent import LatentAttention
 from dovetail.layers.linear.low_rank import LowRankLinear
 from dovetail.layers.moe import (
@@ -44,7 +44,6 @@ from dovetail.models.hub import (
     TABLES,
     TINY,
     HubConfig,
-    layers_of,
     linear,
     norm,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from dovetail.config import Config, config_for
 from dovetail.kernels.attention import SoftCap
-from dovetail.layers import Scores, TransformerBlock
+from dovetail.layers import Scores, TransformerBlock, layers_of
 from dovetail.layers.attention.soft_cap import SoftCappedScores
 from dovetail.layers.embedding import ScaledEmbedding
 from dovetail.layers.linear.normed import NormedLinear
@@ -35,7 +35,6 @@ from dovetail.models.hub import (
     TABLES,
     TINY,
     HubConfig,
-    layers_of,
     norm,
     window_of,
 )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.layers import Attention, Linear, PreNorm, TransformerBlock
+from dovetail.layers import Attention, Linear, PreNorm, TransformerBlock, layers_of
 from dovetail.layers.feed_forward.plain import PlainFeedForward
 from dovetail.layers.norms.layer import LayerNorm
 from dovetail.layers.positions.learned import LearnedPositions
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import language_model
 from dovetail.models.family import Family, register_family
-from dovetail.models.hub import HubConfig, activation_name, layers_of
+from dovetail.models.hub import HubConfig, activation_name
 from dovetail.module import Split, Weight
 
 

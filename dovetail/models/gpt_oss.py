@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.config import ConfigError
-from dovetail.layers import Linear
+from dovetail.layers import Linear, layers_of
 from dovetail.layers.attention.sinks import LearnedSinks
 from dovetail.layers.feed_forward.clamped import ClampedFeedForward
 from dovetail.layers.moe import SoftmaxWeights, TopKRouter
@@ -29,7 +29,6 @@ from dovetail.models.hub import (
     TABLES,
     TINY,
     HubConfig,
-    layers_of,
     linear,
     window_of,
 )

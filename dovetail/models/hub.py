@@ -9,7 +9,6 @@ import jax
 
 from dovetail.config import ConfigError, config_for
 from dovetail.kernels.attention import Causal, SlidingWindow
-from dovetail.layers import layers_of as layers_of  # noqa: PLC0414  # for the families
 from dovetail.layers.feed_forward.feed_forward import exact_gelu
 from dovetail.module import Split, Transpose, Weight
 

@@ -12,7 +12,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.config import REQUIRED
-from dovetail.layers import Attention, Decoder, Embedding, FeedForward, Stack, TransformerBlock
+from dovetail.layers import (
+    Attention,
+    Decoder,
+    Embedding,
+    FeedForward,
+    Stack,
+    TransformerBlock,
+    layers_of,
+)
 from dovetail.layers.positions.rotary import RotaryEmbedding
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import feed_forward, language_model, pre_norm_block
@@ -24,7 +32,6 @@ from dovetail.models.hub import (
     TABLES,
     TINY,
     HubConfig,
-    layers_of,
 )
 from dovetail.models.rotary.compose import llama_to_hf, rotary_attention
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dovetail.layers import layers_of
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import feed_forward, language_model, pre_norm_block
 from dovetail.models.family import Family, register_family
@@ -15,7 +16,6 @@ from dovetail.models.hub import (
     TABLES,
     TINY,
     HubConfig,
-    layers_of,
     window_of,
 )
 from dovetail.models.rotary.compose import llama_to_hf, rotary_attention

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dovetail.layers import layers_of
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     common_to_hf,
@@ -23,7 +24,6 @@ from dovetail.models.hub import (
     TABLES,
     TINY,
     HubConfig,
-    layers_of,
     linear,
     window_of,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.layers import TransformerBlock
+from dovetail.layers import TransformerBlock, layers_of
 from dovetail.layers.linear.normed import NormedLinear
 from dovetail.layers.residual.branch import BranchNorm
 from dovetail.models.causal_lm import CausalLM
@@ -20,7 +20,6 @@ from dovetail.models.hub import (
     TABLES,
     TINY,
     HubConfig,
-    layers_of,
     norm,
 )
 from dovetail.models.rotary.compose import llama_to_hf, rotary_attention

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.config import ConfigError
+from dovetail.layers import layers_of
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import feed_forward, language_model, pre_norm_block
 from dovetail.models.family import Family, register_family
@@ -17,7 +18,6 @@ from dovetail.models.hub import (
     TINY,
     HubConfig,
     fused_linear,
-    layers_of,
     linear,
     window_of,
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.config import ConfigError
-from dovetail.layers import FeedForward
+from dovetail.layers import FeedForward, layers_of
 from dovetail.layers.moe import MixtureOfExperts, NormalizedWeights, ScoreWeights
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
@@ -29,7 +29,6 @@ from dovetail.models.hub import (
     TABLES,
     TINY,
     HubConfig,
-    layers_of,
     window_of,
 )
 from dovetail.models.mixtures import mixture, routing_to_hf

@@ -30,8 +30,7 @@ class Layered:
         """Gathers the arrays of a repeated child of the module that runs."""
         count, call_path = _count(frame, layer), frame.enter(layer).call_path
         params, variables = state_below(frame, layer)
-        below = f"{call_path}/"
-        cache = {path: v for path, v in frame.scope.cache.items() if path.startswith(below)}
+        cache = _cache_below(frame, call_path)
         for path, value in {**params, **variables, **cache}.items():
             _check_first_axis(path, value, count)
         return cls(frame, layer, call_path, count, params, variables, cache)
@@ -79,6 +78,49 @@ class Layered:
             for path, value in known.items()
         }
         return stacked | written
+
+    def pick_variables(self, variables: Arrays, index: Any) -> Arrays:
+        """Returns one layer's variables."""
+        return self.pick(variables, index)
+
+    def put_variables(self, variables: Arrays, new: Arrays, index: Any) -> Arrays:
+        """Takes in what one layer assigned to its variables."""
+        return self.put(variables, new, index)
+
+
+class SameLayer(Layered):
+    """A child that is no repeated one, but runs several times: only its cache is stacked.
+
+    A variable crosses from turn to turn, as parameters would if they changed.
+    """
+
+    @classmethod
+    def times(cls, frame: Frame, layer: Module, count: int) -> Self:
+        """Gathers the arrays of a child that runs `count` times."""
+        if any(edge.module is layer and edge.count for edge in frame.module.edges().values()):
+            raise ValueError(
+                f"This {type(layer).__name__} is repeated, so that its layers have parameters of "
+                "their own: leave out times=, or do not declare it with repeated()."
+            )
+        call_path = frame.enter(layer).call_path
+        _, variables = state_below(frame, layer)
+        cache = _cache_below(frame, call_path)
+        for path, value in cache.items():
+            _check_first_axis(path, value, count)
+        return cls(frame, layer, call_path, count, {}, variables, cache)
+
+    def pick_variables(self, variables: Arrays, index: Any) -> Arrays:
+        """Returns all variables."""
+        return variables
+
+    def put_variables(self, variables: Arrays, new: Arrays, index: Any) -> Arrays:
+        """Takes in what one turn assigned."""
+        return variables | new
+
+
+def _cache_below(frame: Frame, call_path: str) -> Arrays:
+    below = f"{call_path}/"
+    return {path: v for path, v in frame.scope.cache.items() if path.startswith(below)}
 
 
 def _put(path: str, index: Any, stacked: jax.Array, new: Any) -> jax.Array:

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 
 from dovetail.module.context import Arrays, require_frame
 from dovetail.module.crossing import Carried, absorb, run, state_below
-from dovetail.module.layered import Layered
+from dovetail.module.layered import Layered, SameLayer
 from dovetail.module.module import Module
 
 
@@ -29,8 +29,12 @@ def scan(
     *,
     unroll: int = 1,
     around: Callable[[Any], Any] | None = None,
+    times: int | None = None,
 ) -> tuple[Any, Any]:
     """Runs `body` once for each layer of a repeated child, with that layer's slice of its arrays.
+
+    With `times`, the child is not a repeated one, and runs so often with the same parameters and
+    variables; its cache is sliced all the same, so that each turn remembers its own.
 
     Variables and an existing cache cross in the carry and are updated in place; a cache that the
     body creates is stacked. Losses and summaries merge over the layers; outputs are stacked.
@@ -42,19 +46,19 @@ def scan(
         xs: further inputs, sliced along their first axis.
         unroll: how many layers one loop iteration holds.
         around: wraps the pure body, for example `functools.partial(jax.checkpoint, policy=...)`.
+        times: how often a child that is not repeated runs.
     """
     frame = require_frame("scan")
-    layers = Layered.of(frame, layer)
+    layers = Layered.of(frame, layer) if times is None else SameLayer.times(frame, layer, times)
 
     def step(carry: Any, item: Any) -> Any:
         value, variables_L, cache_L = carry
         index, params, x = item
-        inner = layers.scope(
-            index, params, layers.pick(variables_L, index), layers.pick(cache_L, index)
-        )
+        variables, cache = layers.pick_variables(variables_L, index), layers.pick(cache_L, index)
+        inner = layers.scope(index, params, variables, cache)
         (value, y), left = run(frame, inner, body, value, x)
         created = layers.check(left)
-        variables_L = layers.put(variables_L, left.variables, index)
+        variables_L = layers.put_variables(variables_L, left.variables, index)
         cache_L = layers.put(cache_L, left.cache, index)
         return (value, variables_L, cache_L), (y, left.side, created)
 

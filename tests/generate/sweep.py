@@ -28,8 +28,12 @@ from dovetail.layers.moe import (
     TopKRouter,
 )
 from dovetail.layers.positions.rotary import RotaryEmbedding
+from dovetail.layers.recurrent.gated_delta import GatedDelta
+from dovetail.layers.recurrent.mamba2 import Mamba2
 from dovetail.layers.residual.post import PostNorm
 from dovetail.layers.residual.sandwich import SandwichNorm
+from dovetail.layers.stack.parallel import ParallelBlock
+from dovetail.layers.stack.shared import SharedStack
 from dovetail.models import CausalLM, llama
 
 WIDTH = 32
@@ -64,6 +68,8 @@ MIXERS: dict[str, Config[Any]] = {
         mixing=GatedHeads.Config(base=DifferentialHeads.Config()),
     ),
     "no positions": _attention(num_heads=4, positions=NoPositions.Config()),
+    "mamba2": Mamba2.Config(num_heads=4, num_groups=2, state_width=8, chunk_length=4),
+    "gated delta": GatedDelta.Config(num_heads=4, chunk_length=4),
 }
 
 
@@ -89,18 +95,31 @@ LAYERS: dict[str, Config[Any]] = {
     "pre-norm block": _GROUPED,
     "post-norm block": _block(MIXERS["grouped"], PostNorm.Config()),
     "sandwich-norm block": _block(MIXERS["grouped"], SandwichNorm.Config()),
+    "parallel block": replace(_GROUPED, TransformerBlock, ParallelBlock.Config()),
     "adapted block": replace(_GROUPED, Linear, LoRA.Config(rank=3)),
     "mixture block": with_experts(_GROUPED),
     "adapted mixture block": replace(with_experts(_GROUPED), Linear, LoRA.Config(rank=3)),
     # So roomy that nothing is dropped: then both forms must agree.
     "mixture block with capacity": with_experts(_GROUPED, dispatch=Capacity.Config(factor=2.0)),
     "stack": Stack.Config(num_layers=3, layer=_GROUPED),
+    "shared stack": SharedStack.Config(num_layers=3, layer=_GROUPED),
+    "shared stack in a stack": Stack.Config(
+        num_layers=2, layer=SharedStack.Config(num_layers=2, layer=_GROUPED)
+    ),
     "unrolled stack": Stack.Config(num_layers=3, layer=_GROUPED, unroll=3),
     "stack of a pattern": Stack.Config(
         num_layers=2,
         layer=Pattern.Config(layers=(_GROUPED, _block(MIXERS["no positions"], PreNorm.Config()))),
     ),
 }
+
+_RECURRENT = Pattern.Config(
+    layers=tuple(
+        _block(MIXERS[name], PreNorm.Config()) for name in ("mamba2", "gated delta", "grouped")
+    )
+)
+LAYERS["stack of a recurrent pattern"] = Stack.Config(num_layers=2, layer=_RECURRENT)
+LAYERS["shared stack of a recurrent pattern"] = SharedStack.Config(num_layers=2, layer=_RECURRENT)
 
 _BIASED = TopKRouter.Config(
     scores=SigmoidScores.Config(),
@@ -115,5 +134,8 @@ MODELS: dict[str, CausalLM.Config] = {
     "grouped, tied": llama(**_SIZES, num_kv_heads=2, tied=True),
     "mixture of experts": with_experts(llama(**_SIZES)),
     "mixture, biased": with_experts(llama(**_SIZES, num_kv_heads=2), router=_BIASED),
+    "shared layers": replace(llama(**_SIZES), Stack, SharedStack.Config()),
     "hybrid": replace(llama(**_SIZES), Stack, LAYERS["stack of a pattern"]),
+    "recurrent hybrid": replace(llama(**_SIZES), Stack, LAYERS["stack of a recurrent pattern"]),
+    "recurrent": replace(llama(**_SIZES), Attention, lambda _: MIXERS["mamba2"]),
 }

@@ -71,10 +71,15 @@ from dovetail.layers.positions.interleaved import InterleavedRotaryEmbedding
 from dovetail.layers.positions.learned import LearnedPositions
 from dovetail.layers.positions.rotary import RotaryEmbedding
 from dovetail.layers.positions.yarn_scaling import YarnScaling
+from dovetail.layers.recurrent.gated_delta import GatedDelta
+from dovetail.layers.recurrent.mamba2 import Mamba2
+from dovetail.layers.recurrent.memory import KeptState
 from dovetail.layers.residual.branch import BranchNorm
 from dovetail.layers.residual.post import PostNorm
 from dovetail.layers.residual.sandwich import SandwichNorm
 from dovetail.layers.residual.scaled import ScaledBranch
+from dovetail.layers.stack.parallel import ParallelBlock
+from dovetail.layers.stack.shared import SharedStack
 from dovetail.module import Module, parameter_specs
 
 BATCH, SEQUENCE, WIDTH, HEADS, KV_HEADS, HIDDEN, VOCAB = 4, 6, 16, 4, 2, 24, 32
@@ -196,6 +201,21 @@ def alternating() -> Pattern.Config:
     second = block().set(feed_forward_residual=PostNorm.Config(norm=LayerNorm.Config()))
     second.attention.positions = NoPositions.Config()
     return Pattern.Config(layers=(block(), second))
+
+
+def mamba() -> Mamba2.Config:
+    return Mamba2.Config(num_heads=HEADS, num_groups=2, state_width=4, chunk_length=4)
+
+
+def gated_delta() -> GatedDelta.Config:
+    return GatedDelta.Config(num_heads=HEADS, chunk_length=4)
+
+
+def recurrent_hybrid() -> Stack.Config:
+    """Layers that keep a state, and one that keeps keys and values."""
+    mixers = (mamba(), gated_delta(), attention())
+    layers = tuple(block().set(attention=mixer) for mixer in mixers)
+    return Stack.Config(width=WIDTH, num_layers=2, layer=Pattern.Config(layers=layers))
 
 
 def one() -> tuple[Any, ...]:
@@ -353,9 +373,23 @@ CASES: dict[str, Case] = {
         mixing,
     ),
     "latent-attention": Case(latent_attention().set(width=WIDTH), mixing),
+    "mamba2": Case(mamba().set(width=WIDTH), mixing),
+    "mamba2-remembering": Case(mamba().set(width=WIDTH, memory=KeptState.Config()), mixing),
+    "gated-delta": Case(gated_delta().set(width=WIDTH), mixing),
+    "recurrent-hybrid": Case(recurrent_hybrid(), mixing),
     "stack": Case(Stack.Config(width=WIDTH, num_layers=3, layer=block()), mixing),
     "stack-of-mixtures": Case(
         Stack.Config(width=WIDTH, num_layers=2, layer=block().set(feed_forward=mixture())), mixing
+    ),
+    "parallel-block": Case(
+        replace(block(), TransformerBlock, ParallelBlock.Config(width=WIDTH)), mixing
+    ),
+    "shared-stack": Case(
+        SharedStack.Config(width=WIDTH, num_layers=3, layer=alternating()), mixing
+    ),
+    "shared-stack-of-mixtures": Case(
+        SharedStack.Config(width=WIDTH, num_layers=2, layer=block().set(feed_forward=mixture())),
+        mixing,
     ),
     "hybrid": Case(
         Pattern.Config(width=WIDTH, layers=(Stack.Config(num_layers=2, layer=alternating()),)),

@@ -11,15 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import Config, from_text, replace, select, to_text, visit
-from dovetail.layers import (
-    AnyAttention,
-    AnyLoss,
-    ContiguousMemory,
-    NoMemory,
-    NormedResidual,
-    Places,
-)
+from dovetail.config import Config, from_text, to_text, visit
+from dovetail.generate import with_memory
+from dovetail.layers import NormedResidual, Places
 from dovetail.layers.attention.scores import ChangedScores
 from dovetail.layers.moe.losses import WeightedLoss
 from dovetail.module import Module, functional, parameter_specs, variable_specs
@@ -29,13 +23,14 @@ from tests.layers.cases import CASES, SEQUENCE, random_params
 KEY = jax.random.key(0)
 
 
-def has_attention(config: Config[Any]) -> bool:
-    return len(select(config, AnyAttention)) > 0
+def mixes_tokens(config: Config[Any]) -> bool:
+    """Says whether some part of a layer has a memory."""
+    return any("memory" in type(found).fields() for _, found in visit(config))
 
 
 every_layer = pytest.mark.parametrize("name", CASES)
 every_mixer = pytest.mark.parametrize(
-    "name", [name for name, case in CASES.items() if has_attention(case.config)]
+    "name", [name for name, case in CASES.items() if mixes_tokens(case.config)]
 )
 
 
@@ -64,8 +59,9 @@ def test_no_layer_is_left_out() -> None:
     swept = {type(found).builds() for case in CASES.values() for _, found in visit(case.config)}
     bases = {part for part in layers if part.__name__.startswith("Any")}
     bases |= {ChangedScores, NormedResidual, WeightedLoss}
-    # A loss is run in a model: by tests/models, and by tests/layers/loss.
-    assert layers - swept - bases - subclasses(AnyLoss) == set()
+    # A loss is run in a model, by tests/models and tests/layers/loss.
+    losses = {part for part in layers if part.__module__.startswith("dovetail.layers.loss.")}
+    assert layers - swept - bases - losses == set()
 
 
 def subclasses(part: type) -> set[type]:
@@ -140,8 +136,7 @@ def test_bfloat16(name: str) -> None:
 @every_mixer
 def test_step_by_step_equals_all_at_once(name: str) -> None:
     one = computed(name)
-    remembering = ContiguousMemory.Config(length=SEQUENCE + 2)
-    module = replace(CASES[name].config, NoMemory, remembering).build()
+    module = with_memory(CASES[name].config, SEQUENCE + 2).build()
     step = jax.jit(lambda *inputs, cache: functional(module, *inputs, cache=cache))
     x, places = one.arguments
     cache, start, results = None, 0, []

@@ -20,9 +20,9 @@ import pytest
 from dovetail.config import ConfigError, from_text, to_text
 from dovetail.experiments.published import published_sizes
 from dovetail.generate import Generator, Greedy
-from dovetail.layers import Places, arrange
+from dovetail.layers import Places, arrange, layers_of
 from dovetail.models import families, find_family
-from dovetail.models.hub import layers_of, mask_from_window
+from dovetail.models.hub import mask_from_window
 from dovetail.module import functional, parameter_specs
 from tests.models.formula import TOKENS, filled
 

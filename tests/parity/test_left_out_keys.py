@@ -19,10 +19,10 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 
 from dovetail.config import ConfigError, to_text
-from dovetail.layers import Attention
+from dovetail.layers import Attention, layers_of
 from dovetail.layers.attention.latent import LatentAttention
 from dovetail.models import Family, families
-from dovetail.models.hub import layers_of, window_of
+from dovetail.models.hub import window_of
 
 transformers.utils.logging.set_verbosity_error()
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from dovetail.interop import export_hf, import_hf
-from dovetail.layers import Places, PreNorm, TransformerBlock
+from dovetail.layers import Places, PreNorm, TransformerBlock, layers_of
 from dovetail.layers.norms.layer import LayerNorm
 from dovetail.models import CausalLM, Family, families, family, register_family
 from dovetail.models.compose import common_to_hf, feed_forward, gated_to_hf, language_model
-from dovetail.models.hub import ATTENTION, FEED_FORWARD, PRE_NORMS, TABLES, HubConfig, layers_of
+from dovetail.models.hub import ATTENTION, FEED_FORWARD, PRE_NORMS, TABLES, HubConfig
 from dovetail.models.rotary import rotary_to_hf
 from dovetail.models.rotary.compose import rotary_attention
 from dovetail.module import Weight, functional

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigError
+from dovetail.config import Config as AnyConfig
 from dovetail.kernels.attention import Mask, attention
 from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import Places
@@ -86,6 +87,13 @@ def attend(
 
 class NoMemory(Module):
     """Keeps nothing: all that can be seen is in this call."""
+
+    class Config(Module.Config["NoMemory"]):
+        """Nothing to set."""
+
+        def remembering(self, length: int) -> AnyConfig[KeyValueMemory]:
+            """Returns the memory that decodes."""
+            return ContiguousMemory.Config(length=length)
 
     def __call__(self, key_BSKD: jax.Array, value_BSKD: jax.Array, places: Places) -> Remembered:
         """Returns what came in."""

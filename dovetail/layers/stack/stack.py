@@ -36,10 +36,17 @@ class Stack(Module):
         super().__init__(config)
         require_positive(config, "num_layers", "unroll")
         layer: Any = config.layer.clone(width=config.width).build()  # a Layer, and a Module too
-        self.layer = repeated(layer, config.num_layers)
+        self.layer = self._declared(layer, config.num_layers)
         in_loop = config.unroll < config.num_layers
         self.around = functools.partial(config.remat.build().around, in_loop=in_loop)
         self.unroll = config.unroll
+
+    # How often scan() is to run a layer that is not declared as repeated; None: it is.
+    _times: int | None = None
+
+    def _declared(self, layer: Any, count: int) -> Any:
+        """Says how the layers' parameters lie: each has its own."""
+        return repeated(layer, count)
 
     def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""
@@ -47,7 +54,8 @@ class Stack(Module):
         def body(x_BSE: jax.Array, _: None) -> tuple[jax.Array, None]:
             return self.layer(x_BSE, places), None
 
-        return scan(self.layer, body, x_BSE, unroll=self.unroll, around=self.around)[0]
+        loop: dict[str, Any] = {"unroll": self.unroll, "around": self.around, "times": self._times}
+        return scan(self.layer, body, x_BSE, **loop)[0]
 
 
 class Pattern(Module):
@@ -99,6 +107,12 @@ def layers_of(stack: Any) -> list[Any]:
     if isinstance(stack, Pattern.Config):
         return [layer for group in stack.layers for layer in layers_of(group)]
     return [stack]
+
+
+def last_layer(stack: Any) -> Any:
+    """Returns the config of the last single layer, whatever kind of stack it stands in."""
+    last = layers_of(stack)[-1]
+    return last_layer(last.layer) if isinstance(last, Stack.Config) else last
 
 
 def rearrange(stack: Any, change: Callable[[Any], Config[Any]], every: int = 1) -> Config[Any]:

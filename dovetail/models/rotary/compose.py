@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dovetail.layers import Attention
+from dovetail.layers import Attention, layers_of
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import attention, common_to_hf, epsilon_of, gated_to_hf
-from dovetail.models.hub import HubConfig, layers_of
+from dovetail.models.hub import HubConfig
 from dovetail.models.rotary.format import rotary_from_hf, rotary_to_hf
 
 

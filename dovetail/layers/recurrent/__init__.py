@@ -1,0 +1,1 @@
+"""Recurrent layers: sequence mixers whose memory does not grow with the sequence."""
