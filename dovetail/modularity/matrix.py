@@ -17,7 +17,7 @@ from dovetail.modularity.store import Store
 from dovetail.modularity.workers import in_processes
 
 # One of each kind: dense, with experts, a hybrid, with latent attention.
-REPRESENTATIVES = ("tiny-lm", "qwen3-30b-a3b", "deepseek-v3")
+REPRESENTATIVES = ("tiny-lm", "qwen3-30b-a3b", "tiny-hybrid", "deepseek-v3")
 
 Told = Callable[[str, int, int], None]
 _STAGES = {"built": built_pair, "traced": traced_pair, "executed": executed_pair}
