@@ -62,10 +62,13 @@ def grown_fields() -> list[str]:
 
 
 def _is_knob(parent: type[Config[Any]], child: type[Config[Any]], field: str) -> bool:
-    """Says whether a field means the same for both, and the child has a value of its own for it."""
+    """Says whether a field means the same for both, and the child has a value of its own for it.
+
+    A part is no such value: two may each have a memory.
+    """
     is_same = get_type_hints(parent)[field] == get_type_hints(child)[field]
     default = child.fields()[field].default
-    return is_same and default is not REQUIRED and default is not None
+    return is_same and default is not REQUIRED and not isinstance(default, Config | None)
 
 
 def _default_children(config: Any) -> Iterator[tuple[str, Config[Any]]]:
@@ -84,28 +87,27 @@ def _subclasses(part: type[Any]) -> set[type[Any]]:
 
 
 def _defined(path: Path) -> set[str]:
-    """Returns the public classes and functions of a file, or of all files of a folder."""
+    """Returns the public classes of a file, or of all files of a folder."""
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     return {
         node.name
         for file in files
         for node in ast.parse(file.read_text()).body
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     }
 
 
 def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yields every name that a file uses, with its line.
 
-    Attributes and texts count where they are written as classes are: a field may have the name of
-    somebody's function without meaning it.
+    Texts that begin as the names of classes do count, too.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield node.lineno, node.id
         elif isinstance(node, ast.alias):
             yield node.lineno, node.name.rpartition(".")[2]
-        elif isinstance(node, ast.Attribute) and node.attr[0].isupper():
+        elif isinstance(node, ast.Attribute):
             yield node.lineno, node.attr
         elif isinstance(node, ast.Constant) and str(node.value)[:1].isupper():
             yield node.lineno, str(node.value)

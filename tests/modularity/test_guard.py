@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import shutil
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -97,3 +100,13 @@ def test_what_a_text_uses_is_read_from_it() -> None:
     assert uses("a = dovetail.layers.moe.mixture:MixtureOfExperts()", ["layers/moe/"])
     assert not uses("a = dovetail.layers.moe_less:Nothing()", ["layers/moe/"])
     assert not uses(text, ["layers/positions/alib.py"])
+
+
+@pytest.mark.parametrize("name", features())
+def test_a_modifier_has_at_most_ten_lines(name: str) -> None:
+    source = textwrap.dedent(inspect.getsource(features()[name].unchecked))
+    function = ast.parse(source).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    body = function.body[1:]  # without the docstring
+    lines = source.splitlines()[body[0].lineno - 1 : body[-1].end_lineno]
+    assert len([line for line in lines if line.strip() and "#" not in line.lstrip()[:1]]) <= 10
