@@ -12,7 +12,7 @@ from dovetail.features import NotApplicable, features
 from dovetail.layers import AnyAttention, Attention, Scores
 from dovetail.layers.attention.latent import LatentAttention
 from dovetail.layers.linear.normed import NormedLinear
-from tests.features.tiny_forms import REPRESENTATIVES, ends, shapes, with_features
+from tests.features.representatives import REPRESENTATIVES, ends, shapes, with_features
 
 GROUPED = tuple(name for name in REPRESENTATIVES if name != "deepseek-v3")
 every_representative = pytest.mark.parametrize("experiment", REPRESENTATIVES)

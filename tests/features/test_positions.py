@@ -13,7 +13,7 @@ from dovetail.features import NotApplicable
 from dovetail.layers import AnyInputPositions, AnyPositions
 from dovetail.layers.attention.scores import PositionedScores
 from dovetail.layers.positions.scaling import FrequencyScaling
-from tests.features.tiny_forms import REPRESENTATIVES, ends, shapes, with_features
+from tests.features.representatives import REPRESENTATIVES, ends, shapes, with_features
 
 NONE = {"NoPositions", "NoInputPositions"}
 ENCODINGS = {
