@@ -18,7 +18,7 @@ from dovetail.config.registry import import_package, imported_packages, register
 from dovetail.config.replace import Report, collect_reports, replace
 from dovetail.config.required import REQUIRED
 from dovetail.config.text import all_values, to_text
-from dovetail.config.traverse import select, value_at, visit
+from dovetail.config.traverse import find, select, value_at, visit
 from dovetail.config.values import same
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "diff",
     "explain",
     "field_values",
+    "find",
     "from_text",
     "identity",
     "import_package",

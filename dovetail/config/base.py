@@ -232,12 +232,14 @@ class Config(HasNode, Generic[T_co], metaclass=ConfigMeta):
         """Checks lists and dicts, which can be changed in place, and takes in what is new there."""
         seen = {id(value) for value in self._node.values.values() if isinstance(value, Config)}
         for name, value in self._node.values.items():
-            if type(value) in CONTAINERS:
+            if isinstance(value, Config):
+                value._settle()
+            elif type(value) in CONTAINERS:
                 is_default = same(value, field_defaults(type(self))[name])
                 checked = value if is_default else self._check(name, value)
                 self._node.values[name] = settled(self, name, value, checked, seen)
-            for _, config in configs_inside(self._node.values[name]):
-                config._settle()
+                for _, config in configs_inside(self._node.values[name]):
+                    config._settle()
 
     def _unknown(self, name: str) -> ConfigError:
         return ConfigError(

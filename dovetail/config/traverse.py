@@ -17,12 +17,23 @@ C = TypeVar("C", bound=Config[Any])
 def visit(config: Config[Any], *, whole: bool = True) -> Iterator[tuple[str, Config[Any]]]:
     """Yields every config of the tree with its path, parents first; not `whole`: but `apart()`."""
     config._settle()
-    yield config.tree_path(), config
+    yield from _visit(config, config.tree_path(), whole)
+
+
+def _visit(config: Config[Any], path: str, whole: bool) -> Iterator[tuple[str, Config[Any]]]:
+    yield path, config
     fields = config.fields()
     for name, value in config._node.values.items():
         if whole or not fields[name].apart:
-            for _, child in configs_inside(value):
-                yield from visit(child, whole=whole)
+            for key, child in configs_inside(value, name):
+                yield from _visit(child, join(path, key), whole)
+
+
+def find(config: Config[Any], kind: Any) -> str | None:
+    """Returns the path of the first config that builds a `kind`, or None."""
+    check_kind(kind, "find")
+    reached = visit(config, whole=False)
+    return next((path for path, found in reached if matches(found, kind)), None)
 
 
 def matches(config: Config[Any], kind: Any) -> bool:

@@ -21,12 +21,23 @@ _NUMBER = re.compile(r"[0-9]{1,15}")
 
 def is_config_class(candidate: Any) -> bool:
     """Says whether a class is a Config."""
-    return isinstance(candidate, type) and hasattr(candidate, "__config_fields__")
+    return isinstance(candidate, type) and _is_config_class(candidate)
 
 
 def is_config(value: Any) -> bool:
     """Says whether a value is a config."""
-    return is_config_class(type(value))
+    return _is_config_class(type(value))
+
+
+_config_classes: dict[Any, bool] = {}
+
+
+def _is_config_class(candidate: Any) -> bool:
+    """Remembers the answer: it is asked millions of times, of a few hundred classes."""
+    known = _config_classes.get(candidate)
+    if known is None:
+        known = _config_classes[candidate] = hasattr(candidate, "__config_fields__")
+    return known
 
 
 def join(*pieces: str) -> str:
@@ -52,8 +63,9 @@ def configs_inside(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """Yields the configs that a value holds, with their keys, through lists, tuples and dicts."""
     if is_config(value):
         yield key, value
-    for name, item in items_of(value):
-        yield from configs_inside(item, join(key, str(name)))
+    elif isinstance(value, CONTAINERS):
+        for name, item in items_of(value):
+            yield from configs_inside(item, join(key, str(name)))
 
 
 def same(left: Any, right: Any) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from dovetail.config import ConfigError, import_submodules, modifier, select
+from dovetail.config import ConfigError, find, import_submodules, modifier
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -47,11 +47,11 @@ class Feature:
     def refusal(self, config: Any) -> str | None:
         """Returns why the feature makes no sense for a config, or None where it does."""
         for name, why in self.needs.items():
-            if not select(config, _part(name)).found:
+            if find(config, _part(name)) is None:
                 return f"it has no {_short(name)}: {why}"
         for name, why in self.excludes.items():
-            if found := select(config, _part(name)).found:
-                return f"{next(iter(found))} is {_short(name)} already: {why}"
+            if (path := find(config, _part(name))) is not None:
+                return f"{path} is {_short(name)} already: {why}"
         return None
 
 
