@@ -31,7 +31,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dovetail.data import Batch
 from dovetail.learner import AdamW, Constant, Learner
-from dovetail.models import llama
+from dovetail.models.llama import llama
 from dovetail.module import sequence_batch_spec
 from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
 from dovetail.trainer import Program

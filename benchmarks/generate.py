@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dovetail.generate import Generator
-from dovetail.models import llama
+from dovetail.models.llama import llama
 from dovetail.module import initialize
 
 LAYER = "decoder/stack/layer/"

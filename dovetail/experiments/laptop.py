@@ -24,7 +24,7 @@ def _language_model(
 ) -> Trainer.Config:
     from dovetail.data import BytePairTokenizer, PythonLines, TokenInput
     from dovetail.learner import Cosine, Learner, Muon
-    from dovetail.models import llama
+    from dovetail.models.llama import llama
     from dovetail.runtime import Checkpointer
     from dovetail.trainer import ByteTrigram, HeldOutLoss, Samples, Trainer
 

@@ -2,12 +2,11 @@
 
 A family is a file: how its config.json reads as a config and back, and which of its tensors is
 which parameter. It has a class of its own only where its mathematics is new, and then that is a
-layer.
+layer. This door leads to none in particular: a family is imported from its own file.
 """
 
 from dovetail.models.causal_lm import CausalLM, TokenDecoder
 from dovetail.models.family import Family, families, find_family, register_family
-from dovetail.models.llama import llama
 
 __all__ = [
     "CausalLM",
@@ -15,6 +14,5 @@ __all__ = [
     "TokenDecoder",
     "families",
     "find_family",
-    "llama",
     "register_family",
 ]

@@ -16,7 +16,7 @@ from dovetail.layers.attention.inverse_width import InverseWidth
 from dovetail.layers.norms.readout import ScaledReadout
 from dovetail.learner import AdamW, Constant, Learner
 from dovetail.learner.by_fan_in import ByFanIn
-from dovetail.models import llama
+from dovetail.models.llama import llama
 from dovetail.module import Batch, functional, initialize, parameter_specs
 from dovetail.trainer import Trainer
 from tests.features.representatives import with_features

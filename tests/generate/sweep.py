@@ -34,7 +34,8 @@ from dovetail.layers.residual.post import PostNorm
 from dovetail.layers.residual.sandwich import SandwichNorm
 from dovetail.layers.stack.parallel import ParallelBlock
 from dovetail.layers.stack.shared import SharedStack
-from dovetail.models import CausalLM, llama
+from dovetail.models import CausalLM
+from dovetail.models.llama import llama
 
 WIDTH = 32
 LENGTH = 48

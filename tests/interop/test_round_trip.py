@@ -17,7 +17,8 @@ from dovetail.interop import export_hf, family_of, import_hf
 from dovetail.layers.feed_forward.plain import PlainFeedForward
 from dovetail.layers.norms.layer import LayerNorm
 from dovetail.layers.positions.rotary import RotaryEmbedding
-from dovetail.models import Family, families, llama
+from dovetail.models import Family, families
+from dovetail.models.llama import llama
 from dovetail.module import parameter_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement
 from dovetail.runtime import RunFolder, StoredWeights, read_parameters

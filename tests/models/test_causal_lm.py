@@ -14,7 +14,8 @@ import pytest
 from dovetail.config import REQUIRED, ConfigError, from_text, replace, to_text
 from dovetail.layers import FeedForward, NextTokenLoss, Places
 from dovetail.layers.positions.rotary import RotaryEmbedding
-from dovetail.models import CausalLM, llama
+from dovetail.models import CausalLM
+from dovetail.models.llama import llama
 from dovetail.module import (
     Batch,
     Module,

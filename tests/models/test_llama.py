@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.config import from_text, to_text
 from dovetail.layers import Places
-from dovetail.models import llama
+from dovetail.models.llama import llama
 from dovetail.module import functional, parameter_specs
 
 # What LlamaForCausalLM of transformers 5.22 gives for TOKENS with the weights of `formula`, its

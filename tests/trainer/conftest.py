@@ -4,7 +4,7 @@ import pytest
 
 from dovetail.data import ByteTokenizer, TextFiles, TokenInput
 from dovetail.learner import Constant, Learner
-from dovetail.models import llama
+from dovetail.models.llama import llama
 from dovetail.parallel import MeshLayout
 from dovetail.runtime import Checkpointer, JsonLines
 from dovetail.trainer import Trainer

@@ -10,7 +10,8 @@ import numpy as np
 
 from dovetail.config import config_for
 from dovetail.kernels.cross_entropy import SoftCap
-from dovetail.models import CausalLM, llama
+from dovetail.models import CausalLM
+from dovetail.models.llama import llama
 from dovetail.module import Batch, functional, initialize
 
 VOCAB = 17

@@ -14,7 +14,8 @@ from dovetail.generate import Generator
 from dovetail.layers import NextTokenLoss, Places, layers_of
 from dovetail.layers.loss.multi_token import Ahead, MultiTokenLoss
 from dovetail.learner import main_loss
-from dovetail.models import CausalLM, llama
+from dovetail.models import CausalLM
+from dovetail.models.llama import llama
 from dovetail.module import Batch, functional, parameter_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
 from tests.layers.cases import random_params

@@ -14,7 +14,7 @@ from dovetail.generate import with_memory
 from dovetail.layers import DecodesOtherwise
 from dovetail.layers.moe import Dropless, MixtureOfExperts, ScoreWeights, TopKRouter
 from dovetail.layers.moe.expert_choice import ExpertChoice
-from dovetail.models import llama
+from dovetail.models.llama import llama
 from dovetail.module import functional
 from tests.layers.cases import SEQUENCE, mixture, random_params, vectors
 

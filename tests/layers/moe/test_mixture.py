@@ -22,7 +22,7 @@ from dovetail.layers.moe import (
     SoftmaxWeights,
     TopKRouter,
 )
-from dovetail.models import llama
+from dovetail.models.llama import llama
 from dovetail.module import functional, parameter_specs
 from tests.layers.cases import mixture, random_params, vectors
 

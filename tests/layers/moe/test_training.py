@@ -18,7 +18,7 @@ from dovetail.layers.moe import (
     TopKRouter,
 )
 from dovetail.learner import Accumulate, Autodiff, Constant, Learner
-from dovetail.models import llama
+from dovetail.models.llama import llama
 from dovetail.module import Batch, initialize, initialize_variables
 
 ROUTER = "decoder/stack/layer/feed_forward/router/projection/weight"
