@@ -99,10 +99,10 @@ def attention(
 
 
 def feed_forward(
-    hub: HubConfig, key: str = "hidden_act", default: str = "silu"
+    hub: HubConfig, key: str = "hidden_act", default: str = "silu", *, has_bias: bool = False
 ) -> FeedForward.Config:
     """Returns the gated feed-forward of the common keys."""
-    bias = Linear.Config(bias=hub.get("mlp_bias", False))
+    bias = Linear.Config(bias=has_bias)
     return FeedForward.Config(
         hidden=hub["intermediate_size"],
         activation=hub.activation(key, default),

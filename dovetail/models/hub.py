@@ -59,7 +59,7 @@ class HubConfig:
             values: of the config.json. One that is null is no value.
             left_out: what the family means by keys that are not there, null or not.
         """
-        self._stated = frozenset(values)
+        self._stated, self._known = frozenset(values), frozenset(left_out)
         known = {**left_out, **values}
         self._values = {key: value for key, value in known.items() if value is not None}
 
@@ -68,6 +68,10 @@ class HubConfig:
         if key not in self._values:
             raise ConfigError(f"config.json: {key!r} is missing, and this family needs it.")
         return self._values[key]
+
+    def knows(self, key: str) -> bool:
+        """Says whether the family told what a key means that is left out."""
+        return key in self._known
 
     def get(self, key: str, default: Any = None) -> Any:
         """Returns a value, or the default where it is null or left out."""
@@ -163,10 +167,16 @@ def rotary_of(
         hub: the config.json.
         base: the base where neither they nor the config.json's `key` say it.
         key: the older place of the base.
+
+    What part of a head is rotated is read where the family says what it means left out; others
+    pass over it, as transformers does.
     """
     if "rope_theta" not in given:
         given = {**given, "rope_theta": hub.unless_left_out(key, base)}
-    given = {"partial_rotary_factor": hub.get("partial_rotary_factor", 1.0), **given}
+    if hub.knows("partial_rotary_factor"):
+        given = {"partial_rotary_factor": hub["partial_rotary_factor"], **given}
+    else:
+        given = {**given, "partial_rotary_factor": 1.0}
     return RotaryEmbedding.Config(
         base=_number(given, "rope_theta"),
         fraction=_number(given, "partial_rotary_factor"),

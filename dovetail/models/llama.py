@@ -60,7 +60,7 @@ def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     hub = HubConfig(values)
     bias = hub.get("attention_bias", False)
     mixer = attention(hub, inward_bias=bias, output_bias=bias)
-    block = pre_norm_block(hub, mixer, feed_forward(hub))
+    block = pre_norm_block(hub, mixer, feed_forward(hub, has_bias=hub.get("mlp_bias", False)))
     return language_model(hub, [block] * hub["num_hidden_layers"])
 
 

@@ -33,7 +33,7 @@ from dovetail.models.hub import (
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json; the long-context releases' "longrope" is not supported."""
-    hub = HubConfig(values)
+    hub = HubConfig(values, partial_rotary_factor=1.0)
     kind = rotary_kind(rotary_parameters(hub))
     if kind != "default":
         # "su" and "yarn" are longrope's names in older files.

@@ -12,10 +12,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from dovetail.cli import main
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, select
 from dovetail.interop import export_hf, family_of, import_hf
-from dovetail.layers import LayerNorm, PlainFeedForward
-from dovetail.models import Family, llama
+from dovetail.layers import LayerNorm, PlainFeedForward, RotaryEmbedding
+from dovetail.models import Family, families, llama
 from dovetail.module import parameter_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement
 from dovetail.runtime import RunFolder, StoredWeights, read_parameters
@@ -240,3 +240,10 @@ def test_what_does_not_change_the_function_does_not_stop_an_export(llama_family:
     config.decoder.stack.layer.attention_residual.dropout.rate = 0.1
     config.decoder.stack.layer.dtype = "bfloat16"
     assert family_of(config)[0] is llama_family
+
+
+def test_positions_in_part_of_a_head_have_no_word_in_every_format() -> None:
+    model = families()["qwen3"].from_hf(families()["qwen3"].tiny())
+    model = select(model, RotaryEmbedding).set(fraction=0.5)
+    with pytest.raises(ConfigError, match=r"(?s)No known format .*positions\.fraction"):
+        family_of(model, only="qwen3")

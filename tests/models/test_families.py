@@ -184,3 +184,11 @@ def test_no_family_knows_another() -> None:
         source = Path(inspect.getfile(family.from_hf)).read_text()
         imported = set(re.findall(r"^from dovetail\.models\.(\w+) import", source, re.MULTILINE))
         assert imported <= shared, f"{family.name} imports {imported - shared}"
+
+
+def test_keys_of_other_families_are_passed_over() -> None:
+    """As transformers does: a Qwen that says these computes as one that does not."""
+    family = families()["qwen3"]
+    plain = family.tiny()
+    foreign = plain | {"partial_rotary_factor": 0.5, "mlp_bias": True}
+    assert family.from_hf(foreign) == family.from_hf(plain)

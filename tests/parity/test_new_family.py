@@ -36,7 +36,7 @@ from tests.parity.reference import load, write_model
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
-    hub = HubConfig(values)
+    hub = HubConfig(values, partial_rotary_factor=0.25)
     hub.only("use_parallel_residual", False)
     hub.only("qk_layernorm", False)
     norm = LayerNorm.Config(epsilon=hub.get("layer_norm_eps", 1e-5))
