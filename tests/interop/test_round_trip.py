@@ -211,7 +211,7 @@ def test_what_differs_inside_of_another_part_is_left_out() -> None:
     with pytest.raises(ConfigError) as caught:
         family_of(config)
     message = str(caught.value)
-    assert "decoder.norm: dovetail.layers.norms:LayerNorm() -> " in message
+    assert "decoder.norm: dovetail.layers.norms.layer:LayerNorm() -> " in message
     assert "decoder.norm.bias" not in message
     assert "Give the model what the format can say" in message
 
