@@ -214,8 +214,8 @@ def _remove_partial(folder: Path) -> None:
     Orbax would do it too, but fails if a thread of a failed save is still writing there.
     """
     for entry in folder.iterdir() if folder.is_dir() else []:
-        temporary = entry.is_dir() and not _is_committed(entry)
-        if temporary and not entry.name.startswith("damaged-"):
+        # A step's number alone, or before Orbax's ending; anything else is somebody's own.
+        if entry.name.partition(".")[0].isdigit() and not _is_committed(entry):
             shutil.rmtree(entry, ignore_errors=True)
 
 

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import Config
+from dovetail.config import Config, ConfigError
 from dovetail.layers import Attention, Embedding, FeedForward, Linear, Places, PreNorm, RMSNorm
 from dovetail.layers.norms.layer import LayerNorm
+from dovetail.layers.positions.ntk_scaling import NtkScaling
 from dovetail.layers.positions.rotary import RotaryEmbedding
 from dovetail.layers.residual.post import PostNorm
 from dovetail.layers.residual.sandwich import SandwichNorm
@@ -178,3 +179,16 @@ def test_norm_placement(x: np.ndarray, joint: Any) -> None:
     module = config.build()
     close(functional(module, lowered, arrays[0], method="before")[0], before)
     close(functional(module, lowered, tuple(arrays), method="after")[0], after)
+
+
+def test_ntk_scaling_is_a_larger_base() -> None:
+    """The slowest pair is stretched by the factor, the fastest not at all."""
+    width, base, factor = 16, 10_000.0, 8.0
+    exponents = np.arange(0, width, 2) / width
+    scaled = NtkScaling.Config(factor=factor).build().scaled(base**-exponents, base)
+    larger = base * factor ** (width / (width - 2))
+    np.testing.assert_allclose(scaled, larger**-exponents, rtol=1e-12)
+    assert scaled[0] == 1.0
+    assert scaled[-1] == pytest.approx(base ** -exponents[-1] / factor)
+    with pytest.raises(ConfigError, match=r"factor: a scaling stretches by 1 or more, got 0.5"):
+        NtkScaling.Config(factor=0.5).build()

@@ -227,6 +227,19 @@ def test_a_full_disk_is_reported_and_the_next_save_tries_again(tmp_path, caplog)
     assert opened(tmp_path).restore(like())[0] == 3
 
 
+def test_what_interrupted_saves_left_goes_and_all_else_stays(tmp_path):
+    saved_twice(tmp_path)
+    for name in ("3.orbax-checkpoint-tmp", "3", "damaged-1", "notes"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("text")
+    saving = opened(tmp_path)
+    saving.save(4, state(4))
+    assert saving.finish()
+    there = {entry.name for entry in tmp_path.iterdir()}
+    assert {"damaged-1", "notes"} < there
+    assert not {"3.orbax-checkpoint-tmp", "3"} & there
+
+
 def test_it_refuses_useless_numbers():
     with pytest.raises(ConfigError, match="every=0"):
         Checkpointer.Config(every=0).build()
