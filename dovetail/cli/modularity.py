@@ -13,11 +13,11 @@ dovetail modularity scan PATH --feature dropout --words dropout,drop_rate --hist
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from dovetail.cli.output import print_json, say
+from dovetail.cli.tally import tally
 from dovetail.config import ConfigError, did_you_mean
 
 
@@ -31,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=2, help="in how many processes (2)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument(
-        "--write", type=Path, metavar="FOLDER", help="write all that was found, and the plot"
+        "--write",
+        type=Path,
+        metavar="FOLDER",
+        help="also measure growth; write all of it, and the plot",
     )
     parser.set_defaults(handler=_survey)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
@@ -61,6 +64,7 @@ def _survey(arguments: argparse.Namespace) -> int:
     from dovetail.features import features
     from dovetail.modularity.report import report
     from dovetail.modularity.survey import survey
+    from dovetail.modularity.written import write_all
 
     load_all_parts()
     for name in arguments.experiment:
@@ -70,19 +74,17 @@ def _survey(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"There is no feature {name!r}. {did_you_mean(name, features())}")
     if arguments.jobs < 1:
         raise ConfigError(f"--jobs: expected 1 or more, got {arguments.jobs}.")
-    found = survey(arguments.experiment, arguments.wanted, jobs=arguments.jobs, tell=_tell)
+    with tally("modularity") as tell:
+        found = survey(arguments.experiment, arguments.wanted, jobs=arguments.jobs, tell=tell)
+        if arguments.write is not None:
+            write_all(found, arguments.write, jobs=arguments.jobs, tell=tell)
     if arguments.write is not None:
-        arguments.write.mkdir(parents=True, exist_ok=True)
-        (arguments.write / "modularity.json").write_text(json.dumps(found.as_json(), indent=1))
+        say(f"wrote {arguments.write}/modularity-measured.md, .svg and .json")
     if arguments.json:
         print_json(found.counts())
     else:
         print(report(found))
     return 1 if found.matrix.failing or found.lines_changed else 0
-
-
-def _tell(stage: str, done: int, total: int) -> None:
-    say(f"{stage}: {done} of {total}")
 
 
 def _scan(arguments: argparse.Namespace) -> int:

@@ -7,19 +7,27 @@ for 20 models with 10 variants of attention, spread out by the growth that it na
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
-from dovetail.features import Feature
+from dovetail.config import to_text
+from dovetail.experiments import experiments
+from dovetail.features import features
+from dovetail.models import families
 from dovetail.modularity.deletion import probe, scratch_copy, without_feature
 from dovetail.modularity.own_files import own_files
 from dovetail.modularity.plot import Panel, svg
 from dovetail.modularity.probe import hashed
-from dovetail.modularity.store import PACKAGE
+from dovetail.modularity.store import PACKAGE, Store
+from dovetail.modularity.workers import Told, remembered
 
 MODELS, VARIANTS = 20, 10
 OURS = "Dovetail (measured)"
+# Those that the paper has a table of.
+MEASURED = ("rope", "moe")
+_AXES = ("models", "variants")
+_POINTS = 4
 
 
 @dataclass(frozen=True)
@@ -57,58 +65,90 @@ PUBLISHED = (
 )
 
 
-def lines_by_families(
-    name: str, known: Mapping[str, Feature], counts: Sequence[int], texts: Mapping[str, str]
-) -> list[tuple[int, int]]:
-    """Returns (families, lines changed) for a feature, in packages with so many families."""
-    files = _family_files()
-    return [(count, _lines(name, known, files[count:], texts)) for count in counts]
+@dataclass(frozen=True)
+class Growth:
+    """Lines changed to add one feature, measured in packages of several sizes.
+
+    Attributes:
+        feature: its name.
+        models: (families of models, lines changed).
+        variants: (features, lines changed).
+    """
+
+    feature: str
+    models: list[tuple[int, int]]
+    variants: list[tuple[int, int]]
 
 
-def lines_by_features(
-    name: str, known: Mapping[str, Feature], counts: Sequence[int], texts: Mapping[str, str]
-) -> list[tuple[int, int]]:
-    """Returns (features, lines changed) for a feature, in packages with so many features."""
-    own = own_files(known[name], known)
-    others = [feature.files[0] for feature in known.values() if feature.files[0] not in own]
-    return [(count, _lines(name, known, others[count - 1 :], texts)) for count in counts]
+def growth(
+    names: Iterable[str] = MEASURED,
+    *,
+    jobs: int = 2,
+    tell: Told = lambda stage, done, total: None,
+) -> list[Growth]:
+    """Takes features away from packages of several sizes; what is known is not tried again."""
+    points = [(name, axis, size) for name in names for axis in _AXES for size in _sizes(axis, name)]
+    found = remembered("growth", lines_at, points, jobs, Store("growth"), tell)
+
+    def along(name: str, axis: str) -> list[tuple[int, int]]:
+        return [(size, found[name, axis, size]) for size in _sizes(axis, name)]
+
+    return [Growth(name, along(name, "models"), along(name, "variants")) for name in names]
 
 
-def _lines(
-    name: str, known: Mapping[str, Feature], gone: Sequence[str], texts: Mapping[str, str]
-) -> int:
-    """Takes a feature away from a package that lacks other files already."""
-    with scratch_copy(PACKAGE, gone) as copy:
+def lines_at(name: str, axis: str, size: int) -> int:
+    """Takes a feature away from a package with so many families, or features, in a process."""
+    known = features()
+    texts = {name: to_text(found.config()) for name, found in experiments().items()}
+    files = own_files(known[name], known)
+    with scratch_copy(PACKAGE, _files(axis, name)[size:]) as copy:
         before = probe(copy, "texts", *texts)
         there = {name: text for name, text in texts.items() if before[name] == hashed(text)}
-        files = own_files(known[name], known)
         return without_feature(name, files, there, copy / PACKAGE.name).count
 
 
-def draw(ours: Mapping[str, Sequence[tuple[int, int]]]) -> str:
-    """Draws a panel a feature: lines against models, ours and the published ones."""
-    return svg([_panel(feature, points) for feature, points in ours.items()])
+def draw(ours: Iterable[Growth]) -> str:
+    """Draws a row a feature: lines against models, and against variants."""
+    return svg([[_by_models(found), _by_variants(found)] for found in ours])
 
 
-def _panel(feature: str, points: Sequence[tuple[int, int]]) -> Panel:
-    curves: dict[str, Sequence[tuple[float, float]]] = {
-        row.system: [(models, row.at(models, VARIANTS)) for models in (0, 5, 10, 15, MODELS)]
-        for row in PUBLISHED
-        if row.feature == feature
-    }
-    curves[OURS] = points
+def _by_models(found: Growth) -> Panel:
+    below = f"models (the peers': with {VARIANTS} variants each)"
+    curves = _curves(found.feature, lambda row, count: row.at(count, VARIANTS), MODELS)
+    return _panel(found.feature, below, curves, found.models)
+
+
+def _by_variants(found: Growth) -> Panel:
+    below = f"variants (the peers': in {MODELS} models)"
+    curves = _curves(found.feature, lambda row, count: row.at(MODELS, count), VARIANTS)
+    return _panel(found.feature, below, curves, found.variants)
+
+
+def _curves(feature: str, lines: Callable[[Published, float], float], most: int) -> dict[str, Any]:
+    counts = [most * part / 8 for part in range(9)]
+    rows = (row for row in PUBLISHED if row.feature == feature)
+    return {row.system: [(count, lines(row, count)) for count in counts] for row in rows}
+
+
+def _panel(feature: str, below: str, curves: dict[str, Any], ours: list[tuple[int, int]]) -> Panel:
     title = f"Lines in existing files to add {feature}"
-    return Panel(
-        title, f"models (with {VARIANTS} variants of attention each)", "lines", curves, OURS
-    )
+    return Panel(title, below, "lines", curves | {OURS: ours}, OURS)
 
 
-def _family_files() -> list[str]:
-    """Returns the files that register families; what the laptop's experiments use comes first."""
-    files = [
-        str(file.relative_to(PACKAGE))
-        for file in sorted(Path(PACKAGE / "models").glob("*.py"))
-        if "FAMILY = register_family" in file.read_text()
-        or "= register_family(" in file.read_text()
-    ]
-    return sorted(files, key=lambda file: not file.endswith("llama.py"))
+def _sizes(axis: str, name: str) -> list[int]:
+    """Returns sizes of packages: from one family, or feature, to all there are."""
+    most = len(_files(axis, name))
+    return sorted({max(1, round(most * part / _POINTS)) for part in range(_POINTS + 1)})
+
+
+def _files(axis: str, name: str) -> list[str]:
+    """Returns the files that bring families, or features; what is needed comes first."""
+    if axis == "models":
+        homes = {family.from_hf.__module__ for family in families().values()}
+        files = [f"{home.partition('.')[2].replace('.', '/')}.py" for home in sorted(homes)]
+        # The laptop's experiments are made of Llama's parts.
+        return sorted(files, key=lambda file: not file.endswith("/llama.py"))
+    known = features()
+    own = own_files(known[name], known)
+    others = dict.fromkeys(one.files[0] for one in known.values() if one.files[0] not in own)
+    return [known[name].files[0], *others]

@@ -31,17 +31,22 @@ def leaking_lines(package: Path, gone: Collection[str]) -> list[Line]:
         package: the package's folder.
         gone: files of the package, or folders with a slash at the end, from its folder on.
     """
-    modules = {_module(package.name, file) for file in gone}
     found = []
     for file in sorted(package.rglob("*.py")):
         name = str(file.relative_to(package))
-        if _is_gone(name, gone) or file.relative_to(package).parts[0] in COMPOSERS:
-            continue
-        source = file.read_text()
-        lines = source.splitlines()
-        numbers = _lines_naming(ast.parse(source), modules)
-        found += [Line(name, number, lines[number - 1].strip()) for number in sorted(numbers)]
+        if not _is_gone(name, gone) and file.relative_to(package).parts[0] not in COMPOSERS:
+            found += naming_lines(package, file, gone)
     return found
+
+
+def naming_lines(package: Path, file: Path, gone: Collection[str]) -> list[Line]:
+    """Returns the lines of one file that import what is gone, or use what they imported."""
+    modules = {_module(package.name, name) for name in gone}
+    source = file.read_text()
+    lines = source.splitlines()
+    name = str(file.relative_to(package))
+    numbers = sorted(_lines_naming(ast.parse(source), modules))
+    return [Line(name, number, lines[number - 1].strip()) for number in numbers]
 
 
 def _module(package: str, file: str) -> str:

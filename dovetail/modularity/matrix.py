@@ -6,7 +6,7 @@ a few representatives every feature is trained and decoded for real.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +14,11 @@ from dovetail.experiments import experiments
 from dovetail.features import features
 from dovetail.modularity.pairs import Pair, built_pair, executed_pair, tiny_text, traced_pair
 from dovetail.modularity.store import Store
-from dovetail.modularity.workers import in_processes
+from dovetail.modularity.workers import Told, in_processes
 
 # One of each kind: dense, with experts, a hybrid, with latent attention.
 REPRESENTATIVES = ("tiny-lm", "qwen3-30b-a3b", "tiny-hybrid", "deepseek-v3")
 
-Told = Callable[[str, int, int], None]
 _STAGES = {"built": built_pair, "traced": traced_pair, "executed": executed_pair}
 
 

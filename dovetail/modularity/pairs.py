@@ -148,8 +148,8 @@ def _tiny_trainer(experiment: str, feature: str) -> Any:
     config = experiments()[experiment].tiny()
     if feature:
         config = features()[feature].apply(config)
-    one = MeshLayout.Config(data=1, fsdp=1)
-    return config.set(steps=TRAINED_STEPS, writers={}, evaluators={}, mesh=one).build()
+    mesh = MeshLayout.Config(data=-1, fsdp=1)
+    return config.set(steps=TRAINED_STEPS, writers={}, evaluators={}, mesh=mesh).build()
 
 
 def _train_and_generate(trainer: Any) -> None:

@@ -27,18 +27,18 @@ class Panel:
     own: str
 
 
-def svg(panels: Sequence[Panel]) -> str:
-    """Draws panels side by side."""
-    width = (_WIDTH + _LEGEND) * len(panels)
-    height = _HEIGHT + _TOP + 50
+def svg(rows: Sequence[Sequence[Panel]]) -> str:
+    """Draws rows of panels."""
+    wide, high = _WIDTH + _LEGEND, _HEIGHT + _TOP + 50
     body = "".join(
-        f'<g transform="translate({index * (_WIDTH + _LEGEND)},0)">{_panel(panel)}</g>'
-        for index, panel in enumerate(panels)
+        f'<g transform="translate({across * wide},{down * high})">{_panel(panel)}</g>'
+        for down, row in enumerate(rows)
+        for across, panel in enumerate(row)
     )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>'
-        f"{body}</svg>\n"
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide * max(map(len, rows))}" '
+        f'height="{high * len(rows)}" font-family="sans-serif" font-size="12">'
+        f'<rect width="100%" height="100%" fill="white"/>{body}</svg>\n'
     )
 
 

@@ -14,10 +14,12 @@ _MARKS = {"works": "+", "has it": "=", "no sense": ".", "fails": "!"}
 
 def report(survey: Survey) -> str:
     """Returns all of it as text."""
-    return "\n".join([*_figures(survey), "", *_table(survey.matrix), "", *_failures(survey)])
+    parts = (figures(survey), table(survey.matrix), _failures(survey), reasons(survey))
+    return "\n\n".join(text for part in parts if (text := "\n".join(part)))
 
 
-def _figures(survey: Survey) -> Iterator[str]:
+def figures(survey: Survey) -> Iterator[str]:
+    """Yields the counts, a sentence each."""
     found = survey.counts()
     yield (
         f"{found['experiments']} experiments x {found['features']} features = {found['pairs']} "
@@ -30,7 +32,7 @@ def _figures(survey: Survey) -> Iterator[str]:
     yield f"{found['failing']} fail; {found['lines_changed']} lines in other files must change"
 
 
-def _table(matrix: Matrix) -> Iterator[str]:
+def table(matrix: Matrix) -> Iterator[str]:
     """Yields a row a feature, a column a tiny form; sizes and variants of a family agree."""
     columns = sorted({name for name, _ in matrix.traced} | {n for n, _ in matrix.executed})
     width = max((len(name) for name in matrix.features), default=0)
@@ -64,6 +66,10 @@ def _failures(survey: Survey) -> Iterator[str]:
             yield f"without {found.feature} {name} resolves otherwise: {what}"
     for name, what in survey.alone.items():
         yield f"with all that it does not use taken away, {name} {what}"
+
+
+def reasons(survey: Survey) -> Iterator[str]:
+    """Yields why features make no sense somewhere, in their own words."""
     why: dict[tuple[str, str], int] = {}
     for pair in survey.matrix.built.values():
         if pair.outcome == "no sense":

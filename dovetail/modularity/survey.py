@@ -12,10 +12,10 @@ from dovetail.features import features
 from dovetail.modularity.deletion import Deletion, as_json, probe, without_all_unused
 from dovetail.modularity.deletion import without_feature as _without_feature
 from dovetail.modularity.leaks import Line
-from dovetail.modularity.matrix import Matrix, Told, forms, measure
+from dovetail.modularity.matrix import Matrix, forms, measure
 from dovetail.modularity.own_files import own_files
 from dovetail.modularity.store import PACKAGE, Store
-from dovetail.modularity.workers import in_processes
+from dovetail.modularity.workers import Told, remembered
 
 
 @dataclass(frozen=True)
@@ -84,26 +84,15 @@ def alone(experiment: str) -> str:
 
 
 def _deletions(names: Sequence[str], jobs: int, store: Store, tell: Told) -> dict[str, Deletion]:
-    found = _known_or_done("taken away", without_feature, names, jobs, store, tell)
-    return {name: _read(result) for name, result in found.items()}
+    tasks = [(name,) for name in names]
+    found = remembered("taken away", without_feature, tasks, jobs, store, tell)
+    return {name: _read(result) for (name,), result in found.items()}
 
 
 def _alone(names: Sequence[str], jobs: int, store: Store, tell: Told) -> dict[str, str]:
-    found = _known_or_done("alone", alone, sorted(forms(names)), jobs, store, tell)
-    return {name: result for name, result in found.items() if result}
-
-
-def _known_or_done(
-    stage: str, work: Any, names: Sequence[str], jobs: int, store: Store, tell: Told
-) -> dict[str, Any]:
-    found = {name: store.get(f"{stage} {name}") for name in names}
-    missing = [(name,) for name, result in found.items() if result is None]
-    tell(stage, len(found) - len(missing), len(found))
-    for number, ((name,), result) in enumerate(in_processes(work, missing, jobs), start=1):
-        found[name] = result
-        store.put_all({f"{stage} {name}": result})
-        tell(stage, len(found) - len(missing) + number, len(found))
-    return found
+    tasks = [(name,) for name in sorted(forms(names))]
+    found = remembered("alone", alone, tasks, jobs, store, tell)
+    return {name: result for (name,), result in found.items() if result}
 
 
 def _read(result: dict[str, Any]) -> Deletion:

@@ -8,6 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
+from dovetail.modularity.store import Store
+
+# Is told the stage, and how many of how many tasks are done.
+Told = Callable[[str, int, int], None]
+
 # Nothing here runs long: what is saved by optimising is less than optimising costs.
 _QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
@@ -27,6 +32,26 @@ def in_processes(
                 yield waiting[done], done.result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def remembered(
+    stage: str,
+    work: Callable[..., Any],
+    tasks: Sequence[tuple[Any, ...]],
+    jobs: int,
+    store: Store,
+    tell: Told,
+) -> dict[tuple[Any, ...], Any]:
+    """Returns what came of each task: from the store where it is known, else by doing it."""
+    keys = {task: " ".join(map(str, (stage, *task))) for task in tasks}
+    found = {task: store.get(key) for task, key in keys.items()}
+    missing = [task for task, result in found.items() if result is None]
+    tell(stage, len(found) - len(missing), len(found))
+    for number, (task, result) in enumerate(in_processes(work, missing, jobs), start=1):
+        found[task] = result
+        store.put_all({keys[task]: result})
+        tell(stage, len(found) - len(missing) + number, len(found))
+    return found
 
 
 def _start() -> None:

@@ -1,0 +1,20 @@
+"""Rotary positions for a part of each head: `--with partial-rope:fraction=0.25`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dovetail.features.feature import feature
+from dovetail.features.positions import told_positions
+
+
+@feature(
+    "partial-rope",
+    kind="positions",
+    needs={"dovetail.layers:AnyPositions": "there are no queries and keys to rotate"},
+)
+def partly_rotary_positions(config: Any, fraction: float = 0.5) -> Any:
+    """Rotates the first part of each head alone; a base and a scaling that were set stay."""
+    from dovetail.layers.positions.rotary import RotaryEmbedding
+
+    return told_positions(config, attention=RotaryEmbedding.Config(fraction=fraction))

@@ -1,0 +1,78 @@
+"""One experiment with one feature: each outcome, and that a wrong declaration is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from dovetail.features import Feature, features
+from dovetail.modularity import pairs
+from dovetail.modularity.pairs import built_pair, executed_pair, traced_pair
+
+
+@pytest.mark.parametrize(
+    ("experiment", "feature", "outcome"),
+    [
+        ("tiny-lm", "alibi", "works"),
+        ("tiny-lm", "swiglu", "has it"),
+        ("tiny-lm", "capacity", "no sense"),
+        ("mixtral-8x7b", "moe", "no sense"),
+    ],
+)
+def test_outcomes(experiment: str, feature: str, outcome: str) -> None:
+    found = built_pair(experiment, feature)
+    assert (found.outcome, bool(found.detail)) == (outcome, outcome == "no sense")
+
+
+def test_parameters_that_come_and_go_are_counted() -> None:
+    assert built_pair("gpt2", "no-positions").added == -1024 * 768
+    assert built_pair("llama3-8b", "lora").added > 0
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, like: str, **changes: Any) -> None:
+    """Puts a spoilt feature in the place of one."""
+    spoilt: Feature = replace(features()[like], **changes)
+    monkeypatch.setattr(pairs, "features", lambda: features() | {like: spoilt})
+
+
+def test_a_declaration_that_is_wrong_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that there is nothing to change, and changes the experiment."""
+    needs = {"dovetail.layers.moe:MixtureOfExperts": "there are no experts"}
+    planted(monkeypatch, "alibi", needs=MappingProxyType(needs))
+    found = built_pair("tiny-lm", "alibi")
+    assert found.outcome == "fails"
+    assert "declared to make no sense" in found.detail
+
+
+def broken(config: Any) -> Any:
+    """Makes a model that cannot be built."""
+    config = config.clone()
+    config.model.decoder.stack.layer.attention.num_heads = 7
+    return config
+
+
+def test_what_cannot_be_built_fails_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, "alibi", apply=broken)
+    for stage, reached in ((built_pair, "applied"), (traced_pair, "built")):
+        found = stage("tiny-lm", "alibi")
+        assert (found.outcome, found.stage) == ("fails", reached)
+        assert "num_heads" in found.detail
+
+
+def test_a_step_is_traced_and_run() -> None:
+    assert traced_pair("tiny-hybrid", "qk-norm").detail == ""
+    assert executed_pair("tiny-lm", "qk-norm").detail == ""
+
+
+def test_what_trains_to_no_number_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverging(config: Any) -> Any:
+        from dovetail.config import apply_modifier
+
+        return apply_modifier(config, "schedule:name=constant,peak=1e30")
+
+    planted(monkeypatch, "alibi", apply=diverging)
+    found = executed_pair("tiny-lm", "alibi")
+    assert found.outcome == "fails"
