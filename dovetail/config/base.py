@@ -16,6 +16,7 @@ from dovetail.config.required import REQUIRED
 from dovetail.config.typecheck import check
 from dovetail.config.values import (
     CONTAINERS,
+    SCALARS,
     configs_inside,
     copied,
     items_of,
@@ -72,9 +73,12 @@ class Config(HasNode, Generic[T_co], metaclass=ConfigMeta):
         """Returns the short name that messages use."""
         return cls.__qualname__.removesuffix(".Config").rpartition(".")[2]
 
-    def build(self) -> T_co:
-        """Builds the part from a copy of this config, once every field of its own is set."""
-        config = self.clone()
+    def build(self, /, **values: Any) -> T_co:
+        """Builds the part from a copy of this config, with some fields set anew.
+
+        Every field of its own must be set by then.
+        """
+        config = self.clone(**values)
         config._require_all()
         return config._build()
 
@@ -225,16 +229,21 @@ class Config(HasNode, Generic[T_co], metaclass=ConfigMeta):
         copy = object.__new__(type(self))
         node = Node(explicit=dict(self._node.explicit), parent=parent, key=key)
         object.__setattr__(copy, "_node", node)
-        node.values = {name: copied(copy, name, value) for name, value in self._node.values.items()}
+        node.values = {
+            name: value if type(value) in SCALARS else copied(copy, name, value)
+            for name, value in self._node.values.items()
+        }
         return copy
 
     def _settle(self) -> None:
         """Checks lists and dicts, which can be changed in place, and takes in what is new there."""
-        seen = {id(value) for value in self._node.values.values() if isinstance(value, Config)}
         for name, value in self._node.values.items():
+            if type(value) in SCALARS:
+                continue
             if isinstance(value, Config):
                 value._settle()
             elif type(value) in CONTAINERS:
+                seen = {id(one) for one in self._node.values.values() if isinstance(one, Config)}
                 is_default = same(value, field_defaults(type(self))[name])
                 checked = value if is_default else self._check(name, value)
                 self._node.values[name] = settled(self, name, value, checked, seen)

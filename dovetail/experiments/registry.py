@@ -21,13 +21,23 @@ Maker = Callable[[], "Trainer.Config"]
 
 @dataclass(frozen=True)
 class Experiment:
-    """A named, runnable experiment; `variant_of` names the one that it is a variant of."""
+    """A named, runnable experiment.
+
+    Attributes:
+        name: as on the command line.
+        about: one line on it.
+        make: returns its config.
+        make_tiny: returns the same composition at sizes that a test can run.
+        variant_of: the experiment that it is a variant of, if it is one.
+        changes: what a variant changes, as `--with` takes it.
+    """
 
     name: str
     about: str
     make: Maker
     make_tiny: Maker
     variant_of: str = ""
+    changes: tuple[str, ...] = ()
 
     def config(self) -> Trainer.Config:
         """Returns the experiment's config."""
@@ -42,7 +52,7 @@ _experiments: dict[str, Experiment] = {}
 
 
 def experiment(
-    name: str, about: str, tiny: Maker, variant_of: str = ""
+    name: str, about: str, tiny: Maker, variant_of: str = "", changes: tuple[str, ...] = ()
 ) -> Callable[[Maker], Maker]:
     """Registers an experiment under a name, with a tiny form for tests."""
 
@@ -53,7 +63,7 @@ def experiment(
                 f"The experiment {name!r} is defined in {_module(before.make)} and again in "
                 f"{_module(make)}. Rename one."
             )
-        _experiments[name] = Experiment(name, about, make, tiny, variant_of)
+        _experiments[name] = Experiment(name, about, make, tiny, variant_of, changes)
         return make
 
     return register

@@ -58,4 +58,5 @@ for _name, _size in published_sizes().items():
                 f"{_size.about}, {_variant.about}",
                 tiny=functools.partial(_varied, _name, "tiny", _variant.changes),
                 variant_of=_name,
+                changes=_variant.changes,
             )(functools.partial(_varied, _name, "config", _variant.changes))

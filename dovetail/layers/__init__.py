@@ -35,7 +35,7 @@ from dovetail.layers.interfaces import (
     Vocabulary,
 )
 from dovetail.layers.linear.linear import Linear
-from dovetail.layers.loss.next_token import AnyLoss, NextTokenLoss, TokenLoss
+from dovetail.layers.loss.next_token import AnyLoss, Logits, NextTokenLoss, TokenLoss
 from dovetail.layers.norms.rms import AnyNorm, RMSNorm
 from dovetail.layers.positions.input import AnyInputPositions, InputPositions, NoInputPositions
 from dovetail.layers.positions.none import AnyPositions, NoPositions
@@ -73,6 +73,7 @@ __all__ = [
     "KeyValueMemory",
     "Layer",
     "Linear",
+    "Logits",
     "LowRank",
     "Mergeable",
     "Mixing",

@@ -29,12 +29,10 @@ class Decoder(Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.embedding = config.embedding.clone(
-            vocab_size=config.vocab_size, width=config.width
-        ).build()
-        self.positions = config.positions.clone(width=config.width).build()
-        self.stack = config.stack.clone(width=config.width).build()
-        self.norm = config.norm.clone(width=config.width).build()
+        self.embedding = config.embedding.build(vocab_size=config.vocab_size, width=config.width)
+        self.positions = config.positions.build(width=config.width)
+        self.stack = config.stack.build(width=config.width)
+        self.norm = config.norm.build(width=config.width)
 
     def __call__(self, tokens_BS: jax.Array, places: Places) -> jax.Array:
         """Maps tokens [B, S] to vectors [B, S, E]."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigOf
 from dovetail.kernels.attention import ScoreMap
-from dovetail.layers import Decoder, NextTokenLoss, Places, TokenLoss, Vocabulary
+from dovetail.layers import Decoder, Logits, NextTokenLoss, Places, TokenLoss, Vocabulary
 from dovetail.layers.checks import require_positive
 from dovetail.module import Batch, Module, Shared
 
@@ -43,21 +43,20 @@ class CausalLM(Module):
         require_positive(config, "vocab_size", "width")
         sizes = {"vocab_size": config.vocab_size, "width": config.width}
         self.vocab_size = config.vocab_size
-        self.decoder = config.decoder.clone(**sizes).build()
-        self.head = config.head.clone(**sizes).build()
+        self.decoder = config.decoder.build(**sizes)
+        self.head = config.head.build(**sizes)
         self.logit_map = None if config.logit_map is None else config.logit_map.build()
         known = {name: size for name, size in sizes.items() if name in config.loss.fields()}
-        self.loss = config.loss.clone(**known).build()
+        self.loss = config.loss.build(**known)
 
     def __call__(self, batch: Batch) -> None:
         """Adds the loss of a batch."""
-        x_BSE, weight_VE, logit_map = self.scoring(batch)
-        self.loss(x_BSE, weight_VE, batch, logit_map)
+        self.loss(self.scoring(batch), batch)
 
-    def scoring(self, batch: Batch) -> tuple[jax.Array, jax.Array, ScoreMap | None]:
-        """Returns what the scores of all next tokens are made of: vectors, table and map."""
+    def scoring(self, batch: Batch) -> Logits:
+        """Returns the scores of all next tokens, as what they are made of."""
         x_BSE = self.decoder(batch.tokens, Places(batch.positions, batch.segment_ids))
-        return x_BSE, self.head.weight, self.logit_map
+        return Logits(x_BSE, self.head.weight, self.logit_map)
 
     def logits(self, tokens_BS: jax.Array, places: Places, last_B: jax.Array) -> jax.Array:
         """Returns the scores [B, V] of the token that follows index `last_B` of each row."""

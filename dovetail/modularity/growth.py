@@ -11,12 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.config import to_text
-from dovetail.experiments import experiments
 from dovetail.features import features
 from dovetail.models import families
 from dovetail.modularity.deletion import probe, scratch_copy, without_feature
-from dovetail.modularity.own_files import own_files
+from dovetail.modularity.own_files import own_files, texts_without
 from dovetail.modularity.plot import Panel, svg
 from dovetail.modularity.probe import hashed
 from dovetail.modularity.store import PACKAGE, Store
@@ -99,8 +97,8 @@ def growth(
 def lines_at(name: str, axis: str, size: int) -> int:
     """Takes a feature away from a package with so many families, or features, in a process."""
     known = features()
-    texts = {name: to_text(found.config()) for name, found in experiments().items()}
     files = own_files(known[name], known)
+    texts = texts_without(files)
     with scratch_copy(PACKAGE, _files(axis, name)[size:]) as copy:
         before = probe(copy, "texts", *texts)
         there = {name: text for name, text in texts.items() if before[name] == hashed(text)}

@@ -1,7 +1,8 @@
 """The matrix: every experiment with every feature, as far as it can be tried on this machine.
 
-Each pair is built at full size, from specs. Experiments that share a tiny form share its trace. On
-a few representatives every feature is trained and decoded for real.
+Each pair is built at full size, from specs. Experiments that share a tiny form share its trace. A
+variant is made of features itself: each variant is traced with each feature in one family, another
+one every time. On a few representatives every feature is trained and decoded for real.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dovetail.modularity.store import Store
 from dovetail.modularity.workers import Told, in_processes
 
 # One of each kind: dense, with experts, a hybrid, with latent attention.
-REPRESENTATIVES = ("tiny-lm", "qwen3-30b-a3b", "tiny-hybrid", "deepseek-v3")
+REPRESENTATIVES = ("tiny-lm", "mixtral-8x7b", "tiny-hybrid", "deepseek-v3")
 
 _STAGES = {"built": built_pair, "traced": traced_pair, "executed": executed_pair}
 
@@ -49,7 +50,12 @@ class Matrix:
             "pairs": len(self.built),
             "not_applicable": len(no_sense),
             "built": sum(pair.stage == "built" for pair in self.built.values()),
-            "traced": sum(pair.outcome == "works" for pair in self.traced.values()),
+            # What runs was traced.
+            "traced": sum(
+                pair.outcome == "works"
+                for stage in (self.traced, self.executed)
+                for pair in stage.values()
+            ),
             "executed": sum(pair.outcome == "works" for pair in self.executed.values()),
             "failing": len(self.failing),
         }
@@ -76,15 +82,12 @@ def measure(
     matrix = Matrix(list(only_experiments or experiments()), list(only_features or features()))
     built = [(name, feature) for feature in matrix.features for name in matrix.experiments]
     matrix.built = _run("built", built, jobs, store, tell)
-    shared = forms(matrix.experiments)
     works = [pair for pair, found in matrix.built.items() if found.outcome == "works"]
-    traced = [pair for pair in works if pair[0] in shared]
+    executed = [pair for pair in works if pair[0] in REPRESENTATIVES]
+    shared = forms(matrix.experiments)
+    plain = [pair for pair in works if pair[0] in shared and pair[0] not in REPRESENTATIVES]
+    traced = [*plain, *_in_turn(works)]
     matrix.traced = _run("traced", traced, jobs, store, tell)
-    executed = [
-        pair
-        for pair in matrix.traced
-        if pair[0] in REPRESENTATIVES and matrix.traced[pair].outcome == "works"
-    ]
     matrix.executed = _run("executed", executed, jobs, store, tell)
     return matrix
 
@@ -126,8 +129,20 @@ def _tasks(stage: str, missing: dict[str, list[str]]) -> list[tuple[Any, ...]]:
 
 
 def forms(names: Sequence[str]) -> set[str]:
-    """Returns one experiment for each tiny form, representatives first."""
+    """Returns one experiment for each tiny form that is no variant's, representatives first."""
+    known = experiments()
     first: dict[str, str] = {}
     for name in sorted(names, key=lambda name: name not in REPRESENTATIVES):
-        first.setdefault(tiny_text(name), name)
+        if not known[name].variant_of:
+            first.setdefault(tiny_text(name), name)
     return set(first.values())
+
+
+def _in_turn(works: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Returns one pair for each variant and feature: families take turns."""
+    known = experiments()
+    able: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for name, feature in works:
+        if base := known[name].variant_of:
+            able.setdefault((name.removeprefix(base), feature), []).append((name, feature))
+    return [pairs[turn % len(pairs)] for turn, pairs in enumerate(able.values())]

@@ -1,11 +1,14 @@
-"""Which files go with a feature: its own, and those of features that are built on it."""
+"""Which files go with a feature, and which experiments do without them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from dovetail.features import Feature
+from dovetail.config import to_text
+from dovetail.experiments import Experiment, experiments
+from dovetail.features import Feature, features
 from dovetail.modularity.leaks import naming_lines
 from dovetail.modularity.store import PACKAGE
 
@@ -24,3 +27,19 @@ def own_files(
         if not built_on:
             return tuple(files)
         files |= dict.fromkeys(file for one in built_on for file in one.files)
+
+
+def texts_without(files: Collection[str]) -> dict[str, str]:
+    """Returns what experiments resolve to, but for variants by a feature of these files."""
+    known = features()
+
+    def is_made_of(one: Experiment) -> bool:
+        names = (change.partition(":")[0] for change in one.changes)
+        return any(known[name].files[0] in files for name in names)
+
+    return {name: text for name, text in _texts().items() if not is_made_of(experiments()[name])}
+
+
+@functools.cache
+def _texts() -> dict[str, str]:
+    return {name: to_text(found.config()) for name, found in experiments().items()}

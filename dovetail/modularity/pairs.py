@@ -46,14 +46,15 @@ class Pair:
 def built_pair(experiment: str, feature: str) -> Pair:
     """Applies a feature to an experiment of full size, and compares the parameters' specs."""
     known, wanted = experiments()[experiment], features()[feature]
-    plain = _full(experiment)
+    plain, text = _full(experiment)
     if (why := wanted.refusal(plain)) is not None:
         return _checked_refusal(known, wanted, plain, why)
     try:
         changed = wanted.apply(plain)
-        if to_text(changed) == to_text(plain):
+        changed_text = to_text(changed)
+        if changed_text == text:
             return Pair(experiment, feature, "has it", stage="built")
-        before, after = _parameters(to_text(plain), plain), _parameters(to_text(changed), changed)
+        before, after = _parameters(text, plain), _parameters(changed_text, changed)
     except Exception as error:  # noqa: BLE001  # whatever it is, it is what the matrix is for
         return _failed(experiment, feature, "applied", error)
     return Pair(experiment, feature, "works", stage="built", added=after - before)
@@ -125,8 +126,9 @@ def _checked_refusal(known: Experiment, wanted: Feature, plain: Any, why: str) -
 
 
 @functools.lru_cache(maxsize=4)
-def _full(experiment: str) -> Any:
-    return experiments()[experiment].config()
+def _full(experiment: str) -> tuple[Any, str]:
+    config = experiments()[experiment].config()
+    return config, to_text(config)
 
 
 _counted: dict[str, int] = {}

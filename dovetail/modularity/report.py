@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dovetail.experiments import experiments
 from dovetail.features import features
 from dovetail.modularity.matrix import Matrix
 from dovetail.modularity.pairs import Pair
@@ -33,8 +34,10 @@ def figures(survey: Survey) -> Iterator[str]:
 
 
 def table(matrix: Matrix) -> Iterator[str]:
-    """Yields a row a feature, a column a tiny form; sizes and variants of a family agree."""
-    columns = sorted({name for name, _ in matrix.traced} | {n for n, _ in matrix.executed})
+    """Yields a row a feature, a column a tiny form that the sizes of a family share."""
+    known = experiments()
+    tried = {name for name, _ in (*matrix.traced, *matrix.executed)}
+    columns = sorted(name for name in tried if not known[name].variant_of)
     width = max((len(name) for name in matrix.features), default=0)
     for depth in range(max(map(len, columns), default=0)):
         letters = (name.ljust(depth + 1)[depth] for name in columns)

@@ -13,7 +13,7 @@ from dovetail.modularity.deletion import Deletion, as_json, probe, without_all_u
 from dovetail.modularity.deletion import without_feature as _without_feature
 from dovetail.modularity.leaks import Line
 from dovetail.modularity.matrix import Matrix, forms, measure
-from dovetail.modularity.own_files import own_files
+from dovetail.modularity.own_files import own_files, texts_without
 from dovetail.modularity.store import PACKAGE, Store
 from dovetail.modularity.workers import Told, remembered
 
@@ -70,8 +70,8 @@ def survey(
 def without_feature(name: str) -> dict[str, Any]:
     """Takes one feature away: the work of one process."""
     known = features()
-    texts = {name: to_text(found.config()) for name, found in experiments().items()}
-    return as_json(_without_feature(name, own_files(known[name], known), texts))
+    files = own_files(known[name], known)
+    return as_json(_without_feature(name, files, texts_without(files)))
 
 
 def alone(experiment: str) -> str:

@@ -15,6 +15,7 @@ Told = Callable[[str, int, int], None]
 
 # Nothing here runs long: what is saved by optimising is less than optimising costs.
 _QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+_QUICK_UNTIL_0_11 = " --xla_cpu_use_fusion_emitters=false"  # an unknown flag ends the process
 
 
 def in_processes(
@@ -57,7 +58,10 @@ def remembered(
 def _start() -> None:
     """Prepares a worker: on the CPU, without optimising, and quiet."""
     os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK}"
+    import jax
+
+    quick = _QUICK + (_QUICK_UNTIL_0_11 if jax.__version_info__ < (0, 11) else "")
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick}"
     from dovetail.runtime import use_compilation_cache
 
     use_compilation_cache()

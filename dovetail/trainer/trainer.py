@@ -54,7 +54,7 @@ class Trainer(Part):
         self.steps, self.seed, self.log_every = config.steps, config.seed, config.log_every
         self.input = config.input.build()
         self.model = _with_vocabulary(config.model, self.input.vocab_size).build()
-        self.learner = config.learner.clone(total_steps=config.steps).build()
+        self.learner = config.learner.build(total_steps=config.steps)
         self.mesh, self.rules = config.mesh.build(), config.rules.build()
         self.evaluators = {name: child.build() for name, child in config.evaluators.items()}
         self.checkpointer = config.checkpointer.build()

@@ -15,6 +15,7 @@ from dovetail.config import Config, from_text, to_text, visit
 from dovetail.generate import with_memory
 from dovetail.layers import NormedResidual, Places
 from dovetail.layers.attention.scores import PositionedScores, SoftmaxFree
+from dovetail.layers.linear.adapter import Adapter
 from dovetail.layers.moe.losses import WeightedLoss
 from dovetail.module import Module, functional, parameter_specs, variable_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
@@ -59,7 +60,7 @@ def test_no_layer_is_left_out() -> None:
     swept = {type(found).builds() for case in CASES.values() for _, found in visit(case.config)}
     # What others are made of, and nothing by itself.
     bases = {part for part in layers if part.__name__.startswith(("Any", "Changed"))}
-    bases |= {NormedResidual, PositionedScores, SoftmaxFree, WeightedLoss}
+    bases |= {Adapter, NormedResidual, PositionedScores, SoftmaxFree, WeightedLoss}
     # A loss is run in a model, by tests/models and tests/layers/loss.
     losses = {part for part in layers if part.__module__.startswith("dovetail.layers.loss.")}
     assert layers - swept - bases - losses == set()

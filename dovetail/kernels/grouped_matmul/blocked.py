@@ -76,6 +76,8 @@ def _backward(
 _multiply.defvjp(_forward, _backward)
 
 
+# Compiled apart, so that JAX goes through these loops once for all products of one shape.
+@partial(jax.jit, static_argnums=(0, 1))
 def _by_blocks(
     subscripts: str, block: int, x_NE: jax.Array, weight_XEF: jax.Array, group_sizes_X: jax.Array
 ) -> jax.Array:
@@ -105,6 +107,7 @@ def _by_blocks(
     return keep_grouped_rows(result_NF[: x_NE.shape[0]], group_sizes_X)
 
 
+@partial(jax.jit, static_argnums=0)
 def _by_group(
     block: int, x_NE: jax.Array, gradient_NF: jax.Array, group_sizes_X: jax.Array
 ) -> jax.Array:

@@ -38,15 +38,15 @@ class Attention(AnyAttention):
                 f"shared evenly by {self.num_heads} heads. Choose a divisor of {self.num_heads}."
             )
         self._build_projections(config)
-        self.positions = config.positions.clone(head_width=self.head_width).build()
+        self.positions = config.positions.build(head_width=self.head_width)
 
     def _build_projections(self, config: Config) -> None:
         inward = {"in_features": config.width, "in_axis": "embed"}
         queries = {"out_features": self.num_heads * self.head_width, "out_axis": "heads"}
         keys = {"out_features": self.num_kv_heads * self.head_width, "out_axis": "kv_heads"}
-        self.query = config.query.clone(**inward, **queries).build()
-        self.key = config.key.clone(**inward, **keys).build()
-        self.value = config.value.clone(**inward, **keys).build()
+        self.query = config.query.build(**inward, **queries)
+        self.key = config.key.build(**inward, **keys)
+        self.value = config.value.build(**inward, **keys)
         self._build_way_out(config, self.head_width, self.head_width)
 
     def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:

@@ -51,16 +51,16 @@ class AnyAttention(Module):
         self.num_heads = config.num_heads
         self.scale = config.scale.build() if isinstance(config.scale, Config) else config.scale
         self.mask, self.memory = config.mask.build(), config.memory.build()
-        self.scores = config.scores.clone(num_heads=config.num_heads).build()
+        self.scores = config.scores.build(num_heads=config.num_heads)
 
     def _build_way_out(self, config: Config, key_width: int, value_width: int) -> None:
         """Builds what comes after queries, keys and values, of these widths a head."""
         heads = {"width": config.width, "num_heads": config.num_heads}
         widths = {"key_width": key_width, "value_width": value_width}
-        self.mixing = config.mixing.clone(**heads, **widths).build()
+        self.mixing = config.mixing.build(**heads, **widths)
         inward = {"in_features": config.num_heads * value_width, "in_axis": "heads"}
         outward = {"out_features": config.width, "out_axis": "embed"}
-        self.output = config.output.clone(**inward, **outward).build()
+        self.output = config.output.build(**inward, **outward)
 
     def mix(
         self, query_BSHD: jax.Array, seen: Remembered, places: Places, x_BSE: jax.Array

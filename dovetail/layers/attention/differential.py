@@ -45,7 +45,7 @@ class DifferentialHeads(ChangedMixing):
                 f"the width must be even, got {config.key_width}. Set the attention's head_width."
             )
         self.first_weight = config.first_weight
-        self.norm = config.norm.clone(width=config.value_width, axis=None).build()
+        self.norm = config.norm.build(width=config.value_width, axis=None)
         # Of each map, a vector of the query and one of the key.
         shape = (2, 2, config.key_width // 2)
         self.exponents = parameter(shape, (None, None, None), config.weight_init, decays=False)

@@ -27,7 +27,7 @@ class GatedHeads(ChangedMixing):
         super().__init__(config)
         inward = {"in_features": config.width, "in_axis": "embed"}
         outward = {"out_features": config.num_heads * config.value_width, "out_axis": "heads"}
-        self.gate = config.gate.clone(**inward, **outward).build()
+        self.gate = config.gate.build(**inward, **outward)
 
     def __call__(
         self, look: Look, query_BSHD: jax.Array, seen: Remembered, x_BSE: jax.Array

@@ -42,20 +42,18 @@ class LatentAttention(AnyAttention):
         self.plain = config.plain_width
         heads, rotated = config.num_heads, config.rotated_width
         inward = {"in_features": config.width, "in_axis": "embed"}
-        self.query = config.query.clone(
+        self.query = config.query.build(
             **inward, out_features=heads * (self.plain + rotated), out_axis="heads"
-        ).build()
-        self.latent = config.latent.clone(
-            **inward, out_features=config.latent_width + rotated
-        ).build()
-        self.latent_norm = config.latent_norm.clone(width=config.latent_width, axis=None).build()
-        self.expand = config.expand.clone(
+        )
+        self.latent = config.latent.build(**inward, out_features=config.latent_width + rotated)
+        self.latent_norm = config.latent_norm.build(width=config.latent_width, axis=None)
+        self.expand = config.expand.build(
             in_features=config.latent_width,
             out_features=heads * (self.plain + config.value_width),
             out_axis="heads",
-        ).build()
+        )
         self._build_way_out(config, self.plain + rotated, config.value_width)
-        self.positions = config.positions.clone(head_width=rotated).build()
+        self.positions = config.positions.build(head_width=rotated)
 
     def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""

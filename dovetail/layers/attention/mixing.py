@@ -47,4 +47,4 @@ class ChangedMixing(Mixing):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         names = ("width", "num_heads", "key_width", "value_width")
-        self.base = config.base.clone(**{name: getattr(config, name) for name in names}).build()
+        self.base = config.base.build(**{name: getattr(config, name) for name in names})

@@ -55,7 +55,7 @@ class ChangedScores(Scores):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.base = config.base.clone(num_heads=config.num_heads).build()
+        self.base = config.base.build(num_heads=config.num_heads)
 
     def __call__(self) -> Scoring:
         """Returns what the op is told."""

@@ -50,9 +50,9 @@ class FeedForward(AnyFeedForward):
         inward |= {"out_features": config.hidden, "out_axis": "mlp"}
         outward = {"in_features": config.hidden, "in_axis": "mlp"}
         outward |= {"out_features": config.width, "out_axis": "embed"}
-        self.gate = config.gate.clone(**inward).build()
-        self.up = config.up.clone(**inward).build()
-        self.down = config.down.clone(**outward).build()
+        self.gate = config.gate.build(**inward)
+        self.up = config.up.build(**inward)
+        self.down = config.down.build(**outward)
 
     def __call__(self, x_BSE: jax.Array) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""

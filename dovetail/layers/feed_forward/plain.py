@@ -27,12 +27,12 @@ class PlainFeedForward(AnyFeedForward):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.activation = config.activation
-        self.up = config.up.clone(
+        self.up = config.up.build(
             in_features=config.width, in_axis="embed", out_features=config.hidden, out_axis="mlp"
-        ).build()
-        self.down = config.down.clone(
+        )
+        self.down = config.down.build(
             in_features=config.hidden, in_axis="mlp", out_features=config.width, out_axis="embed"
-        ).build()
+        )
 
     def __call__(self, x_BSE: jax.Array) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dovetail.config import REQUIRED, ConfigOf, wraps
-from dovetail.layers.checks import require_positive
+from dovetail.config import ConfigOf, wraps
 from dovetail.layers.interfaces import Array
+from dovetail.layers.linear.adapter import Adapter
 from dovetail.layers.linear.linear import Linear
-from dovetail.module import Constant, FanScaled, Initializer, Module, on_each_copy, parameter
+from dovetail.module import Constant, on_each_copy, parameter
 
 
-class DoRA(Module):
+class DoRA(Adapter):
     """A linear map whose weight is a length times a direction (https://arxiv.org/abs/2402.09353).
 
     The direction is that of weight + (alpha / rank) a @ b, column by column. The length is the
@@ -24,35 +24,16 @@ class DoRA(Module):
     that makes a direction of the sum.
     """
 
-    class Config(Module.Config["DoRA"]):
-        """Sizes and axes are set by the parent."""
+    class Config(Adapter.Config):
+        """The map must be a plain one: its weight is taken apart."""
 
-        in_features: int = REQUIRED
-        out_features: int = REQUIRED
-        in_axis: str | None = None
-        out_axis: str | None = None
-        rank: int = 8
-        alpha: float = 16.0
         base: ConfigOf[Linear] = wraps()
-        a_init: ConfigOf[Initializer] = FanScaled.Config(scale=1 / 3)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        require_positive(config, "in_features", "out_features", "rank")
-        self.scale = config.alpha / config.rank
-        sizes = {"in_features": config.in_features, "out_features": config.out_features}
-        axes = {"in_axis": config.in_axis, "out_axis": config.out_axis}
-        self.base = config.base.clone(**sizes, **axes).build()
-        fans = {"fan_in": (0,), "fan_out": (1,)}
-        zeros = Constant.Config()
-        self.dora_a = parameter(
-            (config.in_features, config.rank), (config.in_axis, None), config.a_init, **fans
-        )
-        self.dora_b = parameter(
-            (config.rank, config.out_features), (None, config.out_axis), zeros, **fans
-        )
+        self.dora_a, self.dora_b = self.factors(config)
         self.dora_magnitude = parameter(
-            (config.out_features,), (config.out_axis,), zeros, decays=False
+            (config.out_features,), (config.out_axis,), Constant.Config(), decays=False
         )
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -30,13 +30,13 @@ class LowRankLinear(Module):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         require_positive(config, "rank")
-        self.down = config.down.clone(
+        self.down = config.down.build(
             in_features=config.in_features, in_axis=config.in_axis, out_features=config.rank
-        ).build()
-        self.norm = config.norm.clone(width=config.rank, axis=None).build()
-        self.up = config.up.clone(
+        )
+        self.norm = config.norm.build(width=config.rank, axis=None)
+        self.up = config.up.build(
             in_features=config.rank, out_features=config.out_features, out_axis=config.out_axis
-        ).build()
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [..., in] to [..., out]."""

@@ -41,8 +41,8 @@ class NormedLinear(Module):
             )
         sizes = {"in_features": config.in_features, "out_features": config.out_features}
         axes = {"in_axis": config.in_axis, "out_axis": config.out_axis}
-        self.linear = config.linear.clone(**sizes, **axes).build()
-        self.norm = config.norm.clone(width=self.group, axis=None).build()
+        self.linear = config.linear.build(**sizes, **axes)
+        self.norm = config.norm.build(width=self.group, axis=None)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [..., in] to [..., out]."""

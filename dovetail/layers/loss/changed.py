@@ -24,7 +24,7 @@ class ChangedLoss(AnyLoss):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         known = [name for name in ("vocab_size", "width") if name in config.base.fields()]
-        self.base = config.base.clone(**{name: getattr(config, name) for name in known}).build()
+        self.base = config.base.build(**{name: getattr(config, name) for name in known})
 
     def counted(self, batch: Batch) -> Batch:
         """Returns the batch with the weights that this loss gives its tokens."""

@@ -13,20 +13,18 @@ import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigError, ConfigOf, apart
 from dovetail.config import Config as AnyConfig
-from dovetail.kernels.cross_entropy import ScoreMap
 from dovetail.layers.interfaces import Array
 from dovetail.layers.loss.changed import ChangedLoss
 from dovetail.layers.loss.chunks import sum_over_chunks
+from dovetail.layers.loss.next_token import Logits
 from dovetail.module import Batch, evaluated
-
-Scoring = tuple[jax.Array, jax.Array, ScoreMap | None]
 
 
 class Teacher(Protocol):
     """A model that scores next tokens."""
 
-    def scoring(self, batch: Batch, /) -> Scoring:
-        """Returns what the scores are made of: vectors [B, S, E], a table [V, E], and a map."""
+    def scoring(self, batch: Batch, /) -> Logits:
+        """Returns the scores of all next tokens."""
         ...
 
 
@@ -60,25 +58,20 @@ class DistillationLoss(ChangedLoss):
         is_open = teacher.fields().get("vocab_size") and teacher.vocab_size is REQUIRED
         self.teacher = (teacher.clone(vocab_size=config.vocab_size) if is_open else teacher).build()
 
-    def __call__(
-        self,
-        x_BSE: jax.Array,
-        weight_VE: jax.Array,
-        batch: Batch,
-        logit_map: ScoreMap | None = None,
-    ) -> None:
+    def __call__(self, logits: Logits, batch: Batch) -> None:
         """Adds the loss itself, and in training the divergence from the teacher."""
-        self.base(x_BSE, weight_VE, batch, logit_map)
+        self.base(logits, batch)
         if not self.training:
             return
         theirs = evaluated(self.teacher.scoring, batch)
-        if theirs[1].shape[0] != weight_VE.shape[0]:
+        known, wanted = theirs.weight_VE.shape[0], logits.weight_VE.shape[0]
+        if known != wanted:
             raise ConfigError(
-                f"{self.config.locate('teacher')}: it knows {theirs[1].shape[0]} tokens, and the "
-                f"model {weight_VE.shape[0]}. A teacher must have the vocabulary of its student."
+                f"{self.config.locate('teacher')}: it knows {known} tokens, and the model {wanted}."
+                " A teacher must have the vocabulary of its student."
             )
         weights_BS = self.counted(batch).loss_weights
-        total = _divergence(theirs, (x_BSE, weight_VE, logit_map), weights_BS, self.temperature)
+        total = _divergence(theirs, logits, weights_BS, self.temperature)
         self.add_loss("distillation", self.weight * total, weights_BS.sum())
 
     def merged(self, name: str, value: Array, own: Mapping[str, Array]) -> Array:
@@ -87,24 +80,16 @@ class DistillationLoss(ChangedLoss):
 
 
 def _divergence(
-    teacher: Scoring, student: Scoring, weights_BS: jax.Array, temperature: float
+    teacher: Logits, student: Logits, weights_BS: jax.Array, temperature: float
 ) -> jax.Array:
     """Sums the divergence over tokens; only a chunk's scores are there at a time."""
-    x_BSE, weight_VE, logit_map = teacher
-    x_BSE, weight_VE = jax.lax.stop_gradient((x_BSE, weight_VE))
+    fixed = jax.lax.stop_gradient((teacher.x_BSE, teacher.weight_VE))
+    teacher = Logits(*fixed, teacher.bound)
 
     def divergence(theirs_BLE: jax.Array, mine_BLE: jax.Array, weights_BL: jax.Array) -> jax.Array:
-        theirs_BLV = _log_shares(theirs_BLE, weight_VE, logit_map, temperature)
-        mine_BLV = _log_shares(mine_BLE, *student[1:], temperature)
+        theirs_BLV = jax.nn.log_softmax(teacher.of(theirs_BLE) / temperature)
+        mine_BLV = jax.nn.log_softmax(student.of(mine_BLE) / temperature)
         apart_BL = (jnp.exp(theirs_BLV) * (theirs_BLV - mine_BLV)).sum(axis=-1)
         return temperature**2 * (weights_BL * apart_BL).sum()
 
-    return sum_over_chunks(divergence, x_BSE, student[0], weights_BS)
-
-
-def _log_shares(
-    x_BLE: jax.Array, weight_VE: jax.Array, logit_map: ScoreMap | None, temperature: float
-) -> jax.Array:
-    scores_BLV = jnp.einsum("ble,ve->blv", x_BLE, weight_VE, preferred_element_type=jnp.float32)
-    scores_BLV = scores_BLV if logit_map is None else logit_map(scores_BLV)
-    return jax.nn.log_softmax(scores_BLV / temperature)
+    return sum_over_chunks(divergence, teacher.x_BSE, student.x_BSE, weights_BS)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 
 from dovetail.config import ConfigError
-from dovetail.kernels.cross_entropy import ScoreMap
 from dovetail.layers.loss.changed import ChangedLoss
+from dovetail.layers.loss.next_token import Logits
 from dovetail.module import Batch
 
 
@@ -31,15 +30,9 @@ class DocumentLoss(ChangedLoss):
             raise ConfigError(f"{config.locate('skip')}: expected 0 or more, got {config.skip}.")
         self.skip = config.skip
 
-    def __call__(
-        self,
-        x_BSE: jax.Array,
-        weight_VE: jax.Array,
-        batch: Batch,
-        logit_map: ScoreMap | None = None,
-    ) -> None:
+    def __call__(self, logits: Logits, batch: Batch) -> None:
         """Adds the loss, with other weights."""
-        self.base(x_BSE, weight_VE, self._weighed(batch), logit_map)
+        self.base(logits, self._weighed(batch))
 
     def counted(self, batch: Batch) -> Batch:
         """Returns the batch with the weights that this loss gives its tokens."""

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigOf
-from dovetail.kernels.cross_entropy import ScoreMap, cross_entropy
+from dovetail.kernels.cross_entropy import cross_entropy
 from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import Layer, Places, TokenMap, Vocabulary
 from dovetail.layers.linear.linear import Linear
 from dovetail.layers.loss.changed import ChangedLoss
+from dovetail.layers.loss.next_token import Logits
 from dovetail.layers.norms.rms import RMSNorm
 from dovetail.layers.stack.transformer import TransformerBlock
 from dovetail.module import Batch, Mean, Module, Shared
@@ -32,13 +33,13 @@ class Ahead(Module):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         width = config.width
-        self.stream_norm = config.stream_norm.clone(width=width).build()
-        self.token_norm = config.token_norm.clone(width=width).build()
-        self.projection = config.projection.clone(
+        self.stream_norm = config.stream_norm.build(width=width)
+        self.token_norm = config.token_norm.build(width=width)
+        self.projection = config.projection.build(
             in_features=2 * width, out_features=width, out_axis="embed"
-        ).build()
-        self.layer = config.layer.clone(width=width).build()
-        self.norm = config.norm.clone(width=width).build()
+        )
+        self.layer = config.layer.build(width=width)
+        self.norm = config.norm.build(width=width)
 
     def __call__(self, x_BSE: jax.Array, token_BSE: jax.Array, places: Places) -> jax.Array:
         """Returns the stream of the next head, given the one before and a further token of each."""
@@ -46,17 +47,12 @@ class Ahead(Module):
         return self.layer(self.projection(jnp.concatenate(both, axis=-1)), places)
 
     def add(
-        self,
-        x_BSE: jax.Array,
-        weight_VE: jax.Array,
-        targets_BS: jax.Array,
-        weights_BS: jax.Array,
-        share: float,
-        logit_map: ScoreMap | None,
+        self, logits: Logits, targets_BS: jax.Array, weights_BS: jax.Array, share: float
     ) -> None:
         """Adds the loss of what it predicts, which counts for a share."""
+        x_BSE, weight_VE, bound = logits
         normed = self.norm(x_BSE)
-        result = cross_entropy(normed, weight_VE, targets_BS, weights_BS, logit_map=logit_map)
+        result = cross_entropy(normed, weight_VE, targets_BS, weights_BS, logit_map=bound)
         total = weights_BS.sum()
         self.add_loss("ahead", share * result.loss_sum, total)
         self.add_summary("ahead", Mean(result.nll_sum, total))
@@ -83,29 +79,23 @@ class MultiTokenLoss(ChangedLoss):
         super().__init__(config)
         require_positive(config, "depth")
         head = config.head.clone(width=config.width)
-        self.heads = [head.clone().build() for _ in range(config.depth)]
+        self.heads = [head.build() for _ in range(config.depth)]
         self.embedding = config.embedding.build()
         self.share = config.weight / config.depth
 
-    def __call__(
-        self,
-        x_BSE: jax.Array,
-        weight_VE: jax.Array,
-        batch: Batch,
-        logit_map: ScoreMap | None = None,
-    ) -> None:
+    def __call__(self, logits: Logits, batch: Batch) -> None:
         """Adds the losses."""
-        self.base(x_BSE, weight_VE, batch, logit_map)
+        self.base(logits, batch)
         if not self.training:
             return
         batch, places = self.counted(batch), Places(batch.positions, batch.segment_ids)
-        token_BSE = self.embedding(batch.tokens)
+        token_BSE, x_BSE = self.embedding(batch.tokens), logits.x_BSE
         for ahead, head in enumerate(self.heads, start=1):
             x_BSE = head(x_BSE, _shifted(token_BSE, ahead), places)
             is_same_BS = batch.segment_ids == _shifted(batch.segment_ids, ahead)
             weights_BS = _shifted(batch.loss_weights, ahead) * is_same_BS
             targets_BS = _shifted(batch.targets, ahead)
-            head.add(x_BSE, weight_VE, targets_BS, weights_BS, self.share, logit_map)
+            head.add(logits._replace(x_BSE=x_BSE), targets_BS, weights_BS, self.share)
 
 
 def _shifted(array: jax.Array, by: int) -> jax.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -11,18 +11,32 @@ from dovetail.kernels.cross_entropy import ScoreMap, cross_entropy
 from dovetail.module import Batch, Mean, Module
 
 
-class TokenLoss(Protocol):
-    """Adds the loss of a batch, given the decoder's vectors and the table of the vocabulary."""
+class Logits(NamedTuple):
+    """The scores of all next tokens as what they are made of: all of them would not fit.
 
-    def __call__(
-        self,
-        x_BSE: jax.Array,
-        weight_VE: jax.Array,
-        batch: Batch,
-        logit_map: ScoreMap | None = None,
-        /,
-    ) -> None:
-        """Adds losses and summaries. A logit map is applied to every score."""
+    Attributes:
+        x_BSE: the decoder's vectors.
+        weight_VE: the table of the vocabulary.
+        bound: what is applied to every score.
+    """
+
+    x_BSE: jax.Array
+    weight_VE: jax.Array
+    bound: ScoreMap | None = None
+
+    def of(self, x_BLE: jax.Array) -> jax.Array:
+        """Returns the scores [B, L, V] of some of the vectors, in float32."""
+        scores_BLV = jnp.einsum(
+            "ble,ve->blv", x_BLE, self.weight_VE, preferred_element_type=jnp.float32
+        )
+        return scores_BLV if self.bound is None else self.bound(scores_BLV)
+
+
+class TokenLoss(Protocol):
+    """Adds the loss of a batch, given the scores of its next tokens."""
+
+    def __call__(self, logits: Logits, batch: Batch, /) -> None:
+        """Adds losses and summaries."""
         ...
 
 
@@ -32,13 +46,7 @@ class AnyLoss(Module):
     class Config(Module.Config["AnyLoss"]):
         """Nothing that all of them can be told."""
 
-    def __call__(
-        self,
-        x_BSE: jax.Array,
-        weight_VE: jax.Array,
-        batch: Batch,
-        logit_map: ScoreMap | None = None,
-    ) -> None:
+    def __call__(self, logits: Logits, batch: Batch) -> None:
         """Adds losses and summaries."""
         raise NotImplementedError
 
@@ -59,22 +67,16 @@ class NextTokenLoss(AnyLoss):
         super().__init__(config)
         self.z_loss = config.z_loss
 
-    def __call__(
-        self,
-        x_BSE: jax.Array,
-        weight_VE: jax.Array,
-        batch: Batch,
-        logit_map: ScoreMap | None = None,
-    ) -> None:
+    def __call__(self, logits: Logits, batch: Batch) -> None:
         """Adds the loss, and bits per byte where the input says how many bytes a target has."""
         weights_BS = batch.loss_weights
         result = cross_entropy(
-            x_BSE,
-            weight_VE,
+            logits.x_BSE,
+            logits.weight_VE,
             batch.targets,
             weights_BS,
             z_loss=self.z_loss,
-            logit_map=logit_map,
+            logit_map=logits.bound,
         )
         self.add_loss("next_token", result.loss_sum, weights_BS.sum())
         bytes_BS = batch.extras.get("target_bytes")

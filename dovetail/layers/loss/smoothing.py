@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.config import ConfigError
-from dovetail.kernels.cross_entropy import ScoreMap
 from dovetail.layers.loss.changed import ChangedLoss
 from dovetail.layers.loss.chunks import sum_over_chunks
+from dovetail.layers.loss.next_token import Logits
 from dovetail.module import Batch
 
 
@@ -32,44 +32,32 @@ class SmoothedLoss(ChangedLoss):
             )
         self.share = config.share
 
-    def __call__(
-        self,
-        x_BSE: jax.Array,
-        weight_VE: jax.Array,
-        batch: Batch,
-        logit_map: ScoreMap | None = None,
-    ) -> None:
+    def __call__(self, logits: Logits, batch: Batch) -> None:
         """Adds the plain loss, and in training what smoothing makes of it."""
-        self.base(x_BSE, weight_VE, batch, logit_map)
+        self.base(logits, batch)
         if not self.training:
             return
         batch = self.counted(batch)
-        if logit_map is None:
-            total = _excess(x_BSE, weight_VE, batch)
-        else:
-            total = _excess_in_chunks(x_BSE, weight_VE, batch, logit_map)
+        total = (_excess if logits.bound is None else _excess_in_chunks)(logits, batch)
         self.add_loss("smoothing", self.share * total, batch.loss_weights.sum())
 
 
-def _excess(x_BSE: jax.Array, weight_VE: jax.Array, batch: Batch) -> jax.Array:
+def _excess(logits: Logits, batch: Batch) -> jax.Array:
     """Sums the target's score less the mean score: linear in x, so no score of others is needed."""
+    x_BSE, weight_VE, _ = logits
     mean_E = weight_VE.astype(jnp.float32).mean(axis=0)
     target_BSE = jnp.take(weight_VE, batch.targets, axis=0, mode="clip").astype(jnp.float32)
     excess_BS = jnp.einsum("bse,bse->bs", x_BSE.astype(jnp.float32), target_BSE - mean_E)
     return (batch.loss_weights * excess_BS).sum()
 
 
-def _excess_in_chunks(
-    x_BSE: jax.Array, weight_VE: jax.Array, batch: Batch, logit_map: ScoreMap
-) -> jax.Array:
-    """The same where scores are mapped, and their mean takes all of them."""
+def _excess_in_chunks(logits: Logits, batch: Batch) -> jax.Array:
+    """The same where scores are bounded, and their mean takes all of them."""
 
     def excess(x_BLE: jax.Array, targets_BL: jax.Array, weights_BL: jax.Array) -> jax.Array:
-        scores_BLV = logit_map(
-            jnp.einsum("ble,ve->blv", x_BLE, weight_VE, preferred_element_type=jnp.float32)
-        )
+        scores_BLV = logits.of(x_BLE)
         index_BL1 = targets_BL[..., None]
         target_BL = jnp.take_along_axis(scores_BLV, index_BL1, axis=-1, mode="clip")[..., 0]
         return (weights_BL * (target_BL - scores_BLV.mean(axis=-1))).sum()
 
-    return sum_over_chunks(excess, x_BSE, batch.targets, batch.loss_weights)
+    return sum_over_chunks(excess, logits.x_BSE, batch.targets, batch.loss_weights)

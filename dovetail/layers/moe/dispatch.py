@@ -55,22 +55,20 @@ class Dropless(Part):
         return Dispatched(_mixed(result_BSKE, routing).astype(x_BSE.dtype), {})
 
 
-class Capacity(Part):
-    """Each expert takes a fixed number of tokens of each row of the batch; the rest is dropped.
+class FixedRoom(Part):
+    """What dispatches have in common that give every expert room for as many tokens of a row.
 
-    A dropped choice adds nothing to its token. First choices come before second ones, and earlier
-    tokens before later ones. The shapes are fixed, so experts on several devices get equal work
-    (GShard, https://arxiv.org/abs/2006.16668). What a token gets depends on other tokens of its
-    row: for generation it is swapped for `Dropless`.
+    What a token gets then depends on other tokens of its row, so tokens that are generated one
+    after the other are dispatched by `Dropless`.
     """
 
-    class Config(Part.Config["Capacity"]):
+    class Config(Part.Config["FixedRoom"]):
         """The room of an expert, as a multiple of what it gets when the load is even."""
 
-        factor: float = 1.25
+        factor: float = 1.0
 
         def for_decoding(self) -> AnyConfig[Dispatch]:
-            """Returns what decodes: a token must not depend on which others come with it."""
+            """Returns what decodes: the other tokens of the row are not there to be compared."""
             return Dropless.Config()
 
     def __init__(self, config: Config) -> None:
@@ -79,14 +77,36 @@ class Capacity(Part):
             raise ConfigError(f"{config.locate('factor')}: expected above 0, got {config.factor}.")
         self.factor = config.factor
 
+    def room(self, length: int, routing: Routing) -> int:
+        """Returns how many tokens of a row an expert takes: each token once at the most."""
+        choices, num_experts = routing.experts_BSK.shape[-1], routing.counts_X.shape[0]
+        return min(length, math.ceil(self.factor * length * choices / num_experts))
+
+
+def run_each(expert: Any, x_XRCE: jax.Array) -> jax.Array:
+    """Runs experts side by side, each on its own tokens: C of each row R."""
+    axes = ("expert", "batch", None, None)
+    return constrain(vmap(expert, expert, constrain(x_XRCE, *axes)), *axes)
+
+
+class Capacity(FixedRoom):
+    """Each expert takes a fixed number of tokens of each row of the batch; the rest is dropped.
+
+    A dropped choice adds nothing to its token. First choices come before second ones, and earlier
+    tokens before later ones. The shapes are fixed, so experts on several devices get equal work
+    (GShard, https://arxiv.org/abs/2006.16668).
+    """
+
+    class Config(FixedRoom.Config):
+        """Some room to spare, since the load is never even."""
+
+        factor: float = 1.25
+
     def __call__(self, expert: Any, x_BSE: jax.Array, routing: Routing) -> Dispatched:
         """Maps [B, S, E] to [B, S, E]."""
         *lead, length, width = x_BSE.shape
         choices, num_experts = routing.experts_BSK.shape[-1], routing.counts_X.shape[0]
-        rows = math.prod(lead)
-        # A token goes to an expert once, so no expert can fill more than `length` places.
-        even = length * choices / num_experts
-        capacity = min(length, math.ceil(self.factor * even))
+        rows, capacity = math.prod(lead), self.room(length, routing)
         slot_BSK = _slots(routing.experts_BSK.reshape(rows, length, choices), num_experts, capacity)
         x_BNE = jnp.repeat(x_BSE.reshape(rows, length, width), choices, axis=1)
         slot_BN, batch_B1 = slot_BSK.reshape(rows, -1), jnp.arange(rows)[:, None]
@@ -94,9 +114,7 @@ class Capacity(Part):
         buffer = jnp.zeros((rows, places, width), x_BSE.dtype)
         buffer = buffer.at[batch_B1, slot_BN].set(x_BNE, mode="drop")
         x_XBCE = buffer.reshape(rows, num_experts, capacity, width).swapaxes(0, 1)
-        result_XBCE = vmap(expert, expert, constrain(x_XBCE, "expert", "batch", None, None))
-        result_XBCE = constrain(result_XBCE, "expert", "batch", None, None)
-        result = result_XBCE.swapaxes(0, 1).reshape(rows, places, width)
+        result = run_each(expert, x_XBCE).swapaxes(0, 1).reshape(rows, places, width)
         result = result.at[batch_B1, slot_BN].get(mode="fill", fill_value=0)
         mixed = _mixed(result.reshape(*lead, length, choices, width), routing)
         dropped = jnp.mean(slot_BSK == places)

@@ -40,13 +40,11 @@ class MixtureOfExperts(Module):
         super().__init__(config)
         require_choice(config)
         sizes = {"num_experts": config.num_experts, "top_k": config.top_k}
-        expert: Any = config.expert.clone(width=config.width).build()  # a TokenMap and a Module
+        expert: Any = config.expert.build(width=config.width)  # a TokenMap and a Module
         self.expert = repeated(expert, config.num_experts, "expert", active=config.top_k)
-        self.router = config.router.clone(width=config.width, **sizes).build()
+        self.router = config.router.build(width=config.width, **sizes)
         self.dispatch = config.dispatch.build()
-        self.shared = (
-            None if config.shared is None else config.shared.clone(width=config.width).build()
-        )
+        self.shared = None if config.shared is None else config.shared.build(width=config.width)
         self.losses = {name: loss.build() for name, loss in config.losses.items()}
 
     def __call__(self, x_BSE: jax.Array) -> jax.Array:

@@ -72,13 +72,13 @@ class TopKRouter(Exact, Module):
         super().__init__(config)
         self.num_experts, self.scaling = config.num_experts, config.scaling
         sizes = {"num_experts": config.num_experts, "top_k": config.top_k}
-        self.selection = config.selection.clone(**sizes).build()
-        self.bias = config.bias.clone(num_experts=config.num_experts).build()
+        self.selection = config.selection.build(**sizes)
+        self.bias = config.bias.build(num_experts=config.num_experts)
         self.scores, self.weights = config.scores.build(), config.weights.build()
         # The logits of all experts are needed everywhere, so their axis is never split.
-        self.projection = config.projection.clone(
+        self.projection = config.projection.build(
             in_features=config.width, in_axis="embed", out_features=config.num_experts
-        ).build()
+        )
 
     def __call__(self, x_BSE: jax.Array) -> Routing:
         """Routes [B, S, E]."""

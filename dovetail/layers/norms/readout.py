@@ -34,7 +34,7 @@ class ScaledReadout(Module):
         super().__init__(config)
         require_positive(config, "width", "base_width")
         self.factor = config.base_width / config.width
-        self.norm = config.norm.clone(width=config.width).build()
+        self.norm = config.norm.build(width=config.width)
 
     def __call__(self, x_BSE: jax.Array) -> jax.Array:
         """Keeps the shape and type."""

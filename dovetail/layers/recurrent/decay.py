@@ -82,9 +82,9 @@ class Decay(Exact, Module):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         heads = config.num_heads
-        self.projection = config.projection.clone(
+        self.projection = config.projection.build(
             in_features=config.width, in_axis="embed", out_features=heads, out_axis="heads"
-        ).build()
+        )
         # Whatever the model computes in: small errors here add up over all tokens.
         exact = {"decays": False, "keeps_dtype": True}
         self.step_bias = parameter((heads,), ("heads",), config.step_init, **exact)

@@ -61,26 +61,26 @@ class GatedDelta(Module):
         self.num_heads, self.chunk_length = config.num_heads, config.chunk_length
         self.key_width = config.key_width or max(1, 3 * config.width // (4 * self.num_heads))
         self.value_width = config.value_width or 2 * self.key_width
-        self.decay = config.decay.clone(width=config.width, num_heads=self.num_heads).build()
-        self.norm = config.norm.clone(width=self.value_width, axis=None).build()
+        self.decay = config.decay.build(width=config.width, num_heads=self.num_heads)
+        self.norm = config.norm.build(width=self.value_width, axis=None)
         self.memory = config.memory.build()
         self._build_maps(config)
 
     def _build_maps(self, config: Config) -> None:
         keys, values = self.num_heads * self.key_width, self.num_heads * self.value_width
         inward = {"in_features": config.width, "in_axis": "embed", "out_axis": "heads"}
-        self.query = config.query.clone(**inward, out_features=keys).build()
-        self.key = config.key.clone(**inward, out_features=keys).build()
-        self.value = config.value.clone(**inward, out_features=values).build()
-        self.gate = config.gate.clone(**inward, out_features=values).build()
-        self.strength = config.strength.clone(**inward, out_features=self.num_heads).build()
+        self.query = config.query.build(**inward, out_features=keys)
+        self.key = config.key.build(**inward, out_features=keys)
+        self.value = config.value.build(**inward, out_features=values)
+        self.gate = config.gate.build(**inward, out_features=values)
+        self.strength = config.strength.build(**inward, out_features=self.num_heads)
         convolution = config.convolution.clone(axis="heads")
-        self.query_convolution = convolution.clone(features=keys).build()
-        self.key_convolution = convolution.clone(features=keys).build()
-        self.value_convolution = convolution.clone(features=values).build()
-        self.output = config.output.clone(
+        self.query_convolution = convolution.build(features=keys)
+        self.key_convolution = convolution.build(features=keys)
+        self.value_convolution = convolution.build(features=values)
+        self.output = config.output.build(
             in_features=values, in_axis="heads", out_features=config.width, out_axis="embed"
-        ).build()
+        )
 
     def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""

@@ -65,7 +65,7 @@ class Mamba2(Module):
             1, config.expand * config.width // config.num_heads
         )
         self.chunk_length, self.groups = config.chunk_length, config.num_groups
-        self.decay = config.decay.clone(width=config.width, num_heads=config.num_heads).build()
+        self.decay = config.decay.build(width=config.width, num_heads=config.num_heads)
         self.memory = config.memory.build()
         # What each head adds to what it reads of the state, of its own value.
         self.skip = parameter(
@@ -77,18 +77,18 @@ class Mamba2(Module):
         inner, shared = config.num_heads * self.head_width, self.groups * config.state_width
         inward = {"in_features": config.width, "in_axis": "embed"}
         wide = {"out_features": inner, "out_axis": "heads"}
-        self.value = config.value.clone(**inward, **wide).build()
-        self.gate = config.gate.clone(**inward, **wide).build()
-        self.key = config.key.clone(**inward, out_features=shared).build()
-        self.query = config.query.clone(**inward, out_features=shared).build()
+        self.value = config.value.build(**inward, **wide)
+        self.gate = config.gate.build(**inward, **wide)
+        self.key = config.key.build(**inward, out_features=shared)
+        self.query = config.query.build(**inward, out_features=shared)
         convolution = config.convolution
-        self.value_convolution = convolution.clone(features=inner, axis="heads").build()
-        self.key_convolution = convolution.clone(features=shared).build()
-        self.query_convolution = convolution.clone(features=shared).build()
-        self.norm = config.norm.clone(width=inner, axis="heads").build()
-        self.output = config.output.clone(
+        self.value_convolution = convolution.build(features=inner, axis="heads")
+        self.key_convolution = convolution.build(features=shared)
+        self.query_convolution = convolution.build(features=shared)
+        self.norm = config.norm.build(width=inner, axis="heads")
+        self.output = config.output.build(
             in_features=inner, in_axis="heads", out_features=config.width, out_axis="embed"
-        ).build()
+        )
 
     def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""

@@ -23,7 +23,7 @@ class NormedResidual(Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.norm = config.norm.clone(width=config.width).build()
+        self.norm = config.norm.build(width=config.width)
         self.dropout = config.dropout.build()
 
 

@@ -20,7 +20,7 @@ class SandwichNorm(NormedResidual):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.output_norm = config.output_norm.clone(width=config.width).build()
+        self.output_norm = config.output_norm.build(width=config.width)
 
     def before(self, x_BSE: jax.Array) -> jax.Array:
         """Normalises what the branch reads."""

@@ -31,9 +31,9 @@ class ParallelBlock(Module):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         width = config.width
-        self.attention = config.attention.clone(width=width).build()
-        self.attention_residual = config.attention_residual.clone(width=width).build()
-        self.feed_forward = config.feed_forward.clone(width=width).build()
+        self.attention = config.attention.build(width=width)
+        self.attention_residual = config.attention_residual.build(width=width)
+        self.feed_forward = config.feed_forward.build(width=width)
 
     def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""

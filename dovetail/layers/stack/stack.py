@@ -35,7 +35,7 @@ class Stack(Module):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         require_positive(config, "num_layers", "unroll")
-        layer: Any = config.layer.clone(width=config.width).build()  # a Layer, and a Module too
+        layer: Any = config.layer.build(width=config.width)  # a Layer, and a Module too
         self.layer = self._declared(layer, config.num_layers)
         in_loop = config.unroll < config.num_layers
         self.around = functools.partial(config.remat.build().around, in_loop=in_loop)
@@ -71,7 +71,7 @@ class Pattern(Module):
         super().__init__(config)
         if not config.layers:
             raise ConfigError(f"{config.locate('layers')}: expected at least one layer, got none.")
-        self.layers = [layer.clone(width=config.width).build() for layer in config.layers]
+        self.layers = [layer.build(width=config.width) for layer in config.layers]
 
     def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
         """Applies the layers in order."""
