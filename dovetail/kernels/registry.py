@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 
 from dovetail.config import ConfigError, did_you_mean
+from dovetail.parallel import current_placement
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -184,8 +185,18 @@ def forget_choices() -> None:
 
 
 def current_platform() -> str:
-    """Returns the platform that ops choose for: the default backend, or the target's."""
-    return _platform.get() or jax.default_backend()
+    """Returns the platform that ops choose for.
+
+    It is that of the devices in the mesh, for which the program is compiled, whether they are here
+    or not; without a mesh it is the default backend. `target_platform()` comes before both.
+    """
+    target = _platform.get()
+    if target is not None:
+        return target
+    placement = current_placement()
+    if placement is None:
+        return jax.default_backend()
+    return str(placement.mesh.devices.flat[0].platform)
 
 
 @contextmanager
@@ -193,6 +204,21 @@ def target_platform(platform: str) -> Iterator[None]:
     """Makes ops choose for another platform, as in planning for a device that is not there."""
     with _set(_platform, platform):
         yield
+
+
+@contextmanager
+def interpreted(platform: str) -> Iterator[None]:
+    """Makes ops choose for a platform, and runs its Pallas kernels here, step by step. For tests.
+
+    It is slow, and what it shows is a kernel's numbers, not whether the compiler takes it.
+    """
+    with _set(_interpreted, True), _set(_platform, platform):
+        yield
+
+
+def is_interpreted() -> bool:
+    """Returns whether `interpreted()` is in force: what a kernel hands to `pallas_call`."""
+    return _interpreted.get()
 
 
 @contextmanager
@@ -228,6 +254,7 @@ _ops: dict[str, Op] = {}
 _choices: dict[tuple[str, str, str], Choice] = {}
 _warned: set[tuple[str, str, str]] = set()
 _platform: ContextVar[str | None] = ContextVar("dovetail_platform", default=None)
+_interpreted: ContextVar[bool] = ContextVar("dovetail_interpreted", default=False)
 _strict: ContextVar[bool] = ContextVar("dovetail_strict", default=False)
 _jit_key = jax.make_user_context(default_value=None)
 _preferred: ContextVar[Mapping[str, str]] = ContextVar(
@@ -257,7 +284,8 @@ def _note(choice: Choice, is_slow: bool) -> None:
 def _set(variable: ContextVar[T], value: T) -> Iterator[None]:
     token = variable.set(value)
     try:
-        with _jit_key((_platform.get(), _strict.get(), tuple(sorted(_preferred.get().items())))):
+        settings = (_platform.get(), _interpreted.get(), _strict.get())
+        with _jit_key((*settings, tuple(sorted(_preferred.get().items())))):
             yield
     finally:
         variable.reset(token)

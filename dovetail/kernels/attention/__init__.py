@@ -2,6 +2,7 @@
 
 from dovetail.config import register_function
 from dovetail.kernels.attention.masks import (
+    Band,
     Both,
     Causal,
     Either,
@@ -20,10 +21,18 @@ from dovetail.kernels.attention import reference as _reference
 # isort: split
 from dovetail.kernels.attention import blockwise as _blockwise
 
+# isort: split
+from dovetail.kernels.attention import splash as _splash
+from dovetail.kernels.attention import triton as _triton
+
+# isort: split
+from dovetail.kernels.attention import cudnn as _cudnn
+
 for _part in (Both, Causal, Either, Full, Prefix, SlidingWindow, SoftCap):
     register_function(f"{__name__}:{_part.__name__}")  # so that config text may name it
 
 __all__ = [
+    "Band",
     "Both",
     "Causal",
     "Either",
@@ -37,4 +46,4 @@ __all__ = [
     "attention",
     "attention_op",
 ]
-del _blockwise, _reference
+del _blockwise, _cudnn, _reference, _splash, _triton

@@ -11,11 +11,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dovetail.config import ConfigError
+
+
+class Band(NamedTuple):
+    """How many positions back and ahead of its own a query sees; None means no limit."""
+
+    back: int | None
+    ahead: int | None
 
 
 class Mask(ABC):
@@ -38,6 +46,11 @@ class Mask(ABC):
         """
         return None
 
+    @property
+    def band(self) -> Band | None:
+        """The mask as a band of distances, if that is all it is: what most kernels know."""
+        return None
+
     def __and__(self, other: Mask) -> Mask:
         """Allows what both allow."""
         return Both(self, other)
@@ -55,6 +68,11 @@ class Full(Mask):
         """Allows all."""
         return jnp.ones(jnp.broadcast_shapes(query_positions.shape, key_positions.shape), bool)
 
+    @property
+    def band(self) -> Band | None:
+        """No limit."""
+        return Band(None, None)
+
 
 @dataclass(frozen=True)
 class Causal(Mask):
@@ -68,6 +86,11 @@ class Causal(Mask):
     def causal(self) -> bool:
         """Always."""
         return True
+
+    @property
+    def band(self) -> Band | None:
+        """Nothing ahead."""
+        return Band(None, 0)
 
 
 @dataclass(frozen=True)
@@ -98,6 +121,11 @@ class SlidingWindow(Mask):
     def reach(self) -> int | None:
         """The window."""
         return self.window
+
+    @property
+    def band(self) -> Band | None:
+        """The window, and nothing ahead."""
+        return Band(self.window - 1, 0)
 
 
 @dataclass(frozen=True)
@@ -141,6 +169,14 @@ class Both(Mask):
         reaches = [one.reach for one in (self.first, self.second) if one.reach is not None]
         return min(reaches, default=None)
 
+    @property
+    def band(self) -> Band | None:
+        """What is in both bands."""
+        one, other = self.first.band, self.second.band
+        if one is None or other is None:
+            return None
+        return Band(_smaller(one.back, other.back), _smaller(one.ahead, other.ahead))
+
 
 @dataclass(frozen=True)
 class Either(Mask):
@@ -166,3 +202,7 @@ class Either(Mask):
         if self.first.reach is None or self.second.reach is None:
             return None
         return max(self.first.reach, self.second.reach)
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    return min((limit for limit in (one, other) if limit is not None), default=None)

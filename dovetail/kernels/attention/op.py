@@ -51,8 +51,9 @@ def attention(
             (padding) sees nothing and is seen by nothing.
         key_segments_BT: the segments of the keys; given together with those of the queries.
         aligned: promises that S = T, that query i and key i are the same token of the same row, and
-            that positions rise by one or more from token to token within a segment. Then under a
-            causal mask no query sees a key of a higher index, and a kernel may skip by index.
+            that positions rise by one from token to token within a segment (within a row, where
+            there are no segments). Then indices are as far apart as positions, and a kernel may
+            judge by index.
         scale: what scores are multiplied with; None means 1 / sqrt(D).
         score_map: what is done to each scaled score before the mask; None means nothing.
         sinks_H: if given, each head's sink (https://arxiv.org/abs/2508.10925): a learned logit that

@@ -1,0 +1,100 @@
+"""Kernels under a mesh: one wrapping that gives every device its own part of a call.
+
+XLA splits its own operations over devices by itself. A kernel is a closed box to it, which it would
+refuse, or gather everything for. So whoever calls one says by logical axes how its arrays are
+split, and the kernel runs inside a `shard_map`, on each device's part alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from dovetail.parallel import current_placement
+
+Axes = tuple[str | None, ...]
+
+
+def mesh_axes(*logical: str) -> tuple[str, ...]:
+    """Returns the mesh axes of more than one device that split any of these logical axes here.
+
+    There are none without a mesh, nor along an axis over which a `shard_map` around this call has
+    split the arrays already: to what runs inside, those are whole.
+    """
+    placement = current_placement()
+    if placement is None:
+        return ()
+    entries = [placement.rules.partition((axis,), placement.mesh) for axis in logical]
+    names = [name for spec in entries for entry in spec for name in _names(entry)]
+    return tuple(name for name in dict.fromkeys(names) if name not in _manual_axes())
+
+
+def parts(*logical: str) -> int:
+    """Returns over how many devices these logical axes are split together."""
+    placement = current_placement()
+    return math.prod(placement.mesh.shape[name] for name in mesh_axes(*logical)) if placement else 1
+
+
+def is_split() -> bool:
+    """Returns whether XLA may split arrays over several devices here."""
+    placement = current_placement()
+    if placement is None:
+        return False
+    manual = _manual_axes()
+    return any(size > 1 for name, size in placement.mesh.shape.items() if name not in manual)
+
+
+def indivisible(axis: str, size: int) -> str | None:
+    """Returns why an axis of some size cannot be split evenly here, or None where it can."""
+    count = parts(axis)
+    return f"{axis} of {size} does not divide over {count} devices" if size % count else None
+
+
+def on_each_device(
+    function: Callable[..., Any], in_axes: Sequence[Axes], out_axes: Axes
+) -> Callable[..., Any]:
+    """Returns a function that runs on each device's part of its arrays.
+
+    An array is whole along an axis that has no name, and gathered if it was not. Along mesh axes
+    that split none of the arrays every device computes the same.
+
+    Args:
+        function: from arrays to an array; it sees the sizes of one part. It reduces nothing over
+            devices, so what it computes for a part must need that part alone.
+        in_axes: the logical axes of each argument; an argument may be None.
+        out_axes: the logical axes of the result.
+    """
+    if not is_split():
+        return function
+    placement = current_placement()
+    assert placement is not None
+    manual = _manual_axes()
+    mesh = jax.sharding.get_abstract_mesh() if manual else placement.mesh
+
+    def spec(axes: Axes) -> PartitionSpec:
+        found = placement.rules.partition(axes, placement.mesh)
+        left = [tuple(name for name in _names(entry) if name not in manual) for entry in found]
+        return PartitionSpec(*(names or None for names in left))
+
+    return jax.shard_map(
+        function,
+        mesh=mesh,
+        in_specs=tuple(spec(axes) for axes in in_axes),
+        out_specs=spec(out_axes),
+        # All of them: a kernel cannot be compiled while XLA may still split something around it.
+        axis_names=frozenset(mesh.axis_names) - manual,
+        check_vma=False,  # kernels do not say along which axes their results differ
+    )
+
+
+def _manual_axes() -> frozenset[str]:
+    return frozenset(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def _names(entry: Any) -> tuple[str, ...]:
+    """Returns the mesh axes of one entry of a partition."""
+    return (entry,) if isinstance(entry, str) else tuple(entry or ())
