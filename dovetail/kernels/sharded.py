@@ -16,7 +16,8 @@ from jax.sharding import PartitionSpec
 
 from dovetail.parallel import current_placement
 
-Axes = tuple[str | None, ...]
+Axes = tuple[str | tuple[str, ...] | None, ...]
+"""The logical name of each axis; several where what splits any of them splits this one."""
 
 
 def mesh_axes(*logical: str) -> tuple[str, ...]:
@@ -48,10 +49,10 @@ def is_split() -> bool:
     return any(size > 1 for name, size in placement.mesh.shape.items() if name not in manual)
 
 
-def indivisible(axis: str, size: int) -> str | None:
-    """Returns why an axis of some size cannot be split evenly here, or None where it can."""
-    count = parts(axis)
-    return f"{axis} of {size} does not divide over {count} devices" if size % count else None
+def indivisible(what: str, size: int, *logical: str) -> str | None:
+    """Returns why a size cannot be split as logical axes are here, or None where it can."""
+    count = parts(*logical)
+    return f"{size} {what} do not divide over {count} devices" if size % count else None
 
 
 def on_each_device(
@@ -76,9 +77,7 @@ def on_each_device(
     mesh = jax.sharding.get_abstract_mesh() if manual else placement.mesh
 
     def spec(axes: Axes) -> PartitionSpec:
-        found = placement.rules.partition(axes, placement.mesh)
-        left = [tuple(name for name in _names(entry) if name not in manual) for entry in found]
-        return PartitionSpec(*(names or None for names in left))
+        return PartitionSpec(*(mesh_axes(*_names(entry)) or None for entry in axes))
 
     return jax.shard_map(
         function,
@@ -96,5 +95,5 @@ def _manual_axes() -> frozenset[str]:
 
 
 def _names(entry: Any) -> tuple[str, ...]:
-    """Returns the mesh axes of one entry of a partition."""
+    """Returns the names of one entry: none, one or several."""
     return (entry,) if isinstance(entry, str) else tuple(entry or ())

@@ -44,8 +44,11 @@ def common_refusal(
     if mesh_axes("sequence"):
         return "the sequence is split over devices"
     batch, _, heads, _ = query_BSHD.shape
-    sizes = {"batch": batch, "heads": heads, "kv_heads": key_BTKD.shape[2]}
-    return next(filter(None, (indivisible(axis, size) for axis, size in sizes.items())), None)
+    return (
+        indivisible("rows of the batch", batch, "batch")
+        or indivisible("heads", heads, "heads")
+        or indivisible("key-value heads", key_BTKD.shape[2], "kv_heads")
+    )
 
 
 def band_of(mask: Mask) -> Band:

@@ -8,6 +8,7 @@ from dovetail.kernels.grouped_matmul import reference as _reference
 
 # isort: split
 from dovetail.kernels.grouped_matmul import blocked as _blocked
+from dovetail.kernels.grouped_matmul import megablox as _megablox
 
 __all__ = ["grouped_matmul", "grouped_matmul_op"]
-del _blocked, _reference
+del _blocked, _megablox, _reference

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.grouped_matmul.op import grouped_matmul_op, keep_grouped_rows
-from dovetail.parallel import current_placement
+from dovetail.kernels.sharded import is_split
 
 # Rows of a block. Small ones waste fewer rows at the ends of groups, large ones multiply faster.
 SMALLEST_BLOCK = 16
@@ -31,7 +31,7 @@ def _supports(x_NE: jax.Array, weight_XEF: jax.Array, *_: Any) -> str | None:
         return "there are no rows"
     if weight_XEF.shape[0] == 1:
         return "one group needs no loop"
-    if _is_split():
+    if is_split():
         return "the rows may be split over devices, and its blocks would cross from one to another"
     return None
 
@@ -147,12 +147,3 @@ def _padded(x_NE: jax.Array, block: int) -> jax.Array:
 
 def _product(subscripts: str, left: jax.Array, right: jax.Array) -> jax.Array:
     return jnp.einsum(subscripts, left, right, preferred_element_type=jnp.float32)
-
-
-def _is_split() -> bool:
-    """Whether XLA may split arrays over devices; within a `shard_map` they are split already."""
-    placement = current_placement()
-    if placement is None:
-        return False
-    manual = jax.sharding.get_abstract_mesh().manual_axes
-    return any(size > 1 for name, size in placement.mesh.shape.items() if name not in manual)
