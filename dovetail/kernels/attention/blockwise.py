@@ -16,7 +16,6 @@ what belongs to the block.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -25,43 +24,33 @@ import jax.numpy as jnp
 from dovetail.hardware import cpu_cores
 from dovetail.kernels.attention.blocks import Block, plan_blocks
 from dovetail.kernels.attention.masks import Mask
-from dovetail.kernels.attention.op import OUTPUT_TAG, allowed_pairs, attention_op
+from dovetail.kernels.attention.op import OUTPUT_TAG, attention_op
 from dovetail.kernels.attention.reference import FEW_QUERIES
-from dovetail.kernels.attention.shapes import (
-    add_at,
-    as_rows,
-    by_head,
-    from_heads,
-    product,
-    to_heads,
+from dovetail.kernels.attention.scores import (
+    LOW,
+    Places,
+    Rule,
+    allowed_in_block,
+    biased,
+    block_gradients,
+    mapped,
+    scaled_scores,
+    sinks_by_head,
+    sinks_gradient,
+    weighed,
 )
+from dovetail.kernels.attention.shapes import add_at, by_head, from_heads, to_heads
 from dovetail.kernels.registry import current_platform
 from dovetail.kernels.score_maps import ScoreBias, ScoreMap
 from dovetail.parallel import tag
-
-_LOW = float(jnp.finfo(jnp.float32).min)
 
 
 class Plan(NamedTuple):
     """All that is known before any array: static, and so hashable."""
 
-    mask: Mask
-    aligned: bool
-    scale: float
-    score_map: ScoreMap | None
-    score_bias: ScoreBias | None
-    weigh: ScoreMap | None
+    rule: Rule
     blocks: tuple[Block, ...]
     in_flight: int
-
-
-class Places(NamedTuple):
-    """Where queries and keys stand."""
-
-    query_positions_BS: jax.Array
-    key_positions_BT: jax.Array
-    query_segments_BS: jax.Array | None
-    key_segments_BT: jax.Array | None
 
 
 def _supports(query_BSHD: jax.Array, *_: Any, **__: Any) -> str | None:
@@ -90,12 +79,7 @@ def blockwise(
 ) -> jax.Array:
     """Computes attention block by block; see `attention` for the arguments."""
     plan = Plan(
-        mask,
-        aligned,
-        scale,
-        score_map,
-        score_bias,
-        weigh,
+        Rule(mask, aligned, scale, score_map, score_bias, weigh),
         plan_blocks(query_BSHD.shape[1], key_BTKD.shape[1], mask, aligned),
         # Other platforms keep to their own order.
         in_flight=cpu_cores() if current_platform() == "cpu" else 0,
@@ -125,7 +109,7 @@ def _forward(
     places: Places,
 ) -> tuple[jax.Array, tuple[Any, ...]]:
     query_BKGSD, key_BKTD, value_BKTW = by_head(query_BSHD, key_BTKD, value_BTKW)
-    sinks_KG1 = _sinks_by_head(sinks_H, key_BTKD.shape[2])
+    sinks_KG1 = sinks_by_head(sinks_H, key_BTKD.shape[2])
     mixed: list[jax.Array] = []
     logs: list[jax.Array] = []
     for number, block in enumerate(plan.blocks):
@@ -172,7 +156,8 @@ def _backward(plan: Plan, kept: tuple[Any, ...], gradient_BSHW: jax.Array) -> tu
             begun_BK = gradient_BKGSW[:, :, 0, 0, 0]
             parts = _after(finished[number - plan.in_flight] if waits else begun_BK, *parts)
         parts = (*parts, log_BKGS[..., rows], mean_BKGS[..., rows])
-        to_query, to_key, to_value = _block_backward(plan, block, places, *parts)
+        seen_by_block = _seen(plan, block, places)
+        to_query, to_key, to_value = block_gradients(plan.rule, *seen_by_block, *parts)
         by_query.append(to_query)
         by_key = add_at(by_key, to_key, block.key_start)
         by_value = add_at(by_value, to_value, block.key_start)
@@ -181,7 +166,7 @@ def _backward(plan: Plan, kept: tuple[Any, ...], gradient_BSHW: jax.Array) -> tu
         from_heads(jnp.concatenate(by_query[::-1], axis=3)).astype(query_BSHD.dtype),
         by_key.transpose(0, 2, 1, 3).astype(key_BTKD.dtype),
         by_value.transpose(0, 2, 1, 3).astype(value_BTKW.dtype),
-        _sinks_gradient(sinks_H, log_BKGS, mean_BKGS),
+        sinks_gradient(sinks_H, log_BKGS, mean_BKGS),
         None,
     )
 
@@ -199,15 +184,16 @@ def _block_forward(
     value_BKTW: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the output of one block, and the log of the softmax's denominator."""
-    allowed_BKTGS = _allowed(plan, block, places)
-    score_BKTGS, _ = _mapped(plan.score_map, _scores(plan, query_BKGSD, key_BKTD))
-    score_BKTGS = _biased(plan, block, places, score_BKTGS)
-    if plan.weigh is not None:
-        share_BKTGS = jnp.where(allowed_BKTGS, plan.weigh(score_BKTGS), 0)
-        mixed_BKRW = _weighed(share_BKTGS, value_BKTW)
+    places, allowed_BKTGS = _seen(plan, block, places)
+    rule = plan.rule
+    score_BKTGS, _ = mapped(rule.score_map, scaled_scores(rule, query_BKGSD, key_BKTD))
+    score_BKTGS = biased(rule, places, score_BKTGS)
+    if rule.weigh is not None:
+        share_BKTGS = jnp.where(allowed_BKTGS, rule.weigh(score_BKTGS), 0)
+        mixed_BKRW = weighed(share_BKTGS, value_BKTW)
         no_log_BKGS = jnp.zeros(query_BKGSD.shape[:-1], jnp.float32)
         return mixed_BKRW.reshape(*query_BKGSD.shape[:-1], -1), no_log_BKGS
-    score_BKTGS = jnp.where(allowed_BKTGS, score_BKTGS, _LOW)
+    score_BKTGS = jnp.where(allowed_BKTGS, score_BKTGS, LOW)
     top_BKGS = score_BKTGS.max(axis=2)
     if sinks_KG1 is not None:
         top_BKGS = jnp.maximum(top_BKGS, sinks_KG1)
@@ -218,112 +204,23 @@ def _block_forward(
         sum_BKGS += jnp.exp(sinks_KG1 - top_BKGS)
     # A query that sees no key has a sum of 0, shares of 0, and so an output of 0.
     sum_BKGS = jnp.where(sum_BKGS == 0, 1, sum_BKGS)
-    mixed_BKRW = _weighed(share_BKTGS, value_BKTW)
+    mixed_BKRW = weighed(share_BKTGS, value_BKTW)
     mixed_BKGSW = mixed_BKRW.reshape(*query_BKGSD.shape[:-1], -1) / sum_BKGS[..., None]
     return mixed_BKGSW, top_BKGS + jnp.log(sum_BKGS)
 
 
-def _block_backward(
-    plan: Plan,
-    block: Block,
-    places: Places,
-    query_BKGSD: jax.Array,
-    key_BKTD: jax.Array,
-    value_BKTW: jax.Array,
-    gradient_BKGSW: jax.Array,
-    log_BKGS: jax.Array,
-    mean_BKGS: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns what one block adds to the gradients of queries, keys and values."""
-    allowed_BKTGS = _allowed(plan, block, places)
-    score_BKTGS, map_back = _mapped(plan.score_map, _scores(plan, query_BKGSD, key_BKTD))
-    score_BKTGS = _biased(plan, block, places, score_BKTGS)
-    query_BKRD, gradient_BKRW = as_rows(query_BKGSD, 2), as_rows(gradient_BKGSW, 2)
-    to_share_BKTR = product("bktw,bkrw->bktr", value_BKTW, gradient_BKRW)
-    to_share_BKTGS = to_share_BKTR.reshape(score_BKTGS.shape)
-    if plan.weigh is None:
-        score_BKTGS = jnp.where(allowed_BKTGS, score_BKTGS, _LOW)
-        share_BKTGS = jnp.where(allowed_BKTGS, jnp.exp(score_BKTGS - log_BKGS[:, :, None]), 0)
-        to_mapped_BKTGS = share_BKTGS * (to_share_BKTGS - mean_BKGS[:, :, None])
-    else:
-        share_BKTGS, share_back = _mapped(plan.weigh, score_BKTGS)
-        share_BKTGS = jnp.where(allowed_BKTGS, share_BKTGS, 0)
-        to_mapped_BKTGS = share_back(jnp.where(allowed_BKTGS, to_share_BKTGS, 0))
-    to_score_BKTGS = map_back(to_mapped_BKTGS) * plan.scale
-    to_score_BKTR = as_rows(to_score_BKTGS, 3).astype(key_BKTD.dtype)
-    share_BKTR = as_rows(share_BKTGS, 3).astype(value_BKTW.dtype)
-    to_query_BKRD = product("bktr,bktd->bkrd", to_score_BKTR, key_BKTD)
-    to_key_BKTD = product("bktr,bkrd->bktd", to_score_BKTR, query_BKRD)
-    to_value_BKTW = product("bktr,bkrw->bktw", share_BKTR, gradient_BKRW)
-    return to_query_BKRD.reshape(query_BKGSD.shape), to_key_BKTD, to_value_BKTW
-
-
-def _allowed(plan: Plan, block: Block, places: Places) -> jax.Array:
-    """Returns which pairs of a block are allowed."""
+def _seen(plan: Plan, block: Block, places: Places) -> tuple[Places, jax.Array]:
+    """Returns where the queries and keys of a block stand, and which pairs are allowed."""
     rows, seen = slice(block.start, block.stop), slice(block.key_start, block.key_stop)
     query_segments, key_segments = places.query_segments_BS, places.key_segments_BT
-    allowed_BTS = allowed_pairs(
-        plan.mask,
-        places.query_positions_BS[:, None, rows],
-        places.key_positions_BT[:, seen, None],
-        None if query_segments is None else query_segments[:, None, rows],
-        None if key_segments is None else key_segments[:, seen, None],
-        jnp.arange(block.start, block.stop) if plan.aligned else None,
-        jnp.arange(block.key_start, block.key_stop)[:, None] if plan.aligned else None,
+    part = Places(
+        places.query_positions_BS[:, rows],
+        places.key_positions_BT[:, seen],
+        None if query_segments is None else query_segments[:, rows],
+        None if key_segments is None else key_segments[:, seen],
     )
-    return allowed_BTS[:, None, :, None]
-
-
-def _scores(plan: Plan, query_BKGSD: jax.Array, key_BKTD: jax.Array) -> jax.Array:
-    """Returns the scaled scores of a block as [B, K, T, G, S], neither mapped nor masked."""
-    batch, kv_heads, shared, queries, _ = query_BKGSD.shape
-    score_BKTR = product("bktd,bkrd->bktr", key_BKTD, as_rows(query_BKGSD, 2))
-    return score_BKTR.reshape(batch, kv_heads, -1, shared, queries) * plan.scale
-
-
-def _mapped(
-    score_map: ScoreMap | None, score_BKTGS: jax.Array
-) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
-    """Returns the mapped scores, and the way back for their gradient."""
-    if score_map is None:
-        return score_BKTGS, lambda gradient_BKTGS: gradient_BKTGS
-    mapped_BKTGS, pull = jax.vjp(score_map, score_BKTGS)
-    return mapped_BKTGS, lambda gradient_BKTGS: pull(gradient_BKTGS)[0]
-
-
-def _biased(plan: Plan, block: Block, places: Places, score_BKTGS: jax.Array) -> jax.Array:
-    """Returns the scores with what their heads and places add."""
-    if plan.score_bias is None:
-        return score_BKTGS
-    _, kv_heads, _, shared, _ = score_BKTGS.shape
-    return score_BKTGS + plan.score_bias(
-        jnp.arange(kv_heads * shared).reshape(kv_heads, 1, shared, 1),
-        places.query_positions_BS[:, None, None, None, block.start : block.stop],
-        places.key_positions_BT[:, None, block.key_start : block.key_stop, None, None],
-    )
-
-
-def _weighed(share_BKTGS: jax.Array, value_BKTW: jax.Array) -> jax.Array:
-    """Returns the values of each row, weighed and added up."""
-    share_BKTR = as_rows(share_BKTGS, 3).astype(value_BKTW.dtype)
-    return product("bktr,bktw->bkrw", share_BKTR, value_BKTW)
-
-
-def _sinks_by_head(sinks_H: jax.Array | None, kv_heads: int) -> jax.Array | None:
-    if sinks_H is None:
-        return None
-    return sinks_H.astype(jnp.float32).reshape(kv_heads, -1, 1)
-
-
-def _sinks_gradient(
-    sinks_H: jax.Array | None, log_BKGS: jax.Array, mean_BKGS: jax.Array
-) -> jax.Array | None:
-    """Returns the gradient of the sinks: as that of a score, with a value of 0."""
-    sinks_KG1 = _sinks_by_head(sinks_H, log_BKGS.shape[1])
-    if sinks_H is None or sinks_KG1 is None:
-        return None
-    share_BKGS = jnp.exp(sinks_KG1 - log_BKGS)
-    return -(share_BKGS * mean_BKGS).sum(axis=(0, 3)).reshape(sinks_H.shape).astype(sinks_H.dtype)
+    indices = jnp.arange(block.start, block.stop), jnp.arange(block.key_start, block.key_stop)
+    return part, allowed_in_block(plan.rule, part, *indices)
 
 
 def _after(earlier_BK: jax.Array, *parts: jax.Array) -> tuple[jax.Array, ...]:

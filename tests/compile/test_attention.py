@@ -1,0 +1,163 @@
+"""Attention for TPUs and GPUs: the kernels are in the program, forwards and backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from dovetail.kernels import choices, forget_choices
+from dovetail.kernels.attention import Causal, Full, Mask, SlidingWindow, SoftCap, attention
+from tests.compile.programs import (
+    collectives,
+    compiled,
+    custom_calls,
+    gpus,
+    needs_gpu_compiler,
+    needs_tpu_compiler,
+    tpus,
+)
+
+QUERIES, KEYS = ("batch", "sequence", "heads", None), ("batch", "sequence", "kv_heads", None)
+
+
+def gradients_of(mask: Mask, **options: Any) -> Callable[..., Any]:
+    """Returns a function from a call's arrays to the gradients of queries, keys and values."""
+
+    def loss(query: Any, key: Any, value: Any, positions: Any, segments: Any, sinks: Any) -> Any:
+        mixed = attention(
+            query,
+            key,
+            value,
+            mask=mask,
+            query_positions_BS=positions,
+            key_positions_BT=positions,
+            query_segments_BS=segments,
+            key_segments_BT=segments,
+            aligned=True,
+            sinks_H=sinks,
+            **options,
+        )
+        return jnp.sin(mixed.astype(jnp.float32)).sum()
+
+    return jax.grad(loss, (0, 1, 2))
+
+
+def arrays_of(
+    batch: int = 2,
+    length: int = 512,
+    heads: tuple[int, int] = (4, 2),
+    widths: tuple[int, int] = (128, 128),
+    dtype: str = "bfloat16",
+    packed: bool = True,
+    sinks: bool = False,
+) -> tuple[Any, ...]:
+    """Returns shapes, types and axes of a call's arrays."""
+    places = ((batch, length), "int32", ("batch", "sequence"))
+    return (
+        ((batch, length, heads[0], widths[0]), dtype, QUERIES),
+        ((batch, length, heads[1], widths[0]), dtype, KEYS),
+        ((batch, length, heads[1], widths[1]), dtype, KEYS),
+        places,
+        places if packed else None,
+        ((heads[0],), "float32", ("heads",)) if sinks else None,
+    )
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize("chip", ["v5e:2x4", "v5p:2x2x2", "v6e:2x4"])
+@pytest.mark.parametrize(
+    ("mask", "options", "shapes"),
+    [
+        (Causal(), {}, {}),
+        (SlidingWindow(200), {"score_map": SoftCap(30.0)}, {"dtype": "float32"}),
+        (Causal(), {}, {"sinks": True, "widths": (64, 64), "packed": False}),
+        (Causal(), {}, {"heads": (4, 4), "widths": (192, 128), "length": 640}),
+        (Full(), {}, {"widths": (256, 256), "dtype": "float32", "length": 1024}),
+    ],
+    ids=["causal", "window, soft cap", "sinks", "latent", "full, wide"],
+)
+def test_splash_on_tpus(
+    chip: str, mask: Mask, options: dict[str, Any], shapes: dict[str, Any]
+) -> None:
+    program = compiled(gradients_of(mask, **options), tpus(chip), *arrays_of(**shapes))
+    assert custom_calls(program)["tpu_custom_call"] == 3, "forward, dq, and dk with dv"
+
+
+@needs_tpu_compiler
+def test_splash_runs_on_each_device_without_talking() -> None:
+    forget_choices()
+    placement = tpus("v5e:2x4", data=2, fsdp=2, model=2)
+    program = compiled(gradients_of(Causal()), placement, *arrays_of(batch=8))
+    assert custom_calls(program)["tpu_custom_call"] == 3
+    assert collectives(program) == set()
+    assert choices() == ["attention: splash (tpu)"]
+
+
+@needs_tpu_compiler
+def test_keeping_the_output_spares_splash_a_second_forward_pass() -> None:
+    def program(policy: Any) -> Any:
+        def loss(query: Any, key: Any, value: Any, positions: Any, segments: Any, _: Any) -> Any:
+            places = {"query_positions_BS": positions, "key_positions_BT": positions}
+            parts = {"query_segments_BS": segments, "key_segments_BT": segments}
+
+            @jax.checkpoint(policy=policy)
+            def layer(query: Any, key: Any, value: Any) -> Any:
+                call = {"mask": Causal(), "aligned": True, **places, **parts}
+                return attention(2 * query, 2 * key, 2 * value, **call)
+
+            return jnp.sin(layer(query, key, value).astype(jnp.float32)).sum()
+
+        placement = tpus("v5e:2x4", data=2, model=2)
+        return compiled(jax.grad(loss, (0, 1, 2)), placement, *arrays_of())
+
+    policies = jax.checkpoint_policies
+    kept = program(policies.save_only_these_names("attention_output"))
+    assert custom_calls(kept)["tpu_custom_call"] == 3
+    assert custom_calls(program(policies.nothing_saveable))["tpu_custom_call"] == 4
+
+
+@needs_tpu_compiler
+def test_splash_needs_no_quadratic_memory() -> None:
+    def temporaries(length: int) -> int:
+        program = compiled(gradients_of(Causal()), tpus("v5p:2x2x1"), *arrays_of(1, length))
+        return int(program.memory_analysis().temp_size_in_bytes)
+
+    assert temporaries(16384) < 4.5 * temporaries(4096)
+
+
+@needs_gpu_compiler
+@pytest.mark.parametrize("chip", ["a100", "h100"])
+@pytest.mark.parametrize("mask", [Causal(), Full(), SlidingWindow(100)], ids=str)
+def test_cudnn_on_gpus(chip: str, mask: Mask) -> None:
+    forget_choices()
+    program = compiled(gradients_of(mask), gpus(chip), *arrays_of(packed=False))
+    kernels = custom_calls(program)
+    assert kernels["__cudnn$fmhaSoftmax"] == kernels["__cudnn$fmhaSoftmaxBackward"] == 1
+    assert choices() == ["attention: cudnn (gpu)"]
+
+
+@needs_gpu_compiler
+@pytest.mark.parametrize("chip", ["a100", "h100"])
+@pytest.mark.parametrize(
+    ("mask", "shapes"),
+    [(Causal(), {}), (Full(), {"dtype": "float32", "widths": (64, 64)})],
+    ids=["causal", "full"],
+)
+def test_triton_on_gpus(chip: str, mask: Mask, shapes: dict[str, Any]) -> None:
+    forget_choices()
+    program = compiled(gradients_of(mask), gpus(chip), *arrays_of(**shapes))
+    assert custom_calls(program)["__gpu$xla.gpu.triton"] == 3
+    assert choices()[0].startswith("attention: triton (gpu; not cudnn, because")
+
+
+@needs_gpu_compiler
+@pytest.mark.parametrize("packed", [True, False])
+def test_gpu_kernels_run_on_each_device_without_talking(packed: bool) -> None:
+    placement = gpus("h100", data=2, fsdp=2, model=2)
+    program = compiled(gradients_of(Causal()), placement, *arrays_of(batch=8, packed=packed))
+    assert custom_calls(program).total() >= 2
+    assert collectives(program) == set()

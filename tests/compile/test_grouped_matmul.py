@@ -1,0 +1,50 @@
+"""Grouped matmul for TPUs: kernels in all three products, and rows shared by all devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from dovetail.kernels import choices, forget_choices
+from dovetail.kernels.grouped_matmul import grouped_matmul
+from tests.compile.programs import compiled, custom_calls, needs_tpu_compiler, tpus
+
+ROWS, GROUPS, IN, OUT = 4096, 8, 384, 640
+
+
+def gradients(x: Any, weight: Any, sizes: Any) -> Any:
+    def loss(x: Any, weight: Any) -> Any:
+        return jnp.sin(grouped_matmul(x, weight, sizes).astype(jnp.float32)).sum()
+
+    return jax.grad(loss, (0, 1))(x, weight)
+
+
+def arrays_of(dtype: str) -> tuple[Any, ...]:
+    return (
+        ((ROWS, IN), dtype, ("batch", None)),
+        ((GROUPS, IN, OUT), dtype, ("expert", "embed", "mlp")),
+        ((GROUPS,), "int32", (None,)),
+    )
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("chip", ["v5e:2x4", "v5p:2x2x2"])
+def test_megablox_on_tpus(chip: str, dtype: str) -> None:
+    forget_choices()
+    program = compiled(gradients, tpus(chip), *arrays_of(dtype))
+    assert custom_calls(program)["tpu_custom_call"] == 3, "forward, rows, matrices"
+    assert choices() == ["grouped_matmul: megablox (tpu)"]
+    # The work of N rows, once for each product: nothing is done for every group.
+    assert program.cost_analysis()["flops"] < 1.1 * 3 * 2 * ROWS * IN * OUT
+
+
+@needs_tpu_compiler
+def test_all_devices_share_the_rows() -> None:
+    placement = tpus("v5e:2x4", data=2, fsdp=2, model=2)
+    program = compiled(gradients, placement, *arrays_of("bfloat16"))
+    assert custom_calls(program)["tpu_custom_call"] == 3
+    assert program.cost_analysis()["flops"] < 1.2 * 3 * 2 * ROWS * IN * OUT / 8
