@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -104,7 +105,7 @@ def test_keeping_the_output_spares_splash_a_second_forward_pass() -> None:
             places = {"query_positions_BS": positions, "key_positions_BT": positions}
             parts = {"query_segments_BS": segments, "key_segments_BT": segments}
 
-            @jax.checkpoint(policy=policy)
+            @functools.partial(jax.checkpoint, policy=policy)
             def layer(query: Any, key: Any, value: Any) -> Any:
                 call = {"mask": Causal(), "aligned": True, **places, **parts}
                 return attention(2 * query, 2 * key, 2 * value, **call)
@@ -122,11 +123,9 @@ def test_keeping_the_output_spares_splash_a_second_forward_pass() -> None:
 
 @needs_tpu_compiler
 def test_splash_needs_no_quadratic_memory() -> None:
-    def temporaries(length: int) -> int:
-        program = compiled(gradients_of(Causal()), tpus("v5p:2x2x1"), *arrays_of(1, length))
-        return int(program.memory_analysis().temp_size_in_bytes)
-
-    assert temporaries(16384) < 4.5 * temporaries(4096)
+    program = compiled(gradients_of(Causal()), tpus("v5p:2x2x1"), *arrays_of(1, 16384))
+    memory = program.memory_analysis()
+    assert memory.temp_size_in_bytes < 4 * memory.argument_size_in_bytes
 
 
 @needs_gpu_compiler

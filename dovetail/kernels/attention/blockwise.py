@@ -3,7 +3,8 @@
 Where query and key indices mean the same tokens (`aligned`) and the mask is causal, the upper half
 of the scores is never computed, nor the far past of a window. The backward pass computes the
 shares of each block again from the log of the softmax's denominator, as in FlashAttention
-(https://arxiv.org/abs/2205.14135), so that between the passes nothing quadratic is kept.
+(https://arxiv.org/abs/2205.14135), so that between the passes nothing quadratic is kept. Within a
+pass memory grows with the square up to `SHORT` queries; for more, see `looped`.
 
 It is made of plain XLA operations, in the shapes that the CPU's libraries are quickest at: scores
 stand as [keys, queries], which makes four of the five products of the backward pass plain ones.
@@ -23,6 +24,7 @@ import jax.numpy as jnp
 
 from dovetail.hardware import cpu_cores
 from dovetail.kernels.attention.blocks import Block, plan_blocks
+from dovetail.kernels.attention.looped import attend_in_loops
 from dovetail.kernels.attention.masks import Mask
 from dovetail.kernels.attention.op import OUTPUT_TAG, attention_op
 from dovetail.kernels.attention.reference import FEW_QUERIES
@@ -44,6 +46,9 @@ from dovetail.kernels.registry import current_platform
 from dovetail.kernels.score_maps import ScoreBias, ScoreMap
 from dovetail.parallel import tag
 
+# Up to so many queries all blocks are written out; for more there are loops.
+SHORT = 4096
+
 
 class Plan(NamedTuple):
     """All that is known before any array: static, and so hashable."""
@@ -59,7 +64,11 @@ def _supports(query_BSHD: jax.Array, *_: Any, **__: Any) -> str | None:
     return None
 
 
-@attention_op.register("blockwise", supports=_supports, before="reference")
+def _is_slow(*_: Any, **__: Any) -> bool:
+    return current_platform() != "cpu"
+
+
+@attention_op.register("blockwise", supports=_supports, slow=_is_slow, before="reference")
 def blockwise(
     query_BSHD: jax.Array,
     key_BTKD: jax.Array,
@@ -78,13 +87,16 @@ def blockwise(
     weigh: ScoreMap | None = None,
 ) -> jax.Array:
     """Computes attention block by block; see `attention` for the arguments."""
+    rule = Rule(mask, aligned, scale, score_map, score_bias, weigh)
+    places = Places(query_positions_BS, key_positions_BT, query_segments_BS, key_segments_BT)
+    if query_BSHD.shape[1] > SHORT:
+        return attend_in_loops(rule, query_BSHD, key_BTKD, value_BTKW, sinks_H, places)
     plan = Plan(
-        Rule(mask, aligned, scale, score_map, score_bias, weigh),
+        rule,
         plan_blocks(query_BSHD.shape[1], key_BTKD.shape[1], mask, aligned),
         # Other platforms keep to their own order.
         in_flight=cpu_cores() if current_platform() == "cpu" else 0,
     )
-    places = Places(query_positions_BS, key_positions_BT, query_segments_BS, key_segments_BT)
     return _attend(plan, query_BSHD, key_BTKD, value_BTKW, sinks_H, places)
 
 

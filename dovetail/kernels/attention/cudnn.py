@@ -14,6 +14,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
+from dovetail.hardware import can_compile_for
 from dovetail.kernels.attention.device_parts import band_of, common_refusal, on_parts
 from dovetail.kernels.attention.masks import Band, Mask
 from dovetail.kernels.attention.op import OUTPUT_TAG, attention_op
@@ -34,6 +35,8 @@ def _supports(
     sinks_H: jax.Array | None = None,
     **call: Any,
 ) -> str | None:
+    if BACKEND == "cudnn" and not can_compile_for("gpu"):
+        return "JAX's CUDA plugin is not installed"
     width = query_BSHD.shape[3]
     if query_segments_BS is not None:
         return "JAX gives cuDNN no segments"

@@ -19,7 +19,7 @@ from dovetail.kernels.attention.masks import Band, Mask
 from dovetail.kernels.sharded import indivisible, mesh_axes, on_each_device
 
 Part = Callable[..., jax.Array]
-"""From query_BSHD, key_BTKD, value_BTKW, segments_BS or None, and sinks_H or None to [B, S, H, W]."""
+"""From query_BSHD, key_BTKD, value_BTKW, segments_BS and sinks_H (or None) to [B, S, H, W]."""
 
 
 def common_refusal(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dovetail.kernels import choices, forget_choices, strict, target_platform
+from dovetail.kernels import (
+    SlowKernelWarning,
+    choices,
+    forget_choices,
+    strict,
+    target_platform,
+)
 from dovetail.kernels.attention import Causal, Full, attention
 from tests.kernels.attention.cases import aligned_call, arrays
 
@@ -20,6 +27,7 @@ from tests.kernels.attention.cases import aligned_call, arrays
     [
         (16, "attention: reference (cpu; not blockwise, because 16 queries are too few to split)"),
         (128, "attention: blockwise (cpu)"),
+        (8192, "attention: blockwise (cpu)"),
     ],
 )
 def test_the_choice_follows_the_length_and_is_never_slow(length: int, line: str) -> None:
@@ -33,11 +41,12 @@ def test_the_choice_follows_the_length_and_is_never_slow(length: int, line: str)
 
 def test_every_platform_has_an_implementation() -> None:
     forget_choices()
-    for platform in ("tpu", "gpu"):
-        with target_platform(platform):
-            call = aligned_call(Full(), 1, 128, is_packed=False)
-            jax.eval_shape(partial(attention, **call), *arrays(1, 128, 128, 2, 2, 4))
-    assert choices() == ["attention: blockwise (tpu)", "attention: blockwise (gpu)"]
+    for platform, name in (("tpu", "splash"), ("gpu", "triton"), ("another", "blockwise")):
+        warns = pytest.warns(SlowKernelWarning, match="'blockwise' implementation runs on another")
+        with target_platform(platform), warns if name == "blockwise" else nullcontext():
+            call = aligned_call(Full(), 1, 128, is_packed=True)
+            jax.eval_shape(partial(attention, **call), *arrays(1, 128, 128, 2, 2, 16))
+        assert choices()[-1].startswith(f"attention: {name} ({platform}")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""cuDNN's and Triton's attention: what they are told, what they refuse, and Triton's numbers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import pytest
+
+from dovetail.kernels import SlowKernelWarning, choices, forget_choices, prefer, target_platform
+from dovetail.kernels.attention import Causal, Full, Mask, SlidingWindow, SoftCap, attention
+from dovetail.kernels.attention import cudnn as cudnn_module
+from tests.kernels.attention.cases import aligned_call, arrays
+from tests.kernels.attention.compare import TOLERANCES, assert_close, results
+
+
+def assert_triton_agrees(
+    mask: Mask,
+    length: int = 128,
+    heads: tuple[int, int] = (2, 1),
+    width: int = 16,
+    dtype: str = "float32",
+    is_packed: bool = True,
+) -> None:
+    inputs = arrays(2, length, length, *heads, width, dtype)
+    call = aligned_call(mask, 2, length, is_packed)
+    got = results("triton", inputs, call, platform="gpu")
+    assert_close(got, results("reference", inputs, call), TOLERANCES[dtype])
+
+
+def test_triton_causal_with_segments_and_shared_heads() -> None:
+    assert_triton_agrees(Causal())
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("mask", [Causal(), Full()], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"length": 384, "heads": (4, 2)},
+        {"width": 64, "is_packed": False},
+        {"width": 24, "heads": (2, 2)},
+        {"dtype": "bfloat16", "width": 32},
+    ],
+    ids=str,
+)
+def test_triton_masks_and_shapes(mask: Mask, changes: dict[str, Any]) -> None:
+    assert_triton_agrees(mask, **changes)
+
+
+@pytest.mark.parametrize("mask", [Causal(), Full(), SlidingWindow(30)], ids=str)
+def test_cudnn_is_told_the_right_thing(mask: Mask, monkeypatch: pytest.MonkeyPatch) -> None:
+    # JAX's other way to compute the same call needs no GPU.
+    monkeypatch.setattr(cudnn_module, "BACKEND", "xla")
+    inputs = arrays(2, 128, 128, 4, 2, 16, "bfloat16")
+    call = aligned_call(mask, 2, 128, is_packed=False) | {"scale": 0.3}
+    got = results("cudnn", inputs, call, platform="gpu")
+    assert_close(got, results("reference", inputs, call), TOLERANCES["bfloat16"])
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("cudnn", {"is_packed": True}, "JAX gives cuDNN no segments"),
+        ("cudnn", {"dtype": "float32"}, "it takes bfloat16 or float16, not float32"),
+        ("cudnn", {"width": 20}, "a multiple of 8 up to 128, not 20 and 20"),
+        ("cudnn", {"score_map": SoftCap(3.0)}, "it knows no score map"),
+        ("triton", {"score_map": SoftCap(3.0)}, "it knows no score map"),
+        ("triton", {"mask": SlidingWindow(5)}, "it knows no windows"),
+        ("triton", {"length": 200}, "a sequence of 200 is no multiple of 128"),
+        ("triton", {"width": 8}, "from 16 to 128, not 8 and 8"),
+        ("triton", {"aligned": False}, "queries and keys are not the same tokens"),
+    ],
+)
+def test_every_refusal_has_a_reason(
+    name: str, changes: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        cudnn_module, "BACKEND", "xla"
+    )  # or where cuDNN is not installed, that is the reason
+    length, width = changes.pop("length", 128), changes.pop("width", 32)
+    inputs = arrays(1, length, length, 2, 2, width, changes.pop("dtype", "bfloat16"))
+    mask, is_packed = changes.pop("mask", Causal()), changes.pop("is_packed", False)
+    call = aligned_call(mask, 1, length, is_packed) | changes
+    with (
+        target_platform("gpu"),
+        prefer(attention=name),
+        pytest.raises(ValueError, match=reason),
+    ):
+        jax.eval_shape(partial(attention, **call), *inputs)
+
+
+def test_packed_rows_go_to_triton_and_windows_of_them_to_a_slow_one_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cudnn_module, "BACKEND", "xla")
+    forget_choices()
+    inputs = arrays(1, 128, 128, 2, 2, 16, "bfloat16")
+    with target_platform("gpu"):
+        for is_packed in (False, True):
+            call = aligned_call(Causal(), 1, 128, is_packed)
+            jax.eval_shape(partial(attention, **call), *inputs)
+        call = aligned_call(SlidingWindow(9), 1, 128, is_packed=True)
+        with pytest.warns(SlowKernelWarning, match=r"'blockwise' .* gpu.*Not triton, because"):
+            jax.eval_shape(partial(attention, **call), *inputs)
+    assert [line.split(" (")[0] for line in choices()] == [
+        "attention: cudnn",
+        "attention: triton",
+        "attention: blockwise",
+    ]
