@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import pytest
 
 from dovetail.hardware import can_compile_for, gpu_topology, tpu_topology
 from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
+
+KINDS = "all-gather|all-reduce|all-to-all|reduce-scatter|collective-permute"
 
 needs_tpu_compiler = pytest.mark.skipif(
     not can_compile_for("tpu"), reason="libtpu is not installed; `make compile` installs it"
@@ -58,8 +60,51 @@ def custom_calls(program: Any) -> Counter[str]:
 
 def collectives(program: Any) -> set[str]:
     """Returns which kinds of communication a program has."""
-    kinds = r"\b(all-gather|all-reduce|all-to-all|reduce-scatter|collective-permute)\b"
-    return set(re.findall(kinds, program.as_text()))
+    return set(re.findall(rf"\b({KINDS})\b", program.as_text()))
+
+
+class Exchange(NamedTuple):
+    """What devices exchange at one place of a program."""
+
+    kind: str
+    shape: tuple[int, ...]
+    in_loop: bool
+
+
+def exchanged(program: Any) -> set[Exchange]:
+    """Returns every exchange of arrays between devices, and whether it stands in a loop."""
+    bodies = _computations(program.as_text())
+    in_loops = _reached(
+        bodies, [name for text in bodies.values() for name in _called(text, "body")]
+    )
+    found = set()
+    for name, text in bodies.items():
+        for result, kind in re.findall(rf"= (.*?) ({KINDS})(?:-start)?\(", text):
+            for sizes in re.findall(r"\w+\[([\d,]+)\]", result):
+                shape = tuple(int(size) for size in sizes.split(","))
+                found.add(Exchange(kind, shape, name in in_loops))
+    return found
+
+
+def _computations(text: str) -> dict[str, str]:
+    """Splits a program into its computations, by name."""
+    found = re.findall(r"^(?:ENTRY )?(%[\w.-]+) \(.*\{\n((?:  .*\n)*)\}", text, re.MULTILINE)
+    return dict(found)
+
+
+def _called(text: str, how: str = r"body|condition|calls|to_apply") -> list[str]:
+    return re.findall(rf"\b(?:{how})=(%[\w.-]+)", text)
+
+
+def _reached(bodies: dict[str, str], names: list[str]) -> set[str]:
+    """Returns these computations and all that they call."""
+    reached: set[str] = set()
+    while names:
+        name = names.pop()
+        if name not in reached:
+            reached.add(name)
+            names += _called(bodies.get(name, ""))
+    return reached
 
 
 def product_types(program: Any) -> set[tuple[str, ...]]:

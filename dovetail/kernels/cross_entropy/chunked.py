@@ -4,9 +4,11 @@ Logits are needed for the loss and again for its gradients. Autodiff keeps them 
 computes them twice. But the loss is a sum that is only ever scaled afterwards, so a chunk's
 gradients can be computed while its logits are there, and scaled by what comes from above later.
 
-The sequence is split, not the batch: so a batch that is sharded over devices stays sharded.
+The sequence is split, not the batch: so a batch that is sharded over devices stays sharded. Where
+the sequence is sharded too, a chunk takes a piece of every shard's part of it.
 
-B batch, S sequence, N tokens of a chunk, E embed, V vocabulary, R shards of the batch.
+B batch, S sequence, N tokens of a chunk, E embed, V vocabulary, Q shards of the sequence, R shards
+of the batch.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import jax.numpy as jnp
 from dovetail.kernels.cross_entropy.op import CrossEntropy, cross_entropy_op
 from dovetail.kernels.registry import current_platform
 from dovetail.kernels.score_maps import ScoreMap
+from dovetail.kernels.sharded import parts
 from dovetail.parallel import constrain, current_placement
 
 T = TypeVar("T")
@@ -38,7 +41,8 @@ class Plan(NamedTuple):
     z_loss: float
     logit_map: ScoreMap | None
     chunks: int
-    shards: int
+    sequence_shards: int
+    batch_shards: int
     weight_dtype: str
     weights_dtype: str
 
@@ -68,9 +72,9 @@ def chunked(
     """
     batch, sequence, _ = x_BSE.shape
     chunks = chunks or count_chunks(batch, sequence)
-    shards = _batch_shards(batch)
+    shards = _sequence_shards(sequence), _batch_shards(batch)
     dtypes = weight_VE.dtype.name, weights_BS.dtype.name
-    plan = Plan(z_loss, logit_map, chunks, shards, *dtypes)
+    plan = Plan(z_loss, logit_map, chunks, *shards, *dtypes)
     return _cross_entropy(plan, x_BSE, weight_VE, targets_BS, weights_BS)
 
 
@@ -99,6 +103,7 @@ def _cross_entropy(
     weights_BS: jax.Array,
 ) -> CrossEntropy:
     """Computes the loss alone: what runs where nothing is differentiated."""
+    weight_VE = _gathered(weight_VE)
 
     def step(nothing: None, chunk: Chunk) -> tuple[None, Judged]:
         logits_NV = _product("ne,ve->nv", chunk.x_NE, weight_VE)
@@ -107,7 +112,7 @@ def _cross_entropy(
         return None, _judged(logits_NV, chunk.targets_N)
 
     _, judged = jax.lax.scan(step, None, _split(plan, x_BSE, targets_BS, weights_BS))
-    return _summed(plan, _joined(judged, targets_BS.shape), weights_BS)[0]
+    return _summed(plan, _joined(plan, judged, targets_BS.shape), weights_BS)[0]
 
 
 def _forward(
@@ -118,9 +123,10 @@ def _forward(
     weights_BS: jax.Array,
 ) -> tuple[CrossEntropy, Gradients]:
     """Computes the loss and its gradients."""
+    weight_VE = _gathered(weight_VE)
     vocabulary_V = jnp.arange(weight_VE.shape[0])
 
-    def step(total_RVE: jax.Array, chunk: Chunk) -> tuple[jax.Array, tuple[Judged, jax.Array]]:
+    def step(total_QRVE: jax.Array, chunk: Chunk) -> tuple[jax.Array, tuple[Judged, jax.Array]]:
         logits_NV = _product("ne,ve->nv", chunk.x_NE, weight_VE)
         if plan.logit_map is not None:
             logits_NV, pull = jax.vjp(plan.logit_map, logits_NV)
@@ -134,15 +140,17 @@ def _forward(
             (by_logits_NV,) = pull(by_logits_NV)
         by_logits_NV = by_logits_NV.astype(jnp.result_type(chunk.x_NE, weight_VE))
         by_x_NE = _product("nv,ve->ne", by_logits_NV, weight_VE).astype(x_BSE.dtype)
-        total_RVE += _by_weight(plan.shards, by_logits_NV, chunk.x_NE)
-        return _kept_apart(total_RVE), (judged, by_x_NE)
+        total_QRVE += _by_weight(plan, by_logits_NV, chunk.x_NE)
+        return _kept_apart(total_QRVE), (judged, by_x_NE)
 
-    start_RVE = _kept_apart(jnp.zeros((plan.shards, *weight_VE.shape), jnp.float32))
+    shards = (plan.sequence_shards, plan.batch_shards)
+    start_QRVE = _kept_apart(jnp.zeros((*shards, *weight_VE.shape), jnp.float32))
     chunks = _split(plan, x_BSE, targets_BS, weights_BS)
-    total_RVE, (judged, by_x) = jax.lax.scan(step, start_RVE, chunks)
-    judged, by_x_BSE = _joined((judged, by_x), targets_BS.shape)
+    total_QRVE, (judged, by_x) = jax.lax.scan(step, start_QRVE, chunks)
+    judged, by_x_BSE = _joined(plan, (judged, by_x), targets_BS.shape)
     sums, loss_BS = _summed(plan, judged, weights_BS)
-    return sums, Gradients(by_x_BSE, total_RVE.sum(axis=0), loss_BS)
+    by_weight_VE = constrain(total_QRVE.sum(axis=(0, 1)), "vocab", "embed")
+    return sums, Gradients(by_x_BSE, by_weight_VE, loss_BS)
 
 
 def _backward(
@@ -193,45 +201,69 @@ def _summed(plan: Plan, judged: Judged, weights_BS: jax.Array) -> tuple[CrossEnt
     return CrossEntropy(*((weights_BS * value_BS).sum() for value_BS in values)), loss_BS
 
 
-def _by_weight(shards: int, by_logits_NV: jax.Array, x_NE: jax.Array) -> jax.Array:
-    """Returns a chunk's gradient of the weight, apart for each shard of the batch.
+def _by_weight(plan: Plan, by_logits_NV: jax.Array, x_NE: jax.Array) -> jax.Array:
+    """Returns a chunk's gradient of the weight, apart for each shard of sequence and batch.
 
-    Summed over the whole batch it would cost a reduction between devices in every chunk; so the
-    shards are summed up once, after the last.
+    Summed over all of them it would cost a reduction between devices in every chunk; so the shards
+    are summed up once, after the last.
     """
-    if shards == 1:
-        return _product("nv,ne->ve", by_logits_NV, x_NE)[None]
-    by_logits, x = (array.reshape(shards, -1, *array.shape[1:]) for array in (by_logits_NV, x_NE))
-    return _product("rnv,rne->rve", by_logits, x)
+    shards = (plan.sequence_shards, plan.batch_shards)
+    if shards == (1, 1):
+        return _product("nv,ne->ve", by_logits_NV, x_NE)[None, None]
+    by_logits, x = (array.reshape(*shards, -1, *array.shape[1:]) for array in (by_logits_NV, x_NE))
+    return _product("qrnv,qrne->qrve", by_logits, x)
 
 
-def _kept_apart(total_RVE: jax.Array) -> jax.Array:
-    return total_RVE if total_RVE.shape[0] == 1 else constrain(total_RVE, "batch", "vocab", None)
+def _kept_apart(total_QRVE: jax.Array) -> jax.Array:
+    if total_QRVE.shape[:2] == (1, 1):
+        return total_QRVE
+    axes = [
+        name if size > 1 else None
+        for name, size in zip(("sequence", "batch"), total_QRVE.shape, strict=False)
+    ]
+    return constrain(total_QRVE, *axes, "vocab", None)
+
+
+def _gathered(weight_VE: jax.Array) -> jax.Array:
+    """Gathers the rows of the weight once, before the loop; the vocabulary stays split."""
+    return constrain(weight_VE, "vocab", None)
 
 
 def _split(plan: Plan, x_BSE: jax.Array, targets_BS: jax.Array, weights_BS: jax.Array) -> Chunk:
-    """Splits the sequence, and fills it up with zeros where it does not divide."""
-    sequence = x_BSE.shape[1]
-    length = -(-sequence // plan.chunks)
+    """Splits the sequence, and fills it up with zeros where it does not divide.
+
+    The shards of the sequence come first among the tokens of a chunk, and then those of the batch:
+    so the part of a device is one run of tokens, and nothing moves.
+    """
+    batch, sequence = targets_BS.shape
+    shards, part = plan.sequence_shards, sequence // plan.sequence_shards
+    length = -(-part // plan.chunks)
 
     def split(array: jax.Array) -> jax.Array:
-        missing = length * plan.chunks - sequence
+        rest = array.shape[2:]
+        array = array.reshape(batch, shards, part, *rest)
+        missing = length * plan.chunks - part
         if missing:
-            array = jnp.pad(array, [(0, 0), (0, missing), *[(0, 0)] * (array.ndim - 2)])
-        array = array.reshape(array.shape[0], plan.chunks, length, *array.shape[2:])
-        return jnp.moveaxis(array, 1, 0).reshape(plan.chunks, -1, *array.shape[3:])
+            array = jnp.pad(array, [(0, 0), (0, 0), (0, missing), *[(0, 0)] * len(rest)])
+        array = array.reshape(batch, shards, plan.chunks, length, *rest)
+        # From [B, Q, chunks, length] to [chunks, Q, B, length].
+        array = jnp.moveaxis(array, (2, 1, 0), (0, 1, 2))
+        return array.reshape(plan.chunks, -1, *rest)
 
     return Chunk(split(x_BSE), split(targets_BS), split(weights_BS.astype(jnp.float32)))
 
 
-def _joined(tree: T, shape: tuple[int, ...]) -> T:
+def _joined(plan: Plan, tree: T, shape: tuple[int, ...]) -> T:
     """Undoes the splitting of every array in a tree; `shape` is that of batch and sequence."""
     batch, sequence = shape
+    shards, part = plan.sequence_shards, sequence // plan.sequence_shards
 
     def joined(array: jax.Array) -> jax.Array:
-        chunks, rows = array.shape[:2]
-        array = jnp.moveaxis(array.reshape(chunks, batch, rows // batch, *array.shape[2:]), 0, 1)
-        return array.reshape(batch, -1, *array.shape[3:])[:, :sequence]
+        rest = array.shape[2:]
+        array = array.reshape(plan.chunks, shards, batch, -1, *rest)
+        array = jnp.moveaxis(array, (0, 1, 2), (2, 1, 0))
+        array = array.reshape(batch, shards, -1, *rest)[:, :, :part]
+        return array.reshape(batch, sequence, *rest)
 
     return jax.tree.map(joined, tree)
 
@@ -242,10 +274,11 @@ def _product(subscripts: str, left: jax.Array, right: jax.Array) -> jax.Array:
 
 def _batch_shards(batch: int) -> int:
     """Returns over how many devices the batch is split."""
-    placement = current_placement()
-    if placement is None:
-        return 1
-    entry = next(iter(placement.rules.partition(("batch",), placement.mesh)), None)
-    names = (entry,) if isinstance(entry, str) else entry or ()
-    shards = math.prod(placement.mesh.shape[name] for name in names)
+    shards = parts("batch")
     return shards if batch % shards == 0 else 1
+
+
+def _sequence_shards(sequence: int) -> int:
+    """Returns over how many devices the sequence is split."""
+    shards = parts("sequence")
+    return shards if sequence % shards == 0 else 1

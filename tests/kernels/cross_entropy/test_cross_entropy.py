@@ -216,7 +216,14 @@ def test_more_devices_share_larger_chunks() -> None:
         assert count_chunks(64, 512) == 8
 
 
-@pytest.mark.parametrize("sizes", [{"data": 4, "fsdp": 2}, {"data": 2, "fsdp": 2, "model": 2}])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"data": 4, "fsdp": 2},
+        {"data": 2, "fsdp": 2, "model": 2},
+        {"fsdp": 2, "sequence": 2, "model": 2},
+    ],
+)
 def test_sharded_equals_unsharded_and_reduces_once(sizes: dict[str, int]) -> None:
     inputs = inputs_of(8, 12, 32)
     placement = placement_of(**sizes)
@@ -237,6 +244,8 @@ def test_sharded_equals_unsharded_and_reduces_once(sizes: dict[str, int]) -> Non
     # Between devices nothing as large as the weight may move in the loop over chunks.
     gathered = _collectives_in_loops(compiled.as_text())
     assert all(size < 32 * 16 / sizes.get("model", 1) for size in gathered), gathered
+    # Outside of it the rows of the weight are gathered, but never the vocabulary.
+    assert "model" not in sizes or "f32[32,16]" not in compiled.as_text()
 
 
 def _collectives_in_loops(program: str) -> list[int]:

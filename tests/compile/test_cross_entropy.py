@@ -1,0 +1,42 @@
+"""Cross-entropy for TPUs: what devices exchange where vocabulary, batch and sequence are split."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import pytest
+
+from dovetail.kernels.cross_entropy import cross_entropy
+from tests.compile.programs import compiled, exchanged, needs_tpu_compiler, tpus
+
+BATCH, SEQUENCE, WIDTH, VOCABULARY = 16, 2048, 256, 6144
+
+
+def gradients(x: Any, weight: Any, targets: Any, weights: Any) -> Any:
+    def loss(x: Any, weight: Any) -> Any:
+        return cross_entropy(x, weight, targets, weights).loss_sum
+
+    return jax.value_and_grad(loss, (0, 1))(x, weight)
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize(
+    "sizes", [{"fsdp": 4, "model": 2}, {"fsdp": 2, "sequence": 2, "model": 2}], ids=str
+)
+def test_the_table_is_gathered_along_its_rows_alone_and_once(sizes: dict[str, int]) -> None:
+    program = compiled(
+        gradients,
+        tpus("v5e:2x4", **sizes),
+        ((BATCH, SEQUENCE, WIDTH), "bfloat16", ("batch", "sequence", None)),
+        ((VOCABULARY, WIDTH), "bfloat16", ("vocab", "embed")),
+        ((BATCH, SEQUENCE), "int32", ("batch", "sequence")),
+        ((BATCH, SEQUENCE), "float32", ("batch", "sequence")),
+    )
+    moved = exchanged(program)
+    assert moved, "the reductions at least"
+    assert not [one for one in moved if VOCABULARY in one.shape], "the vocabulary stays split"
+    # In the loop: figures of tokens, and what each part of the vocabulary adds to their gradient.
+    in_loop = {one.kind for one in moved if one.in_loop}
+    assert in_loop <= {"all-reduce"}, moved
+    assert not [one for one in moved if one.in_loop and VOCABULARY // 2 in one.shape]
