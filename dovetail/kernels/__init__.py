@@ -20,12 +20,14 @@ from dovetail.kernels.registry import (
     strict,
     target_platform,
 )
+from dovetail.kernels.settings import KernelSettings
 
 import_submodules(__name__)  # an op is known by being here
 
 __all__ = [
     "Choice",
     "Implementation",
+    "KernelSettings",
     "Op",
     "SlowKernelError",
     "SlowKernelWarning",

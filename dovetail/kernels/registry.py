@@ -34,7 +34,7 @@ class SlowKernelWarning(UserWarning):
     """A slow implementation runs because no fast one can."""
 
 
-class SlowKernelError(RuntimeError):
+class SlowKernelError(ConfigError):
     """A slow implementation would run, and `strict()` forbids it."""
 
 
@@ -161,7 +161,7 @@ class Op:
         implementation = self.named(name)
         refusal = implementation.refusal(current_platform(), *args, **kwargs)
         if refusal is not None:
-            raise ValueError(
+            raise ConfigError(
                 f"{self.name}: prefer({self.name}={name!r}) is in force, but it cannot take this "
                 f"call: {refusal}. Leave the choice to the op, or prefer another one."
             )
@@ -269,7 +269,10 @@ def _note(choice: Choice, is_slow: bool) -> None:
         f"{choice.platform}. " + "".join(f"Not {refusal}. " for refusal in choice.refusals)
     )
     if is_slow and _strict.get():
-        raise SlowKernelError(message + "strict() is in force, so this is an error.")
+        raise SlowKernelError(
+            message + "strict() is in force (kernels.strict=true), so this is an error. Change what "
+            "the reasons name, or leave strict off to run it all the same."
+        )
     with _lock:
         _choices.setdefault(key, choice)
         first = key not in _warned

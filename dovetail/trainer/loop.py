@@ -82,7 +82,7 @@ class Loop:
         self.ahead = steps_ahead(self.program.placement.mesh)
         self.vote = Vote(self.program.placement.mesh, self.ahead)
         self.trainer.checkpointer.open(self.folder / "checkpoints")
-        with self.stop, placed(self.program.placement):
+        with self.stop, placed(self.program.placement), self.trainer.kernels.in_force():
             self._prepare()
             state, first, step_function = self._start()
             self._each_writer(lambda writer: writer.open(self.folder, first))

@@ -10,6 +10,7 @@ import jax
 
 from dovetail.config import REQUIRED, ConfigError, ConfigOf, Part, incidental
 from dovetail.data import Input
+from dovetail.kernels import KernelSettings
 from dovetail.learner import Learner
 from dovetail.module import Module
 from dovetail.parallel import AxisRules, MeshLayout, Placement
@@ -43,6 +44,7 @@ class Trainer(Part):
         )
         mesh: ConfigOf[MeshLayout] = incidental(MeshLayout.Config())
         rules: ConfigOf[AxisRules] = incidental(AxisRules.Config())
+        kernels: ConfigOf[KernelSettings] = incidental(KernelSettings.Config())
         log_every: int = incidental(1)
 
     def __init__(self, config: Config) -> None:
@@ -56,6 +58,7 @@ class Trainer(Part):
         self.model = _with_vocabulary(config.model, self.input.vocab_size).build()
         self.learner = config.learner.build(total_steps=config.steps)
         self.mesh, self.rules = config.mesh.build(), config.rules.build()
+        self.kernels = config.kernels.build()
         self.evaluators = {name: child.build() for name, child in config.evaluators.items()}
         self.checkpointer = config.checkpointer.build()
         self.start = config.start.build()
@@ -67,7 +70,8 @@ class Trainer(Part):
         placement = Placement(self.mesh.mesh(devices), self.rules)
         _check_batch(self.input.spec(), placement)
         key = functools.partial(jax.random.key, self.seed)
-        return Program(self.model, self.learner, self.input.spec(), placement, key)
+        parts = (self.model, self.learner, self.input.spec())
+        return Program(*parts, placement, key, self.kernels)
 
     def check(self, folder: Path) -> None:
         """Raises a ConfigError for what would stop a run in this folder; writes nothing there."""
