@@ -270,7 +270,8 @@ def _note(choice: Choice, is_slow: bool) -> None:
     )
     if is_slow and _strict.get():
         raise SlowKernelError(
-            message + "strict() is in force (kernels.strict=true), so this is an error. Change what "
+            message
+            + "strict() is in force (kernels.strict=true), so this is an error. Change what "
             "the reasons name, or leave strict off to run it all the same."
         )
     with _lock:

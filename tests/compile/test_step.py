@@ -1,0 +1,53 @@
+"""A training step for TPUs and GPUs: kernels are chosen for the devices that are compiled for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dovetail.experiments import find_experiment
+from dovetail.hardware import gpu_topology, tpu_topology
+from dovetail.kernels import choices, forget_choices
+from dovetail.parallel import MeshLayout
+from tests.compile.programs import custom_calls, needs_gpu_compiler, needs_tpu_compiler
+
+
+def compiled_step(name: str, devices: Any) -> Any:
+    """Compiles the step of an experiment's tiny form over eight devices."""
+    forget_choices()
+    config = find_experiment(name).tiny()
+    config.input.sequence_length = 128
+    config.input.batch_size = 16
+    config.mesh = MeshLayout.Config(fsdp=4, model=2)
+    config.kernels.strict = True
+    return config.build().program(tuple(devices)).lowered.compile()
+
+
+def chosen() -> set[str]:
+    return {line.partition(" (")[0] for line in choices()}
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [
+        ("llama2-7b", 3),
+        # Three of attention; three linear maps of the experts, each with three products.
+        ("mixtral-8x7b", 12),
+    ],
+)
+def test_on_tpus_nothing_is_slow(name: str, kernels: int) -> None:
+    program = compiled_step(name, tpu_topology("v5e:2x4"))
+    assert custom_calls(program)["tpu_custom_call"] == kernels
+    expected = {"attention: splash", "cross_entropy: chunked"}
+    assert chosen() == expected | ({"grouped_matmul: megablox"} if kernels > 3 else set())
+    assert all("(tpu" in line for line in choices())
+
+
+@needs_gpu_compiler
+def test_on_gpus_nothing_is_slow() -> None:
+    program = compiled_step("tiny-lm", gpu_topology("h100"))
+    assert custom_calls(program)["__gpu$xla.gpu.triton"] == 3
+    assert chosen() == {"attention: triton", "cross_entropy: chunked"}
+    assert all("(gpu" in line for line in choices())
