@@ -43,10 +43,9 @@ def common_refusal(
         return f"it computes a softmax, not {weigh}"
     if mesh_axes("sequence"):
         return "the sequence is split over devices"
-    batch, _, heads, _ = query_BSHD.shape
     return (
-        indivisible("rows of the batch", batch, "batch")
-        or indivisible("heads", heads, "heads")
+        indivisible("rows of the batch", query_BSHD.shape[0], "batch")
+        or indivisible("heads", query_BSHD.shape[2], "heads")
         or indivisible("key-value heads", key_BTKD.shape[2], "kv_heads")
     )
 

@@ -68,7 +68,7 @@ def attend_in_loops(
     # Whole blocks: what fills the last one up is seen by nothing, and is cut off again.
     query_BSHD = _filled(query_BSHD)
     key_BTKD, value_BTKW = _filled(key_BTKD), _filled(value_BTKW)
-    places = Places(*(None if array is None else _filled(array) for array in places))
+    places = jax.tree.map(_filled, places)
     mixed_BSHW = _attend(plan, query_BSHD, key_BTKD, value_BTKW, sinks_H, places)
     return mixed_BSHW[:, : plan.queries]
 
@@ -223,12 +223,12 @@ def _pairs(
     plan: Plan, places: Places, number: jax.Array, turn: jax.Array
 ) -> tuple[Places, jax.Array]:
     """Returns where a block's queries and keys stand, and which pairs are allowed."""
-    numbers = (number, turn, number, turn)
-    here = Places(
-        *(
-            None if array is None else _part(array, which, 1)
-            for array, which in zip(places, numbers, strict=True)
-        )
+    numbers = Places(number, turn, number, turn)
+    here = jax.tree.map(
+        lambda array, which: None if array is None else _part(array, which, 1),
+        places,
+        numbers,
+        is_leaf=lambda leaf: leaf is None,
     )
     query_index_S, key_index_T = (which * BLOCK + jnp.arange(BLOCK) for which in (number, turn))
     allowed_BKTGS = allowed_in_block(plan.rule, here, query_index_S, key_index_T)

@@ -98,8 +98,9 @@ def _on_device(
 
     # The kernel has no scale of its own.
     query_BSHD = (query_BSHD * scale).astype(query_BSHD.dtype)
-    by_head = [array.swapaxes(1, 2) for array in (query_BSHD, key_BSKD, value_BSKW)]
-    return jax.vmap(row)(*by_head, segments_BS).swapaxes(1, 2)
+    arrays = (query_BSHD, key_BSKD, value_BSKW)
+    query_BHSD, key_BKSD, value_BKSW = (array.swapaxes(1, 2) for array in arrays)
+    return jax.vmap(row)(query_BHSD, key_BKSD, value_BKSW, segments_BS).swapaxes(1, 2)
 
 
 @jax.custom_vjp
@@ -128,11 +129,12 @@ def _kernel(
         mask = library.CausalMask(shape)
     else:
         mask = library.LocalMask(shape, window_size=band, offset=0)
-    blocks = ("block_q", "block_kv", "block_q_dkv", "block_kv_dkv", "block_q_dq", "block_kv_dq")
+    names = ("block_q", "block_kv", "block_q_dkv", "block_kv_dkv", "block_q_dq", "block_kv_dq")
+    blocks: dict[str, Any] = dict.fromkeys(names, size)
     with jax.ensure_compile_time_eval():
         kernel = library.make_splash_mha(
             library.MultiHeadMask([mask] * heads),
-            block_sizes=library.BlockSizes(**dict.fromkeys(blocks, size)),
+            block_sizes=library.BlockSizes(**blocks),
             attn_logits_soft_cap=cap,
             head_shards=1,
             q_seq_shards=1,
