@@ -68,22 +68,25 @@ def arrays_of(
     )
 
 
+TPU_CASES: dict[str, tuple[Mask, dict[str, Any], dict[str, Any]]] = {
+    "causal": (Causal(), {}, {}),
+    "window, soft cap": (SlidingWindow(200), {"score_map": SoftCap(30.0)}, {"dtype": "float32"}),
+    "sinks": (Causal(), {}, {"sinks": True, "widths": (64, 64), "packed": False}),
+    "latent": (Causal(), {}, {"heads": (4, 4), "widths": (192, 128), "length": 640}),
+    "wide": (Full(), {}, {"widths": (256, 256), "dtype": "float32", "length": 1024}),
+}
+
+
 @needs_tpu_compiler
-@pytest.mark.parametrize("chip", ["v5e:2x4", "v5p:2x2x2", "v6e:2x4"])
 @pytest.mark.parametrize(
-    ("mask", "options", "shapes"),
+    ("chip", "case"),
     [
-        (Causal(), {}, {}),
-        (SlidingWindow(200), {"score_map": SoftCap(30.0)}, {"dtype": "float32"}),
-        (Causal(), {}, {"sinks": True, "widths": (64, 64), "packed": False}),
-        (Causal(), {}, {"heads": (4, 4), "widths": (192, 128), "length": 640}),
-        (Full(), {}, {"widths": (256, 256), "dtype": "float32", "length": 1024}),
+        *(("v5e:2x4", name) for name in TPU_CASES),
+        *((chip, name) for chip in ("v5p:2x2x2", "v6e:2x4") for name in ("causal", "wide")),
     ],
-    ids=["causal", "window, soft cap", "sinks", "latent", "full, wide"],
 )
-def test_splash_on_tpus(
-    chip: str, mask: Mask, options: dict[str, Any], shapes: dict[str, Any]
-) -> None:
+def test_splash_on_tpus(chip: str, case: str) -> None:
+    mask, options, shapes = TPU_CASES[case]
     program = compiled(gradients_of(mask, **options), tpus(chip), *arrays_of(**shapes))
     assert custom_calls(program)["tpu_custom_call"] == 3, "forward, dq, and dk with dv"
 

@@ -67,7 +67,7 @@ def test_it_agrees_with_the_reference(
     inputs = inputs_of(rows, widths, sizes, dtype)
     with interpreted("tpu"), prefer(grouped_matmul="megablox"):
         got = jax.jit(compute)(*inputs)
-    assert_close(got, reference(inputs), {"float32": 1e-6, "bfloat16": 0.008}[dtype])
+    assert_close(got, reference(inputs), {"float32": 5e-6, "bfloat16": 0.008}[dtype])
 
 
 def placement_of(**sizes: int) -> Placement:

@@ -1,0 +1,69 @@
+"""How much memory attention takes as sequences grow: temporaries of the compiled program.
+
+    python benchmarks/attention_memory.py --sequence 4096 8192 16384 32768
+
+Nothing is run, so it needs neither the memory nor the time. Where memory grows with the square of
+the sequence, a line's figure is four times that of the line before it; where it is linear, twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dovetail.kernels import prefer
+from dovetail.kernels.attention import Causal, Full, Mask, SlidingWindow, attention
+
+MASKS: dict[str, Mask] = {"causal": Causal(), "full": Full(), "window": SlidingWindow(1024)}
+
+
+def main() -> None:
+    arguments = _arguments()
+    print(f"{'mask':<8} {'sequence':>8} {'forward':>12} {'and backward':>12}")
+    for name in arguments.mask:
+        for sequence in arguments.sequence:
+            figures = [_megabytes(name, sequence, back, arguments) for back in (False, True)]
+            print(f"{name:<8} {sequence:>8} {figures[0]:>9.1f} MB {figures[1]:>9.1f} MB", flush=True)
+
+
+def _megabytes(name: str, sequence: int, backwards: bool, arguments: argparse.Namespace) -> float:
+    def shape(heads: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((1, sequence, heads, arguments.head_width), arguments.dtype)
+
+    places = jax.ShapeDtypeStruct((1, sequence), jnp.int32)
+
+    def compute(query: Any, key: Any, value: Any, places: Any) -> Any:
+        call = {"query_positions_BS": places, "key_positions_BT": places}
+        call |= {"query_segments_BS": places, "key_segments_BT": places}
+
+        def attend(*arrays: Any) -> Any:
+            return attention(*arrays, mask=MASKS[name], aligned=True, **call)
+
+        if not backwards:
+            return attend(query, key, value)
+        mixed, pull = jax.vjp(attend, query, key, value)
+        return mixed, pull(mixed)
+
+    keys = shape(arguments.kv_heads)
+    with prefer(attention=arguments.implementation):
+        program = jax.jit(compute).lower(shape(arguments.heads), keys, keys, places).compile()
+    return program.memory_analysis().temp_size_in_bytes / 1e6
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sequence", type=int, nargs="+", default=[4096, 8192, 16384, 32768])
+    parser.add_argument("--mask", nargs="+", choices=MASKS, default=["causal", "full", "window"])
+    parser.add_argument("--implementation", default="blockwise")
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--kv-heads", type=int, default=2)
+    parser.add_argument("--head-width", type=int, default=64)
+    parser.add_argument("--dtype", default="float32")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
