@@ -7,7 +7,7 @@
 #   WORKERS=4           run the tests in so many processes; each holds 8 virtual devices and about 3 GB
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test slow parity compile lint format golden venv lock clean
+.PHONY: help quickstart test slow parity compile compiled lint format golden venv lock clean
 
 ifdef PYTHON
   found := $(shell sh tools/find-python.sh "$(PYTHON)")
@@ -45,7 +45,11 @@ slow: $(stamp)-dev ## Run the tests marked sweep and slow
 parity: $(stamp)-parity ## Compare every model family with transformers, which needs torch
 	DOVETAIL_PARITY=1 $(bin)/python -m pytest tests/parity $(ARGS)
 
-compile: $(stamp)-compile ## Compile the kernels for TPUs and GPUs, which need not be there
+# In an environment of its own: with libtpu installed, JAX looks for a TPU whenever it starts.
+compile: ## Compile the kernels for TPUs and GPUs, which need not be there
+	@$(MAKE) --no-print-directory VENV=$(VENV)-compile compiled
+
+compiled: $(stamp)-compile
 	$(bin)/python -m pytest tests/compile -m compile --numprocesses $(WORKERS) $(ARGS)
 
 lint: $(stamp)-dev ## Check style, types and the layering of the rooms
@@ -89,7 +93,7 @@ $(stamp)-parity: $(stamp)-dev
 	@$(bin)/python tools/install.py --extras dev,parity --constraint locks/parity.txt
 	@touch $@
 
-$(stamp)-compile: $(stamp)-dev
+$(stamp)-compile: pyproject.toml $(bin)/python
 	@$(install) --extras dev,compile
 	@touch $@
 

@@ -26,7 +26,9 @@ def main() -> None:
     for name in arguments.mask:
         for sequence in arguments.sequence:
             figures = [_megabytes(name, sequence, back, arguments) for back in (False, True)]
-            print(f"{name:<8} {sequence:>8} {figures[0]:>9.1f} MB {figures[1]:>9.1f} MB", flush=True)
+            print(
+                f"{name:<8} {sequence:>8} {figures[0]:>9.1f} MB {figures[1]:>9.1f} MB", flush=True
+            )
 
 
 def _megabytes(name: str, sequence: int, backwards: bool, arguments: argparse.Namespace) -> float:
