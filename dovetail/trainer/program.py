@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 
-from dovetail.kernels import KernelSettings, references
+from dovetail.kernels import references
 from dovetail.learner import StepReport, TrainState
 from dovetail.module import Module, functional, parameter_specs, variable_specs
 from dovetail.parallel import Placement, placed
@@ -31,9 +32,9 @@ class Program:
         batch_spec: Any,
         placement: Placement,
         make_key: Callable[[], jax.Array],
-        kernels: KernelSettings,
+        kernels: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """Takes the parts; nothing is computed yet."""
+        """Takes the parts, and what puts the settings of kernels in force; computes nothing yet."""
         self.model, self.learner, self.placement = model, learner, placement
         self.kernels = kernels
         self.batch_spec, self.make_key = batch_spec, make_key
@@ -81,7 +82,7 @@ class Program:
             (self.state_shardings, self.batch_shardings),
         )
         step = jax.jit(self._step, donate_argnums=0, out_shardings=(self.state_shardings, None))
-        with placed(self.placement), self.kernels.in_force():
+        with placed(self.placement), self.kernels():
             return step.trace(*shapes)
 
     @functools.cached_property

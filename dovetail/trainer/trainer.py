@@ -71,7 +71,7 @@ class Trainer(Part):
         _check_batch(self.input.spec(), placement)
         key = functools.partial(jax.random.key, self.seed)
         parts = (self.model, self.learner, self.input.spec())
-        return Program(*parts, placement, key, self.kernels)
+        return Program(*parts, placement, key, self.kernels.in_force)
 
     def check(self, folder: Path) -> None:
         """Raises a ConfigError for what would stop a run in this folder; writes nothing there."""
