@@ -11,6 +11,7 @@ from dovetail.features.positions import told_positions
 @feature(
     "partial-rope",
     kind="positions",
+    builds_on=("rope",),
     needs={"dovetail.layers:AnyPositions": "there are no queries and keys to rotate"},
 )
 def partly_rotary_positions(config: Any, fraction: float = 0.5) -> Any:

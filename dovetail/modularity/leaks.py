@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Rooms that compose: what they name, they use. So does a package's own door to a feature's folder.
-COMPOSERS = ("models", "experiments", "interop", "features")
+# Rooms that compose: what they name, they use.
+COMPOSERS = ("models", "experiments", "interop")
 
 
 @dataclass(frozen=True, order=True)
@@ -25,18 +25,21 @@ class Line:
 
 
 def leaking_lines(package: Path, gone: Collection[str]) -> list[Line]:
-    """Returns the lines in other rooms that import what is gone, or use what they imported.
+    """Returns the lines in rooms that do not compose which name what is gone.
 
     Args:
         package: the package's folder.
         gone: files of the package, or folders with a slash at the end, from its folder on.
     """
-    found = []
-    for file in sorted(package.rglob("*.py")):
-        name = str(file.relative_to(package))
-        if not _is_gone(name, gone) and file.relative_to(package).parts[0] not in COMPOSERS:
-            found += naming_lines(package, file, gone)
-    return found
+    found = all_naming_lines(package, gone)
+    return [line for line in found if line.file.partition("/")[0] not in COMPOSERS]
+
+
+def all_naming_lines(package: Path, gone: Collection[str]) -> list[Line]:
+    """Returns the lines of all files that import what is gone, or use what they imported."""
+    files = sorted(package.rglob("*.py"))
+    there = [file for file in files if not _is_gone(str(file.relative_to(package)), gone)]
+    return [line for file in there for line in naming_lines(package, file, gone)]
 
 
 def naming_lines(package: Path, file: Path, gone: Collection[str]) -> list[Line]:
@@ -66,7 +69,17 @@ def _lines_naming(tree: ast.Module, modules: Collection[str]) -> set[int]:
             lines |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
             names.add(bound)
     uses = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in names)
-    return lines | {node.lineno for node in uses}
+    # A module that is named in a text may be meant to be imported by it.
+    texts = (
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and _names_one(str(node.value), modules)
+    )
+    return lines | {node.lineno for node in (*uses, *texts)}
+
+
+def _names_one(text: str, modules: Collection[str]) -> bool:
+    return any(text == one or text.startswith((f"{one}.", f"{one}:")) for one in modules)
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[ast.stmt, str, str]]:

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dovetail.config import ConfigError, to_text
+from dovetail.config import find, to_text
 from dovetail.experiments import Experiment, experiments
-from dovetail.features import Feature, features
+from dovetail.features import Feature, features, named_part
 
 TRAINED_STEPS = 2
 _PREFILLED, _HELD = 4, 8
@@ -25,7 +25,8 @@ class Pair:
         experiment: its name.
         feature: its name.
         outcome: "works"; "has it", where the feature changes nothing; "no sense", where it declares
-            that it makes none; "fails".
+            that it makes none; "conflict", where it declares that it does not go with something
+            which the experiment has, though it could be built; "fails".
         detail: why it makes no sense, or what failed.
         stage: the last stage that was reached: "applied", "built", "traced" or "executed".
         added: how many parameters it adds; negative where it takes some away.
@@ -65,7 +66,7 @@ def traced_pair(experiment: str, feature: str) -> Pair:
     try:
         trainer = _tiny_trainer(experiment, feature)
         _ = trainer.program().traced
-        trace_decoding(trainer)
+        decoding_jaxpr(trainer)
     except Exception as error:  # noqa: BLE001  # as above
         return _failed(experiment, feature, "built", error)
     return Pair(experiment, feature, "works", stage="traced")
@@ -85,8 +86,8 @@ def tiny_text(experiment: str) -> str:
     return to_text(experiments()[experiment].tiny())
 
 
-def trace_decoding(trainer: Any) -> Any:
-    """Traces the reading of a prompt and one further token; returns the shapes of the logits."""
+def decoding_jaxpr(trainer: Any) -> Any:
+    """Traces the reading of a prompt and one further token."""
     import jax
     import jax.numpy as jnp
 
@@ -108,21 +109,40 @@ def trace_decoding(trainer: Any) -> Any:
         _, outputs = logits(_PREFILLED, {})
         return logits(1, outputs.cache)[0]
 
-    return jax.eval_shape(decode, state.params, state.variables)
+    return jax.make_jaxpr(decode)(state.params, state.variables)
 
 
 def _checked_refusal(known: Experiment, wanted: Feature, plain: Any, why: str) -> Pair:
-    """A need that is not met must be one: applied all the same, the feature must do nothing."""
-    missing = why.startswith("it has no ")
-    if missing:
-        try:
-            changed = wanted.unchecked(plain.clone())
-        except ConfigError:
-            changed = plain
-        if to_text(changed) != to_text(plain):
-            detail = f"declared to make no sense ({why}), but it changes the experiment"
-            return Pair(known.name, wanted.name, "fails", detail)
-    return Pair(known.name, wanted.name, "no sense", why)
+    """A refusal must be one: applied all the same, the feature must do nothing, or fail.
+
+    It may also refuse what is its own, since that is there already. What it refuses beside that is
+    its word alone, and is told apart.
+    """
+    if _has_its_own(wanted, plain) or not _changes(wanted, plain):
+        return Pair(known.name, wanted.name, "no sense", why)
+    if why.startswith("it has no "):
+        detail = f"declared to make no sense ({why}), but it changes the experiment"
+        return Pair(known.name, wanted.name, "fails", detail)
+    return Pair(known.name, wanted.name, "conflict", why)
+
+
+def _has_its_own(wanted: Feature, plain: Any) -> bool:
+    modules = {_module(file) for file in wanted.files}
+    parts = (part for part in wanted.excludes if find(plain, named_part(part)) is not None)
+    return any(part.startswith((f"{one}:", f"{one}.")) for part in parts for one in modules)
+
+
+def _module(file: str) -> str:
+    return f"dovetail.{file.removesuffix('.py').rstrip('/').replace('/', '.')}"
+
+
+def _changes(wanted: Feature, plain: Any) -> bool:
+    try:
+        changed = wanted.unchecked(plain.clone())
+        _ = changed.build().model
+    except Exception:  # noqa: BLE001  # it cannot be built, so the refusal is right
+        return False
+    return to_text(changed) != to_text(plain)
 
 
 @functools.lru_cache(maxsize=4)

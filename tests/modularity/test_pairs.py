@@ -38,6 +38,11 @@ def planted(monkeypatch: pytest.MonkeyPatch, like: str, **changes: Any) -> None:
     monkeypatch.setattr(pairs, "features", lambda: features() | {like: spoilt})
 
 
+def test_a_refusal_of_what_could_be_built_is_told_apart() -> None:
+    found = built_pair("llama2-7b-muon", "mup")
+    assert (found.outcome, found.detail[:25]) == ("conflict", "learner.optimizer is Muon")
+
+
 def test_a_declaration_that_is_wrong_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says that there is nothing to change, and changes the experiment."""
     needs = {"dovetail.layers.moe:MixtureOfExperts": "there are no experts"}
@@ -69,10 +74,11 @@ def test_a_step_is_traced_and_run() -> None:
 
 def test_what_trains_to_no_number_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def diverging(config: Any) -> Any:
-        from dovetail.config import apply_modifier
-
-        return apply_modifier(config, "schedule:name=constant,peak=1e30")
+        config = config.clone()
+        config.learner.schedule.peak = 1e30
+        return config
 
     planted(monkeypatch, "alibi", apply=diverging)
     found = executed_pair("tiny-lm", "alibi")
     assert found.outcome == "fails"
+    assert "FloatingPointError" in found.detail
