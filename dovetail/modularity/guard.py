@@ -6,8 +6,6 @@ Both are read from the sources and from the config classes; nothing is run.
 from __future__ import annotations
 
 import ast
-import functools
-import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any, get_type_hints
 
 from dovetail.config import Config, Part
 from dovetail.features import Feature
+from dovetail.modularity.handed_down import HANDED_DOWN
 from dovetail.modularity.leaks import COMPOSERS, Line
 from dovetail.modularity.own_files import own_files
 from dovetail.modularity.store import PACKAGE
@@ -47,7 +46,7 @@ def foreign_names(known: Mapping[str, Feature], package: Path = PACKAGE) -> list
 def grown_fields() -> list[str]:
     """Returns the fields of configs that a child of theirs declares too, or that name a child's.
 
-    What a parent hands down to its children is listed in `handed_down.toml`. Beside that, a name
+    What a parent hands down to its children is listed in `handed_down.py`. Beside that, a name
     may be shared where it means something else, by its type; and a wrapper has the sizes of what it
     wraps.
     """
@@ -67,15 +66,9 @@ def _is_grown(part: Any, child_name: str, child: type[Config[Any]], field: str) 
     """Says whether a field is the child's matter: by its name, or by its name after the child's."""
     if field.removeprefix(f"{child_name}_") in _own_fields(child) - {field}:
         return True
-    if field not in _own_fields(child) or part.__name__ in handed_down().get(field, ()):
+    if field not in _own_fields(child) or part.__name__ in HANDED_DOWN.get(field, ()):
         return False
     return bool(get_type_hints(part.Config)[field] == get_type_hints(child)[field])
-
-
-@functools.cache
-def handed_down() -> dict[str, list[str]]:
-    """Returns by field the parts that set it on their children."""
-    return tomllib.loads(Path(__file__).with_name("handed_down.toml").read_text(encoding="utf-8"))
 
 
 def _default_children(config: Any) -> Iterator[tuple[str, Config[Any]]]:

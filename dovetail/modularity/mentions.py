@@ -2,18 +2,18 @@
 
 Names are compared as words, so `use_alibi`, `AlibiScores` and "alibi" are mentions of alibi. Some
 are there for good reason: a part that a feature sets is a default of all models, or a shared kernel
-has a joint for it. Those are listed in `joints.toml`, each with its reason; any other is a leak.
+has a joint for it. Those are listed in `joints.py`, each with its reason; any other is a leak.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dovetail.features import Feature
+from dovetail.modularity.joints import JOINTS
 from dovetail.modularity.leaks import COMPOSERS, Line
 from dovetail.modularity.scan.words import Vocabulary, built_in
 from dovetail.modularity.store import PACKAGE
@@ -39,29 +39,23 @@ def mentions(feature: Feature, package: Path = PACKAGE) -> list[Line]:
 
 
 def unexplained(known: Mapping[str, Feature], package: Path = PACKAGE) -> list[str]:
-    """Returns the mentions that `joints.toml` does not explain."""
+    """Returns the mentions that `joints.py` does not explain."""
     return [
         f"{feature.name} in {line}"
         for feature in known.values()
         for line in mentions(feature, package)
-        if not any(_is_inside(line.file, place) for place in joints().get(feature.name, {}))
+        if not any(_is_inside(line.file, place) for place in JOINTS.get(feature.name, {}))
     ]
 
 
 def unneeded(known: Mapping[str, Feature], package: Path = PACKAGE) -> list[str]:
-    """Returns what `joints.toml` explains and is not there."""
+    """Returns what `joints.py` explains and is not there."""
     return [
         f"{name} in {place}"
-        for name, places in joints().items()
+        for name, places in JOINTS.items()
         for place in places
         if not any(_is_inside(line.file, place) for line in mentions(known[name], package))
     ]
-
-
-@functools.cache
-def joints() -> dict[str, dict[str, str]]:
-    """Returns by feature the files that may name it, each with the reason."""
-    return tomllib.loads(Path(__file__).with_name("joints.toml").read_text(encoding="utf-8"))
 
 
 @functools.cache

@@ -78,7 +78,7 @@ def _features(found: Survey, added: Mapping[str, Sequence[Commit]]) -> Iterator[
     known = features()
     yield (
         "Lines changed are in other files, and must be 0. Joints are lines of shared files that "
-        "name the feature for a [stated reason](../dovetail/modularity/joints.toml). Composed are "
+        "name the feature for a [stated reason](../dovetail/modularity/joints.py). Composed are "
         "lines of families, experiments and formats that use it. Compared are the experiments "
         "which do not use it; they stayed the same without it. A feature with a star owns nothing "
         "but its modifier: it sets parts that are there anyway, and its 0 says little."

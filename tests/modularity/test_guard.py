@@ -15,7 +15,8 @@ from dovetail.config import REQUIRED, ConfigOf, Part
 from dovetail.features import features
 from dovetail.layers import Attention, Linear, SequenceMixer, TokenMap
 from dovetail.modularity.deletion import uses
-from dovetail.modularity.guard import foreign_names, grown_fields, handed_down
+from dovetail.modularity.guard import foreign_names, grown_fields
+from dovetail.modularity.handed_down import HANDED_DOWN
 from dovetail.modularity.leaks import leaking_lines
 from dovetail.modularity.mentions import unexplained, unneeded
 from dovetail.modularity.own_files import own_files
@@ -81,7 +82,7 @@ def test_grown_fields_are_found() -> None:
 
 def test_what_is_handed_down_is_there() -> None:
     names = {part.__name__ for part in subclasses(Part)}
-    assert {part for parts in handed_down().values() for part in parts} - names == set()
+    assert {part for parts in HANDED_DOWN.values() for part in parts} - names == set()
 
 
 def test_every_mention_of_a_feature_is_explained_and_needed() -> None:
