@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,7 @@ def naming_lines(package: Path, file: Path, gone: Collection[str]) -> list[Line]
     source = file.read_text()
     lines = source.splitlines()
     name = str(file.relative_to(package))
-    numbers = sorted(_lines_naming(ast.parse(source), modules))
+    numbers = sorted(_facts(source).lines_naming(modules))
     return [Line(name, number, lines[number - 1].strip()) for number in numbers]
 
 
@@ -60,22 +61,42 @@ def _is_gone(name: str, gone: Collection[str]) -> bool:
     return any(name == one or (one.endswith("/") and name.startswith(one)) for one in gone)
 
 
-def _lines_naming(tree: ast.Module, modules: Collection[str]) -> set[int]:
-    """Returns the lines of imports of these modules, and of uses of what was imported."""
-    lines: set[int] = set()
-    names: set[str] = set()
-    for node, module, bound in _imports(tree):
-        if any(module == one or module.startswith(f"{one}.") for one in modules):
-            lines |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-            names.add(bound)
-    uses = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in names)
-    # A module that is named in a text may be meant to be imported by it.
-    texts = (
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and _names_one(str(node.value), modules)
-    )
-    return lines | {node.lineno for node in (*uses, *texts)}
+@dataclass(frozen=True)
+class _Facts:
+    """What a file says: its imports, with module and bound name; its names; its texts."""
+
+    imports: list[tuple[range, str, str]]
+    names: dict[str, set[int]]
+    texts: list[tuple[int, str]]
+
+    def lines_naming(self, modules: Collection[str]) -> set[int]:
+        """Returns the lines of imports of these modules, and of uses of what was imported.
+
+        A module that is named in a text may be meant to be imported by it.
+        """
+        lines = {number for number, text in self.texts if _names_one(text, modules)}
+        for span, module, bound in self.imports:
+            if _names_one(module, modules):
+                lines |= {*span} | self.names.get(bound, set())
+        return lines
+
+
+@functools.lru_cache(maxsize=1024)
+def _facts(source: str) -> _Facts:
+    """Reads a file once, however many features are looked for in it."""
+    tree = ast.parse(source)
+    names: dict[str, set[int]] = {}
+    texts = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            names.setdefault(node.id, set()).add(node.lineno)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.append((node.lineno, node.value))
+    imports = [
+        (range(node.lineno, (node.end_lineno or node.lineno) + 1), module, bound)
+        for node, module, bound in _imports(tree)
+    ]
+    return _Facts(imports, names, texts)
 
 
 def _names_one(text: str, modules: Collection[str]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dovetail.cli.experiment import load_all_parts
 from dovetail.config import REQUIRED, ConfigOf, Part
 from dovetail.features import features
 from dovetail.layers import Attention, Linear, SequenceMixer, TokenMap
@@ -54,10 +55,17 @@ def test_no_file_names_a_feature_that_is_not_its_own() -> None:
     assert foreign_names(features()) == []
 
 
+@pytest.fixture
+def _all_parts() -> None:
+    load_all_parts()
+
+
+@pytest.mark.usefixtures("_all_parts")
 def test_no_config_grows_a_childs_field() -> None:
     assert grown_fields() == []
 
 
+@pytest.mark.usefixtures("_all_parts")
 def test_grown_fields_are_found() -> None:
     class Grown(Module):
         """Takes settings of its children over."""
@@ -80,6 +88,7 @@ def test_grown_fields_are_found() -> None:
     Grown.__module__ = "tests"
 
 
+@pytest.mark.usefixtures("_all_parts")
 def test_what_is_handed_down_is_there() -> None:
     names = {part.__name__ for part in subclasses(Part)}
     assert {part for parts in HANDED_DOWN.values() for part in parts} - names == set()
