@@ -24,7 +24,7 @@ def multi_token_prediction(config: Any, depth: int = 1, weight: float = 0.3) -> 
     from dovetail.models import CausalLM
 
     def ahead(model: Any) -> Any:
-        head = Ahead.Config(layer=last_layer(model.decoder.stack))
+        head = Ahead.Config(layer=last_layer(model.decoder.stack), norm=model.decoder.norm)
         return model.set(
             loss=MultiTokenLoss.Config(base=model.loss, depth=depth, weight=weight, head=head)
         )

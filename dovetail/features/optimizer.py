@@ -9,10 +9,15 @@ from dovetail.features.feature import feature
 
 @feature("optimizer", kind="learning", files=("learner/named_optimizers.py",))
 def by_optimizer(config: Any, name: str = "adamw", peak: float | None = None) -> Any:
-    """Trains by another optimizer; `peak` is its learning rate, for few share one."""
+    """Trains by another optimizer; `peak` is its learning rate, for few share one.
+
+    What changes the directions of the old one (rates by fan-in) changes those of the new one.
+    """
+    from dovetail.learner import with_directions
     from dovetail.learner.named_optimizers import named_optimizer
 
-    config.learner.optimizer = named_optimizer(name)
+    inside = named_optimizer(name)
+    config.learner.optimizer = with_directions(config.learner.optimizer, inside)
     if peak is not None:
         config.learner.schedule.peak = peak
     return config
