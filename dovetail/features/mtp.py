@@ -16,6 +16,7 @@ from dovetail.features.feature import feature
     excludes={
         "dovetail.layers.loss.multi_token:MultiTokenLoss": "set its depth with key.path=value"
     },
+    trials=({}, {"depth": 2}),
 )
 def multi_token_prediction(config: Any, depth: int = 1, weight: float = 0.3) -> Any:
     """While training, further heads predict the tokens after the next, each by one more layer."""

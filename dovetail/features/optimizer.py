@@ -6,8 +6,21 @@ from typing import Any
 
 from dovetail.features.feature import feature
 
+# fmt: off
+NAMES = (
+    "adamw", "adabelief", "adadelta", "adafactor", "adagrad", "adamax", "adan", "ademamix", "adopt",
+    "amsgrad", "lamb", "lion", "muon", "nadamw", "novograd", "radam", "rmsprop", "sgd", "sign-sgd",
+    "sm3", "yogi",
+)
+# fmt: on
 
-@feature("optimizer", kind="learning", files=("learner/named_optimizers.py",))
+
+@feature(
+    "optimizer",
+    kind="learning",
+    files=("learner/named_optimizers.py",),
+    trials=tuple({"name": name} for name in NAMES),
+)
 def by_optimizer(config: Any, name: str = "adamw", peak: float | None = None) -> Any:
     """Trains by another optimizer; `peak` is its learning rate, for few share one.
 

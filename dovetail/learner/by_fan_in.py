@@ -13,7 +13,6 @@ from dovetail.learner.optimizers import Adafactor, AdamW, Sgd
 from dovetail.learner.state import Arrays
 from dovetail.module import ParameterSpec
 
-
 # Their directions are as large as the gradient, the parameter, or the norm of a whole tensor.
 OF_OTHER_SIZES = (Adafactor, Muon, PerTensor, Sgd)
 
