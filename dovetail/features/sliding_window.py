@@ -12,7 +12,7 @@ from dovetail.features.feature import feature
     "sliding-window",
     kind="attention",
     needs={"dovetail.layers:AnyAttention": "there is nothing that looks back"},
-    trials=({"window": 8},),
+    trials=({"window": 4},),
 )
 def sliding_window(config: Any, window: int = 1024) -> Any:
     """Every layer sees the last tokens alone (https://arxiv.org/abs/2004.05150).
