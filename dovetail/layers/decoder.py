@@ -16,7 +16,7 @@ from dovetail.parallel import constrain
 class Decoder(EndsInNorm):
     """Embedding, positions, stack and norm."""
 
-    class Config(EndsInNorm.Config):
+    class Config(EndsInNorm.Config["Decoder"]):
         """Vocabulary and width are set by the parent."""
 
         vocab_size: int = REQUIRED

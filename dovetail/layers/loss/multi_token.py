@@ -21,7 +21,7 @@ from dovetail.module import Batch, Mean, Shared
 class Ahead(EndsInNorm):
     """A head that is told one token more than the one before it, and predicts the next after it."""
 
-    class Config(EndsInNorm.Config):
+    class Config(EndsInNorm.Config["Ahead"]):
         """The width is set by the parent."""
 
         stream_norm: ConfigOf[TokenMap] = RMSNorm.Config()

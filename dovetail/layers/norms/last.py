@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dovetail.config import REQUIRED, ConfigOf
+from typing import Any, Generic
+
+from dovetail.config import REQUIRED, ConfigOf, T_co
 from dovetail.layers.interfaces import TokenMap
 from dovetail.layers.norms.rms import RMSNorm
 from dovetail.module import Module
@@ -14,12 +16,12 @@ class EndsInNorm(Module):
     What is scored comes from one of them, so whoever scales scores or swaps norms means them all.
     """
 
-    class Config(Module.Config["EndsInNorm"]):
+    class Config(Module.Config[T_co], Generic[T_co]):
         """The width is set by the parent."""
 
         width: int = REQUIRED
         norm: ConfigOf[TokenMap] = RMSNorm.Config()
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config[Any]) -> None:
         super().__init__(config)
         self.norm = config.norm.build(width=config.width)
