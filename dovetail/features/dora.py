@@ -14,8 +14,7 @@ from dovetail.features.feature import feature
     files=("layers/linear/dora.py",),
     needs={"dovetail.layers:Linear": "there is nothing to adapt"},
     excludes={
-        "dovetail.layers:AddsLowRank": "to adapt the sum, export it and import that",
-        "dovetail.layers.linear.dora:DoRA": "once is enough",
+        "dovetail.layers.linear.adapter:Adapter": "to adapt the sum, export it and import that"
     },
 )
 def length_and_direction(config: Any, rank: int = 8, alpha: float = 16.0) -> Any:

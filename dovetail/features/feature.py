@@ -35,6 +35,9 @@ class Feature:
         needs: parts ("module:Class") of which the experiment must have one, each with what to say
             where it has none.
         excludes: parts that it must not have, each with what to say where it has one.
+        trials: arguments to try it with on tiny forms, for which the usual ones are too large (a
+            window of 1024 hides nothing of 32 tokens). The first are for every tiny form; all of
+            them are run on one, so that every optimizer by name is, say.
     """
 
     name: str
@@ -46,6 +49,12 @@ class Feature:
     builds_on: tuple[str, ...]
     needs: Mapping[str, str]
     excludes: Mapping[str, str]
+    trials: tuple[Mapping[str, Any], ...] = (_NONE,)
+
+    @property
+    def trial(self) -> Mapping[str, Any]:
+        """The arguments for every tiny form."""
+        return self.trials[0]
 
     def refusal(self, config: Any) -> str | None:
         """Returns why the feature makes no sense for a config, or None where it does."""
@@ -69,6 +78,7 @@ def feature(
     builds_on: tuple[str, ...] = (),
     needs: Mapping[str, str] = _NONE,
     excludes: Mapping[str, str] = _NONE,
+    trials: tuple[Mapping[str, Any], ...] = (_NONE,),
 ) -> Callable[[F], F]:
     """Registers a modifier as a feature; see `Feature` for the arguments."""
 
@@ -92,6 +102,7 @@ def feature(
             builds_on=builds_on,
             needs=MappingProxyType(dict(needs)),
             excludes=MappingProxyType(dict(excludes)),
+            trials=tuple(MappingProxyType(dict(trial)) for trial in trials),
         )
         return applied  # type: ignore[return-value]  # same signature, by functools.wraps
 

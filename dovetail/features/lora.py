@@ -14,8 +14,8 @@ from dovetail.features.feature import feature
     files=("layers/linear/lora.py",),
     needs={"dovetail.layers:Linear": "there is nothing to adapt"},
     excludes={
-        "dovetail.layers.linear.lora:LoRA": "to begin anew from a run with adapters, export it "
-        "(`dovetail export hf` merges them) and import that"
+        "dovetail.layers.linear.adapter:Adapter": "to begin anew from a run with adapters, export "
+        "it (`dovetail export hf` merges them) and import that"
     },
 )
 def low_rank_adapters(config: Any, rank: int = 8, alpha: float = 16.0) -> Any:

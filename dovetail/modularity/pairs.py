@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dovetail.features import Feature, features, named_part
 
 TRAINED_STEPS = 2
 _PREFILLED, _HELD = 4, 8
+_PLAIN = "tiny-lm"
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,17 @@ def traced_pair(experiment: str, feature: str) -> Pair:
 
 
 def executed_pair(experiment: str, feature: str) -> Pair:
-    """Trains the tiny form for a few steps, and lets the result write a few tokens."""
-    try:
-        _train_and_generate(_tiny_trainer(experiment, feature))
-    except Exception as error:  # noqa: BLE001  # as above
-        return _failed(experiment, feature, "traced", error)
+    """Trains the tiny form for a few steps, and lets the result write a few tokens.
+
+    On the plain one with every trial that the feature declares, on others with the first.
+    """
+    for trial in _trials(experiment, feature):
+        try:
+            _train_and_generate(_tiny_trainer(experiment, feature, trial))
+        except Exception as error:  # noqa: BLE001  # as above
+            failed = _failed(experiment, feature, "traced", error)
+            said = "".join(f"{name}={value}: " for name, value in trial.items())
+            return replace(failed, detail=said + failed.detail)
     return Pair(experiment, feature, "works", stage="executed")
 
 
@@ -164,12 +172,18 @@ def _parameters(text: str, config: Any) -> int:
     return _counted[text]
 
 
-def _tiny_trainer(experiment: str, feature: str) -> Any:
+def _trials(experiment: str, feature: str) -> tuple[Mapping[str, Any], ...]:
+    trials = features()[feature].trials if feature else ({},)
+    return trials if experiment == _PLAIN else trials[:1]
+
+
+def _tiny_trainer(experiment: str, feature: str, trial: Mapping[str, Any] | None = None) -> Any:
     from dovetail.parallel import MeshLayout
 
     config = experiments()[experiment].tiny()
     if feature:
-        config = features()[feature].apply(config)
+        wanted = features()[feature]
+        config = wanted.apply(config, **(wanted.trial if trial is None else trial))
     mesh = MeshLayout.Config(data=-1, fsdp=1)
     return config.set(steps=TRAINED_STEPS, writers={}, evaluators={}, mesh=mesh).build()
 

@@ -77,7 +77,7 @@ def test_what_was_frozen_stays_frozen() -> None:
 
 def test_a_model_is_adapted_once() -> None:
     with pytest.raises(
-        ConfigError, match=r"--with lora makes no sense .* model\..* is LoRA already"
+        ConfigError, match=r"--with lora makes no sense .* model\..* is Adapter already"
     ):
         apply_modifier(apply_modifier(tiny(), "lora"), "lora")
 
