@@ -46,6 +46,7 @@ HANDED_DOWN: dict[str, tuple[str, ...]] = {
         "CausalLM",
         "Decoder",
         "DifferentialHeads",
+        "EndsInNorm",
         "GatedDelta",
         "LatentAttention",
         "Mamba2",
