@@ -69,7 +69,7 @@ class Chip:
         if precision not in self.peak_flops:
             raise ValueError(
                 f"{self.name}: no peak rate for {precision!r}. "
-                f"There is one for {', '.join(self.peak_flops)}."
+                f"There is one for {', '.join(self.peak_flops) or 'none'}."
             )
         return self.peak_flops[precision] / self.devices_per_chip
 

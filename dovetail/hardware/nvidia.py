@@ -29,12 +29,19 @@ _HYPERSCALERS = (
 )
 
 
+# CoreWeave's own price page, transcribed on that day.
+_TRANSCRIBED = (
+    "https://raw.githubusercontent.com/api-evangelist/coreweave/refs/heads/main/plans/"
+    "coreweave-plans-pricing.yml"
+)
+
+
 def _aws(usd: float, instance: str, date: str = "2026-11-09", source: str = _HYPERSCALERS) -> Price:
     return Price(usd, date, source, f"AWS {instance}, us-east-1, on demand")
 
 
 def _coreweave(usd: float, offer: str) -> Price:
-    return Price(usd, "2026-09-20", "https://www.coreweave.com/pricing", f"CoreWeave {offer}")
+    return Price(usd, "2026-09-20", _TRANSCRIBED, f"CoreWeave {offer}")
 
 
 GPUS = (

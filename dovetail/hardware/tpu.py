@@ -23,11 +23,14 @@ _GIB = 2**30
 _GIGABIT = 1e9 / 8
 
 
+_CATALOGUE = (
+    "https://github.com/skypilot-org/skypilot-catalog/blob/"
+    "006059e0f18acb1341e22a27751e9f80df6ba92f/catalogs/v8/gcp/vms.csv"
+)
+
+
 def _price(usd: float, offer: str) -> Price:
-    catalogue = (
-        "https://github.com/skypilot-org/skypilot-catalog/blob/master/catalogs/v8/gcp/vms.csv"
-    )
-    return Price(usd, "2026-11-16", catalogue, f"Google Cloud {offer}, us-central1, on demand")
+    return Price(usd, "2026-11-16", _CATALOGUE, f"Google Cloud {offer}, us-central1, on demand")
 
 
 TPUS = (
