@@ -5,6 +5,7 @@ Importing this room loads no JAX, so that `config list` and `--help` can name ta
 
 from dovetail.targets.apply import Targeted, apply_target
 from dovetail.targets.families import FAMILIES, Family
+from dovetail.targets.fitting import Fit, apply_fit, fit_mesh
 from dovetail.targets.layout import Laid, Layout, lay_out
 from dovetail.targets.local import difference_here, prepare_devices
 from dovetail.targets.machine import Machine
@@ -16,15 +17,18 @@ __all__ = [
     "FAMILIES",
     "ExperimentSize",
     "Family",
+    "Fit",
     "Laid",
     "Layout",
     "Machine",
     "Rule",
     "Targeted",
+    "apply_fit",
     "apply_target",
     "difference_here",
     "example_targets",
     "find_rule",
+    "fit_mesh",
     "lay_out",
     "parse_target",
     "prepare_devices",

@@ -93,11 +93,12 @@ def lay_out(config: Trainer.Config, machine: Machine) -> Layout:
 
     trainer = config.build()
     program = trainer.program_on(trainer.mesh.abstract(machine.devices))
+    lay = _Layer(program)
+    state = lay.state()  # first, so that what does not divide is told of a parameter
     with target_platform(machine.chip.kind):
         activations = program.activations()
-    lay = _Layer(program)
     arrays = [
-        *lay.state(),
+        *state,
         *(
             lay("batch", "/".join(["batch", *keys]), leaf.axes, leaf.shape, leaf.dtype)
             for keys, leaf in _leaves(program.batch_spec)
