@@ -44,12 +44,13 @@ class Chosen:
     machine: Machine | None = None
 
     def about(self) -> dict[str, Any]:
-        """Returns what the run folder notes: the name, and all packages that had a part in it."""
-        return {
+        """Returns what the run folder notes: name, target, and all packages with a part in it."""
+        noted: dict[str, Any] = {
             "experiment": self.name,
             "imports": self.imports,
             "entry_points": self.entry_points,
         }
+        return noted if self.machine is None else noted | {"target": self.machine.name}
 
     def run_folder(self) -> Path:
         """Returns `runs/<experiment>`, with a hash where the run is another than the named one."""

@@ -98,6 +98,8 @@ def test_the_machine_that_is_here_runs(capsys, tmp_path, monkeypatch, target):
     assert main([*argv, "--json"]) == 0
     shown, told = capsys.readouterr()
     assert json.loads(shown)["step"] == 1
+    noted = json.loads((Path(json.loads(shown)["run"]) / "run.json").read_text())
+    assert noted["target"] == target
     assert f"target {target} " in told
     assert "MFU = " in told, "a run says what its MFU is"
     assert "TFLOP/s (cpu in float32)" in told
