@@ -47,6 +47,7 @@ def dry_run_elsewhere(config: Trainer.Config, machine: Machine, as_json: bool) -
             ("machine", facts["machine"]),
             ("mesh", ", ".join(f"{axis}={n}" for axis, n in facts["mesh"].items())),
             ("memory a device", f"{size(state)} of state and batch, of {size(there)}"),
+            *([] if facts["state_fits"] else [("", "does not fit, even without activations")]),
             ("price", _cost(machine)),
             ("", "nothing was compiled: the machine is not here"),
         ]

@@ -50,10 +50,10 @@ def _sharding(arguments: argparse.Namespace) -> int:
 def verdict(layout: Layout) -> str:
     """Says in one sentence what the state takes of a device's memory."""
     total, there = sum(layout.totals().values()), layout.machine.memory_per_device
-    return (
-        f"{size(total)} of {size(there)} on each device ({total / there:.1%}); gradients and "
-        "activations come on top"
-    )
+    share = f"{size(total)} of {size(there)} on each device ({total / there:.1%})"
+    if total > there:
+        return f"does not fit: {share}, before gradients and activations"
+    return f"{share}; gradients and activations come on top"
 
 
 def warning(layout: Layout) -> str | None:

@@ -158,6 +158,13 @@ def test_sharding_prints_every_array(capsys):
     assert "warning" not in shown
 
 
+def test_what_does_not_fit_is_told_plainly(capsys):
+    argv = ["llama2-70b", "--target", "gpu-a100-40gb-8"]
+    assert "does not fit: 104 GB of 40 GB" in output(capsys, "config", "sharding", *argv)
+    shown = output(capsys, "train", *argv, "--dry-run")
+    assert "does not fit, even without activations" in shown
+
+
 def test_sharding_warns_of_what_is_replicated(capsys):
     argv = ["config", "sharding", "tiny-lm", "--target", "cpu-8", "mesh.fsdp=1", "mesh.data=-1"]
     shown = output(capsys, *argv)
