@@ -27,7 +27,7 @@ def dry_run_elsewhere(config: Trainer.Config, machine: Machine, as_json: bool) -
     """Tells what is known of a run on a machine that is not here; nothing is compiled."""
     trainer = config.build()
     program = trainer.program_on(trainer.mesh.abstract(machine.devices))
-    layout = lay_out(config, machine)
+    layout = lay_out(config, machine, with_activations=False)
     state, there = sum(layout.totals().values()), machine.memory_per_device
     facts = _known(config, trainer, program) | {
         "target": machine.name,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.targets.machine import Machine
 
 if TYPE_CHECKING:
+    from dovetail.parallel import Activation
     from dovetail.trainer import Program, Trainer
 
 _FIELDS = {
@@ -87,16 +88,21 @@ class Layout:
         return sorted(whole, key=lambda laid: -laid.bytes_per_device)
 
 
-def lay_out(config: Trainer.Config, machine: Machine) -> Layout:
-    """Returns how an experiment lies on a machine; what does not divide is a ConfigError."""
+def lay_out(config: Trainer.Config, machine: Machine, *, with_activations: bool = True) -> Layout:
+    """Returns how an experiment lies on a machine; what does not divide is a ConfigError.
+
+    Activations are found by tracing a step, which takes seconds for a large model.
+    """
     from dovetail.kernels import target_platform
 
     trainer = config.build()
     program = trainer.program_on(trainer.mesh.abstract(machine.devices))
     lay = _Layer(program)
     state = lay.state()  # first, so that what does not divide is told of a parameter
-    with target_platform(machine.chip.kind):
-        activations = program.activations()
+    activations: list[Activation] = []
+    if with_activations:
+        with target_platform(machine.chip.kind):
+            activations = program.activations()
     arrays = [
         *state,
         *(

@@ -76,18 +76,17 @@ def test_training_elsewhere_is_refused(capsys, tmp_path, monkeypatch):
 
 
 def test_a_dry_run_tells_of_a_machine_that_is_not_here(capsys):
-    argv = ["train", "llama2-7b", "--target", "tpu-v5p-512", "--dry-run"]
-    facts = json.loads(output(capsys, *argv, "--json"))
-    assert facts["mesh"] == {"data": 4, "fsdp": 64}
+    tiny = ["train", "tiny-lm", "--dry-run", "--target"]
+    facts = json.loads(output(capsys, *tiny, "tpu-v5p-16", "--json"))
+    assert facts["mesh"] == {"data": 8}
     assert facts["state_fits"] is True
-    assert facts["usd_per_hour"] == pytest.approx(256 * facts["price"]["usd_per_chip_hour"])
-    assert main([*argv[:-1], "--dry-run"]) == 0
+    assert facts["usd_per_hour"] == pytest.approx(8 * facts["price"]["usd_per_chip_hour"])
+    assert main([*tiny, "tpu-v5p-16"]) == 0
     shown, told = capsys.readouterr()
-    assert "rule tpu-pod changes mesh.data: 1 -> -1; mesh.fsdp: -1 -> 64" in told
+    assert "rule tpu-pod changes mesh.data: 1 -> -1; mesh.fsdp: -1 -> 1" in told
     assert "nothing was compiled" in shown
-    assert "an hour" in shown
-    unpriced = ["train", "llama2-7b", "--target", "tpu-v4-512", "--dry-run"]
-    assert "no public list price is known" in output(capsys, *unpriced)
+    assert "$33.60 an hour" in shown
+    assert "no public list price is known" in output(capsys, *tiny, "tpu-v4-8")
 
 
 @pytest.mark.parametrize("target", ["cpu", "cpu-8"])
