@@ -1,8 +1,14 @@
 """Hardware: what chips can do, as plain data. Importing it imports no JAX."""
 
 from dovetail.hardware.catalogue import CHIPS, chip_for_device, chip_named
-from dovetail.hardware.chip import PRECISIONS, Chip
-from dovetail.hardware.cpu import cpu_cores, cpu_model, machine_memory_bytes, measured_cpu
+from dovetail.hardware.chip import PRECISIONS, Chip, Price
+from dovetail.hardware.cpu import (
+    cpu_cores,
+    cpu_model,
+    machine_memory_bytes,
+    measured_cpu,
+    unmeasured_cpu,
+)
 from dovetail.hardware.files import user_cache_folder, write_whole
 from dovetail.hardware.mfu import MFU_FORMULA
 
@@ -11,12 +17,14 @@ __all__ = [
     "MFU_FORMULA",
     "PRECISIONS",
     "Chip",
+    "Price",
     "chip_for_device",
     "chip_named",
     "cpu_cores",
     "cpu_model",
     "machine_memory_bytes",
     "measured_cpu",
+    "unmeasured_cpu",
     "user_cache_folder",
     "write_whole",
 ]

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from dovetail.kernels.cross_entropy.op import CrossEntropy, cross_entropy_op
 from dovetail.kernels.registry import current_platform
 from dovetail.kernels.score_maps import ScoreMap
-from dovetail.parallel import constrain, current_placement
+from dovetail.parallel import constrain, current_placement, note_activation
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ def _cross_entropy(
     """Computes the loss alone: what runs where nothing is differentiated."""
 
     def step(nothing: None, chunk: Chunk) -> tuple[None, Judged]:
-        logits_NV = _product("ne,ve->nv", chunk.x_NE, weight_VE)
+        logits_NV = _logits(chunk.x_NE, weight_VE)
         if plan.logit_map is not None:
             logits_NV = plan.logit_map(logits_NV)
         return None, _judged(logits_NV, chunk.targets_N)
@@ -121,7 +121,7 @@ def _forward(
     vocabulary_V = jnp.arange(weight_VE.shape[0])
 
     def step(total_RVE: jax.Array, chunk: Chunk) -> tuple[jax.Array, tuple[Judged, jax.Array]]:
-        logits_NV = _product("ne,ve->nv", chunk.x_NE, weight_VE)
+        logits_NV = _logits(chunk.x_NE, weight_VE)
         if plan.logit_map is not None:
             logits_NV, pull = jax.vjp(plan.logit_map, logits_NV)
         judged = _judged(logits_NV, chunk.targets_N)
@@ -203,6 +203,12 @@ def _by_weight(shards: int, by_logits_NV: jax.Array, x_NE: jax.Array) -> jax.Arr
         return _product("nv,ne->ve", by_logits_NV, x_NE)[None]
     by_logits, x = (array.reshape(shards, -1, *array.shape[1:]) for array in (by_logits_NV, x_NE))
     return _product("rnv,rne->rve", by_logits, x)
+
+
+def _logits(x_NE: jax.Array, weight_VE: jax.Array) -> jax.Array:
+    logits_NV = _product("ne,ve->nv", x_NE, weight_VE)
+    note_activation(logits_NV, "batch", "vocab")
+    return logits_NV
 
 
 def _kept_apart(total_RVE: jax.Array) -> jax.Array:
