@@ -10,6 +10,7 @@ JOINTS: dict[str, dict[str, str]] = {
     "accumulate": {
         "learner/": "a way to produce gradients, which every learner can be given",
         "module/mapping.py": "itertools.accumulate",
+        "targets/fitting.py": "how much memory a machine has decides on micro-batches",
     },
     "bf16": {
         "runtime/safetensors.py": "the name of a number type in a file format",
@@ -19,6 +20,7 @@ JOINTS: dict[str, dict[str, str]] = {
     },
     "ema": {
         "learner/": "an average that every learner can keep; the feature sets it",
+        "targets/layout.py": "averages are a part of the state that is laid out",
         "runtime/checkpointer.py": "a checkpoint may hold an average, which is read for evaluation",
     },
     "fp8": {
@@ -29,12 +31,16 @@ JOINTS: dict[str, dict[str, str]] = {
         "hardware/": "the rates of chips by precision",
     },
     "moe": {
+        "cli/sharding_page.py": "the mesh axis of that name",
+        "targets/fitting.py": "the mesh axis of that name",
         "parallel/": "a mesh axis and a logical axis are called expert, once for all models",
     },
     "no-positions": {
         "layers/": "the default of attention that is told no positions",
     },
     "optimizer": {
+        "cli/": "the part of a training state of that name",
+        "targets/layout.py": "the part of a training state of that name",
         "learner/": "every learner has an optimizer; the feature chooses one by name",
     },
     "plain-feed-forward": {
