@@ -81,4 +81,4 @@ def test_what_trains_to_no_number_fails(monkeypatch: pytest.MonkeyPatch) -> None
     planted(monkeypatch, "alibi", apply=diverging)
     found = executed_pair("tiny-lm", "alibi")
     assert found.outcome == "fails"
-    assert "FloatingPointError" in found.detail
+    assert "NonFiniteError" in found.detail
