@@ -55,7 +55,7 @@ def test_a_planted_default_counts(tmp_path: Path) -> None:
     laptop.write_text(laptop.read_text().replace("tied=True", f"tied={planted}"))
     found = without_feature("alibi", features()["alibi"].files, texts(), package)
     assert list(found.changed) == ["tiny-lm"]
-    assert found.count == 1
+    assert [line.file for line in found.lines] == ["experiments/laptop.py"], "it names the module"
 
 
 def planted_copy(tmp_path: Path, file: str, old: str, new: str) -> Path:
