@@ -18,7 +18,7 @@ from dovetail.features.feature import feature
     },
 )
 def length_and_direction(config: Any, rank: int = 8, alpha: float = 16.0) -> Any:
-    """Every linear map but the routers' gets an adapter, and only the adapters are trained."""
+    """Every linear map outside `Exact` parts gets an adapter, and only the adapters are trained."""
     from dovetail.layers import Exact, Linear
     from dovetail.layers.linear.dora import DoRA
 

@@ -19,7 +19,7 @@ from dovetail.features.feature import feature
     },
 )
 def low_rank_adapters(config: Any, rank: int = 8, alpha: float = 16.0) -> Any:
-    """Every linear map but the routers' gets an adapter, and only the adapters are trained."""
+    """Every linear map outside `Exact` parts gets an adapter, and only the adapters are trained."""
     from dovetail.layers import Exact, Linear
     from dovetail.layers.linear.lora import LoRA
 
