@@ -14,6 +14,7 @@ import jaxtyping
 import pytest
 
 import tests.typechecking  # noqa: F401  the import hook finds it by name
+from tests.heavy import is_heavy
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -50,6 +51,14 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 jaxtyping.install_import_hook(
     [f"dovetail.{room}" for room in CHECKED_ROOMS], "tests.typechecking.check_calls"
 )
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the heavy cases, so that the default run leaves them to `make slow`."""
+    for item in items:
+        if is_heavy(item.nodeid):
+            item.add_marker(pytest.mark.sweep)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -5,6 +5,8 @@ dovetail config show tiny-lm --why
 dovetail config diff tiny-lm small-lm
 dovetail config diff tiny-lm --with moe
 dovetail config params tiny-lm
+dovetail config targets
+dovetail config sharding llama2-7b --target tpu-v5p-512
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from dovetail.cli.experiment import (
     import_packages,
 )
 from dovetail.cli.output import count, print_json, say
+from dovetail.cli.sharding import add_sharding
+from dovetail.cli.targets import add_targets, target_forms
 from dovetail.config import (
     Config,
     ConfigError,
@@ -46,20 +50,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     show.set_defaults(handler=_show)
     _add_diff(actions)
-    listing = actions.add_parser("list", help="all experiments and modifiers")
+    listing = actions.add_parser("list", help="all experiments, modifiers and targets")
     listing.add_argument("--import", dest="imports", action="append", default=[], metavar="PACKAGE")
     listing.set_defaults(handler=_list)
     params = actions.add_parser("params", help="parameter counts, with no array made")
     add_experiment_arguments(params)
     params.set_defaults(handler=_params)
+    add_targets(actions)
+    add_sharding(actions)
     for action in actions.choices.values():
         action.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_diff(actions: Any) -> None:
     about = (
-        "Of two experiments: what differs between them; --with, key.path=value, --seed and --steps "
-        "change both. Of one: what those change in it."
+        "Of two experiments: what differs between them; --with, --target, key.path=value, --seed "
+        "and --steps change both. Of one: what those change in it."
     )
     compare = actions.add_parser(
         "diff",
@@ -127,11 +133,12 @@ def _two_sides(arguments: argparse.Namespace) -> tuple[Config[Any], Config[Any]]
         raise ConfigError(f"config diff: expected one or two experiments, got {named}.")
     if others:
         return chosen.config, choose(arguments, others[0]).config
-    options = (arguments.modifiers, arguments.overrides)
+    options = (arguments.modifiers, arguments.overrides, arguments.target)
     if not any(options) and arguments.seed is None and arguments.steps is None:
         raise ConfigError(
             f"config diff: there is nothing to compare {chosen.name} with. Name a second "
-            "experiment, or a change: --with NAME, key.path=value, --seed or --steps."
+            "experiment, or a change: --with NAME, --target MACHINE, key.path=value, --seed or "
+            "--steps."
         )
     return chosen.base, chosen.config
 
@@ -141,13 +148,18 @@ def _list(arguments: argparse.Namespace) -> int:
     known = experiments()
     if arguments.json:
         listed = {name: found.about for name, found in known.items()}
-        print_json({"experiments": listed, "modifiers": list(modifiers())})
+        known_targets = list(target_forms())
+        print_json(
+            {"experiments": listed, "modifiers": list(modifiers()), "targets": known_targets}
+        )
         return 0
     _print_table({name: found.about for name, found in known.items() if not found.variant_of})
     _print_variants([found for found in known.values() if found.variant_of])
     if changes := modifiers():
         print("\nmodifiers, for --with:")
         _print_table({_usage(name, change): _about(change) for name, change in changes.items()})
+    print("\ntargets, for --target (2x in front means two slices):")
+    _print_table(target_forms())
     return 0
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.cli.output import count, print_json, size
 from dovetail.config import Config, json_values
+from dovetail.targets import Machine, lay_out
 
 if TYPE_CHECKING:
-    from dovetail.trainer import Trainer
+    from dovetail.trainer import Program, Trainer
 
 
 def dry_run(config: Trainer.Config, as_json: bool) -> int:
@@ -20,6 +21,45 @@ def dry_run(config: Trainer.Config, as_json: bool) -> int:
     else:
         _print(facts)
     return 0
+
+
+def dry_run_elsewhere(config: Trainer.Config, machine: Machine, as_json: bool) -> int:
+    """Tells what is known of a run on a machine that is not here; nothing is compiled."""
+    trainer = config.build()
+    program = trainer.program_on(trainer.mesh.abstract(machine.devices))
+    layout = lay_out(config, machine, with_activations=False)
+    state, there = sum(layout.totals().values()), machine.memory_per_device
+    facts = _known(config, trainer, program) | {
+        "target": machine.name,
+        "machine": str(machine),
+        "usd_per_hour": machine.usd_per_hour,
+        "price": vars(machine.chip.price) if machine.chip.price is not None else None,
+        "argument_bytes": state,
+        "memory_bytes": there,
+        "state_fits": state <= there,
+    }
+    if as_json:
+        print_json(facts)
+        return 0
+    _print_rows(
+        [
+            *_known_rows(facts),
+            ("machine", facts["machine"]),
+            ("mesh", ", ".join(f"{axis}={n}" for axis, n in facts["mesh"].items())),
+            ("memory a device", f"{size(state)} of state and batch, of {size(there)}"),
+            *([] if facts["state_fits"] else [("", "does not fit, even without activations")]),
+            ("price", _cost(machine)),
+            ("", "nothing was compiled: the machine is not here"),
+        ]
+    )
+    return 0
+
+
+def _cost(machine: Machine) -> str:
+    price = machine.chip.price
+    if price is None or machine.usd_per_hour is None:
+        return "no public list price is known"
+    return f"${machine.usd_per_hour:,.2f} an hour ({price.offer}, {price.date})"
 
 
 @dataclass(frozen=True)
@@ -43,15 +83,11 @@ class Need:
         )
 
 
-def _facts(config: Trainer.Config) -> dict[str, Any]:
-    from dovetail.kernels import choices
+def _known(config: Trainer.Config, trainer: Trainer, program: Program) -> dict[str, Any]:
+    """Returns what is known before anything is compiled."""
     from dovetail.module import parameter_specs
 
-    trainer = config.build()
-    program = trainer.program()
-    memory = program.lowered.compile().memory_analysis()
     batch, sequence = program.batch_spec.tokens.shape
-    need = _need(memory, program.placement.mesh.devices.flatten())
     return {
         "parameters": sum(spec.size for spec in parameter_specs(trainer.model).values()),
         "data": data_parts(config.input),
@@ -61,6 +97,17 @@ def _facts(config: Trainer.Config) -> dict[str, Any]:
         "steps": trainer.steps,
         "step_flops": program.step_flops(),
         "mesh": {axis: n for axis, n in program.placement.mesh.shape.items() if n > 1},
+    }
+
+
+def _facts(config: Trainer.Config) -> dict[str, Any]:
+    from dovetail.kernels import choices
+
+    trainer = config.build()
+    program = trainer.program()
+    memory = program.lowered.compile().memory_analysis()
+    need = _need(memory, program.placement.device_mesh.devices.flatten())
+    return _known(config, trainer, program) | {
         "argument_bytes": memory.argument_size_in_bytes,
         "temporary_bytes": memory.temp_size_in_bytes,
         "needed_bytes": need.needed if need else None,
@@ -103,18 +150,28 @@ def _need(memory: Any, devices: Any) -> Need | None:
 
 
 def _print(facts: dict[str, Any]) -> None:
-    batch, sequence = facts["batch"]
-    shape = f"({batch} sequences of {sequence})"
     rows = [
-        ("parameters", count(facts["parameters"])),
-        ("tokens a step", f"{count(facts['tokens_per_step'])} {shape} x {facts['steps']} steps"),
-        *facts["data"].items(),
-        ("vocabulary", f"{facts['vocabulary']:,} tokens"),
-        ("work a step", f"{count(facts['step_flops'])} FLOPs"),
+        *_known_rows(facts),
         ("memory a device", f"{size(facts['argument_bytes'])} of state and batch"),
         ("", f"{size(facts['temporary_bytes'])} of temporaries"),
         *([("", facts["memory"])] if facts["memory"] else []),
         *(("kernel", line) for line in facts["kernels"]),
     ]
+    _print_rows(rows)
+
+
+def _known_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    batch, sequence = facts["batch"]
+    shape = f"({batch} sequences of {sequence})"
+    return [
+        ("parameters", count(facts["parameters"])),
+        ("tokens a step", f"{count(facts['tokens_per_step'])} {shape} x {facts['steps']} steps"),
+        *facts["data"].items(),
+        ("vocabulary", f"{facts['vocabulary']:,} tokens"),
+        ("work a step", f"{count(facts['step_flops'])} FLOPs"),
+    ]
+
+
+def _print_rows(rows: list[tuple[str, str]]) -> None:
     for label, text in rows:
         print(f"{label:<15}  {text}")

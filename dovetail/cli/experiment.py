@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import sys
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from dovetail.config import (
     modifiers,
 )
 from dovetail.experiments import experiments, find_experiment
+from dovetail.targets import Machine, Targeted, apply_target, example_targets
 
 if TYPE_CHECKING:
     from dovetail.runtime import RunFolder
@@ -39,14 +41,16 @@ class Chosen:
     imports: list[str]
     entry_points: list[str]
     reports: list[str]
+    machine: Machine | None = None
 
     def about(self) -> dict[str, Any]:
-        """Returns what the run folder notes: the name, and all packages that had a part in it."""
-        return {
+        """Returns what the run folder notes: name, target, and all packages with a part in it."""
+        noted: dict[str, Any] = {
             "experiment": self.name,
             "imports": self.imports,
             "entry_points": self.entry_points,
         }
+        return noted if self.machine is None else noted | {"target": self.machine.name}
 
     def run_folder(self) -> Path:
         """Returns `runs/<experiment>`, with a hash where the run is another than the named one."""
@@ -82,6 +86,12 @@ def add_change_arguments(parser: argparse.ArgumentParser) -> None:
         help="applies a registered modifier; may be repeated",
     )
     argument.completer = complete_modifiers
+    argument = parser.add_argument(
+        "--target",
+        metavar="MACHINE",
+        help="fits the experiment to a machine, such as tpu-v5p-512; see `dovetail config targets`",
+    )
+    argument.completer = complete_targets
     add_import_argument(parser)
     parser.add_argument(
         "--seed",
@@ -104,7 +114,7 @@ def add_import_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def choose(arguments: argparse.Namespace, name: str | None = None) -> Chosen:
-    """Returns the experiment: as named, then --with, then key=value."""
+    """Returns the experiment: as named, then --with, then the target's rule, then key=value."""
     entry_points = import_packages(arguments.imports)
     name = name or arguments.experiment
     _refuse_run_folder(name)
@@ -113,12 +123,34 @@ def choose(arguments: argparse.Namespace, name: str | None = None) -> Chosen:
     with collect_reports() as reports:
         for text in arguments.modifiers:
             config = apply_modifier(config, text)
-    overrides = list(getattr(arguments, "overrides", []))
-    options = {name: getattr(arguments, name) for name in ("seed", "steps")}
-    overrides += [f"{name}={value}" for name, value in options.items() if value is not None]
-    config = apply_overrides(config, overrides)
     told = [str(report) for report in reports]
-    return Chosen(name, base, config, arguments.imports, entry_points, told)
+    overrides, machine = _overrides(arguments), None
+    if arguments.target is not None:
+        targeted = _fitted(config, arguments.target, overrides)
+        config, machine = targeted.config, targeted.machine
+        told.append(targeted.told(but=[text.partition("=")[0].strip() for text in overrides]))
+    config = apply_overrides(config, overrides)
+    return Chosen(name, base, config, arguments.imports, entry_points, told, machine)
+
+
+def _overrides(arguments: argparse.Namespace) -> list[str]:
+    """Returns what was typed as key=value, and the options that are short for that."""
+    options = {name: getattr(arguments, name) for name in ("seed", "steps")}
+    typed = list(getattr(arguments, "overrides", []))
+    return typed + [f"{name}={value}" for name, value in options.items() if value is not None]
+
+
+def _fitted(config: Trainer.Config, target: str, overrides: list[str]) -> Targeted:
+    """Applies the target's rule to the experiment with the sizes that it will have.
+
+    A rule decides by sizes, and key=value may change those. So it sees them set already; after the
+    rule they are set again, for they have the last word. What can only be set after the rule, in a
+    part that the rule brings, is left for then.
+    """
+    for override in overrides:
+        with contextlib.suppress(ConfigError):  # a real mistake is told when it is set again
+            config = apply_overrides(config, [override])
+    return apply_target(config, target)
 
 
 def import_packages(names: list[str]) -> list[str]:
@@ -153,6 +185,11 @@ def local_folder(text: str) -> Path:
 def complete_experiments(**_: Any) -> list[str]:
     """Returns the names for tab completion; loads no JAX."""
     return list(experiments())
+
+
+def complete_targets(**_: Any) -> list[str]:
+    """Returns one target of each kind for tab completion; loads no JAX."""
+    return example_targets()
 
 
 def complete_modifiers(**_: Any) -> list[str]:

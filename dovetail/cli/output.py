@@ -6,6 +6,9 @@ import json
 import sys
 from typing import Any
 
+# Beyond a trillion people count nothing but operations, and say peta and exa.
+_COUNTS = {"E": 10**18, "P": 10**15, "T": 10**12, "B": 10**9, "M": 10**6, "k": 10**3}
+
 
 def print_json(value: Any) -> None:
     """Prints one JSON document on standard output."""
@@ -19,7 +22,7 @@ def say(line: str) -> None:
 
 def count(number: int) -> str:
     """Writes a large number the way people say it."""
-    for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):
+    for unit, size in _COUNTS.items():
         if number >= size:
             return f"{number / size:.3g}{unit}"
     return str(number)

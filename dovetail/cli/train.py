@@ -14,10 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dovetail.cli.experiment import add_experiment_arguments, choose
+from dovetail.cli.experiment import Chosen, add_experiment_arguments, choose
 from dovetail.cli.output import print_json, say
 from dovetail.cli.profiler import Profiler, check_range, profile_range
+from dovetail.config import ConfigError
 from dovetail.hardware import MFU_FORMULA
+from dovetail.targets import Machine, difference_here, prepare_devices
 
 if TYPE_CHECKING:
     from dovetail.runtime import RunFolder, StopRequest
@@ -57,11 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
     from dovetail.runtime import RunFolder, StopRequest, use_compilation_cache
 
     use_compilation_cache()
+    prepare_devices(chosen.machine)
     process = start_distributed()
     if arguments.dry_run:
-        from dovetail.cli.dry_run import dry_run
-
-        return dry_run(chosen.config, arguments.json)
+        return _dry_run(chosen, arguments.json)
+    _refuse_elsewhere(chosen.machine)
     # One process writes and talks; the others only compute.
     tell = say if process.index == 0 else _keep_quiet
     with StopRequest() as stop:
@@ -95,6 +97,26 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"dovetail: the last save failed; {folder.path}/checkpoints holds the one before it.")
         return 1
     return _STOPPED if outcome.stopped_by else 0
+
+
+def _refuse_elsewhere(machine: Machine | None) -> None:
+    """Raises a ConfigError where this is not the machine that the experiment was fitted to."""
+    if machine is not None and (difference := difference_here(machine)) is not None:
+        raise ConfigError(
+            f"--target {machine.name}: this is not that machine: {difference}. Run it there; "
+            "--dry-run tells here what would happen, and without --target it trains here."
+        )
+
+
+def _dry_run(chosen: Chosen, as_json: bool) -> int:
+    """Compiles the step where the machine is here; elsewhere tells what can be told without."""
+    from dovetail.cli.dry_run import dry_run, dry_run_elsewhere
+
+    if chosen.machine is None or difference_here(chosen.machine) is None:
+        return dry_run(chosen.config, as_json)
+    for report in chosen.reports:
+        say(report)
+    return dry_run_elsewhere(chosen.config, chosen.machine, as_json)
 
 
 def _train(

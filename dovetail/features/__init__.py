@@ -5,6 +5,6 @@ are its own; the mathematics is in the layers, the learner or the kernels. Listi
 no JAX, so a modifier imports what it needs inside the function.
 """
 
-from dovetail.features.feature import Feature, NotApplicable, feature, features
+from dovetail.features.feature import Feature, NotApplicable, feature, features, named_part
 
-__all__ = ["Feature", "NotApplicable", "feature", "features"]
+__all__ = ["Feature", "NotApplicable", "feature", "features", "named_part"]

@@ -11,6 +11,7 @@ from dovetail.features.feature import feature
 @feature(
     "capacity",
     kind="feed-forward",
+    builds_on=("moe",),
     needs={"dovetail.layers.moe:MixtureOfExperts": "there are no experts to limit"},
 )
 def limited_experts(config: Any, factor: float = 1.25) -> Any:

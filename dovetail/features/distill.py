@@ -19,16 +19,17 @@ from dovetail.features.feature import feature
 def from_a_teacher(
     config: Any, path: str = "", weight: float = 1.0, temperature: float = 1.0
 ) -> Any:
-    """The model of a run teaches; without one, this model as it begins (after `from-run`)."""
+    """The model of a run teaches; without one, this model as it begins, from a run or from nothing.
+
+    Such a teacher of itself holds a model close to its beginning while it learns something new.
+    """
     from dovetail.layers import AnyLoss
     from dovetail.layers.loss.distillation import DistillationLoss
-    from dovetail.trainer import PartFromRun
 
     path, teacher = _teacher(config, path)
     loss = DistillationLoss.Config(teacher=teacher, weight=weight, temperature=temperature)
     config = replace(config, AnyLoss, loss)
-    if path:
-        config.start = PartFromRun.Config(part="loss/teacher", source=path, rest=config.start)
+    config.start = _start(config.start, path)
     config.learner.frozen = (*config.learner.frozen, "loss/teacher/*")
     return config
 
@@ -46,3 +47,12 @@ def _teacher(config: Any, path: str) -> tuple[str, Any]:
         run.about()  # says so if this is no run folder
         model = getattr(run.config(), "model")  # noqa: B009  # a run's config is a trainer's
     return path, model.clone(loss=NextTokenLoss.Config())
+
+
+def _start(student: Any, path: str) -> Any:
+    """Returns how both begin: the teacher as a run left it, or as the student begins."""
+    from dovetail.trainer import PartAsModel, PartFromRun
+
+    if path:
+        return PartFromRun.Config(part="loss/teacher", source=path, rest=student)
+    return PartAsModel.Config(part="loss/teacher", rest=student)

@@ -14,6 +14,7 @@ from dovetail.features.feature import feature
     files=("layers/loss/documents.py",),
     needs={"dovetail.layers:AnyLoss": "there is no loss of tokens to weigh"},
     excludes={"dovetail.layers.loss.documents:DocumentLoss": "set its skip with key.path=value"},
+    trials=({"skip": 2},),
 )
 def documents_count(config: Any, skip: int = 0) -> Any:
     """Every document counts the same; its first `skip` tokens are read but not asked for."""

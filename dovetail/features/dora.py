@@ -14,12 +14,11 @@ from dovetail.features.feature import feature
     files=("layers/linear/dora.py",),
     needs={"dovetail.layers:Linear": "there is nothing to adapt"},
     excludes={
-        "dovetail.layers:AddsLowRank": "to adapt the sum, export it and import that",
-        "dovetail.layers.linear.dora:DoRA": "once is enough",
+        "dovetail.layers.linear.adapter:Adapter": "to adapt the sum, export it and import that"
     },
 )
 def length_and_direction(config: Any, rank: int = 8, alpha: float = 16.0) -> Any:
-    """Every linear map but the routers' gets an adapter, and only the adapters are trained."""
+    """Every linear map outside `Exact` parts gets an adapter, and only the adapters are trained."""
     from dovetail.layers import Exact, Linear
     from dovetail.layers.linear.dora import DoRA
 

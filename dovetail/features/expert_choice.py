@@ -11,6 +11,7 @@ from dovetail.features.feature import feature
 @feature(
     "expert-choice",
     kind="feed-forward",
+    builds_on=("moe",),
     files=("layers/moe/expert_choice.py",),
     needs={"dovetail.layers.moe:MixtureOfExperts": "there are no experts to choose"},
 )

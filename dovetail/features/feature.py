@@ -30,9 +30,14 @@ class Feature:
         apply: the modifier. It raises `NotApplicable` where the needs are not met.
         unchecked: the modifier without that check.
         files: what belongs to the feature alone, from the package's folder on; its own file first.
+            Empty for a feature of another package.
+        builds_on: features that it makes no sense without, and whose parts it may name.
         needs: parts ("module:Class") of which the experiment must have one, each with what to say
             where it has none.
         excludes: parts that it must not have, each with what to say where it has one.
+        trials: arguments to try it with on tiny forms, for which the usual ones are too large (a
+            window of 1024 hides nothing of 32 tokens). The first are for every tiny form; all of
+            them are run on one, so that every optimizer by name is, say.
     """
 
     name: str
@@ -41,16 +46,23 @@ class Feature:
     apply: Callable[..., Any]
     unchecked: Callable[..., Any]
     files: tuple[str, ...]
+    builds_on: tuple[str, ...]
     needs: Mapping[str, str]
     excludes: Mapping[str, str]
+    trials: tuple[Mapping[str, Any], ...] = (_NONE,)
+
+    @property
+    def trial(self) -> Mapping[str, Any]:
+        """The arguments for every tiny form."""
+        return self.trials[0]
 
     def refusal(self, config: Any) -> str | None:
         """Returns why the feature makes no sense for a config, or None where it does."""
         for name, why in self.needs.items():
-            if find(config, _part(name)) is None:
+            if find(config, named_part(name)) is None:
                 return f"it has no {_short(name)}: {why}"
         for name, why in self.excludes.items():
-            if (path := find(config, _part(name))) is not None:
+            if (path := find(config, named_part(name))) is not None:
                 return f"{path} is {_short(name)} already: {why}"
         return None
 
@@ -63,8 +75,10 @@ def feature(
     *,
     kind: str,
     files: tuple[str, ...] = (),
+    builds_on: tuple[str, ...] = (),
     needs: Mapping[str, str] = _NONE,
     excludes: Mapping[str, str] = _NONE,
+    trials: tuple[Mapping[str, Any], ...] = (_NONE,),
 ) -> Callable[[F], F]:
     """Registers a modifier as a feature; see `Feature` for the arguments."""
 
@@ -75,7 +89,8 @@ def feature(
                 raise NotApplicable(f"--with {name} makes no sense for this experiment: {why}.")
             return function(config, *args, **kwargs)
 
-        own = f"{function.__module__.partition('.')[2].replace('.', '/')}.py"
+        package, _, module = function.__module__.partition(".")
+        own = (f"{module.replace('.', '/')}.py",) if package == "dovetail" else ()
         applied = modifier(name)(checked)
         _features[name] = Feature(
             name=name,
@@ -83,9 +98,11 @@ def feature(
             about=(function.__doc__ or name).strip().splitlines()[0],
             apply=applied,
             unchecked=function,
-            files=(own, *files),
+            files=(*own, *files),
+            builds_on=builds_on,
             needs=MappingProxyType(dict(needs)),
             excludes=MappingProxyType(dict(excludes)),
+            trials=tuple(MappingProxyType(dict(trial)) for trial in trials),
         )
         return applied  # type: ignore[return-value]  # same signature, by functools.wraps
 
@@ -98,7 +115,8 @@ def features() -> dict[str, Feature]:
     return dict(sorted(_features.items()))
 
 
-def _part(name: str) -> Any:
+def named_part(name: str) -> Any:
+    """Returns the class that needs and excludes name as "module:Class"."""
     module, _, part = name.partition(":")
     return getattr(importlib.import_module(module), part)
 

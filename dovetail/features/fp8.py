@@ -16,7 +16,7 @@ from dovetail.features.feature import feature
     excludes={"dovetail.layers.linear.rounded:RoundedProduct": "a product is rounded once"},
 )
 def in_fp8(config: Any) -> Any:
-    """Every linear map but the routers' multiplies floating point of eight bits."""
+    """Every linear map outside `Exact` parts multiplies floating point of eight bits."""
     from dovetail.layers import Exact
     from dovetail.layers.linear.fp8 import Fp8Product
     from dovetail.layers.linear.product import PlainProduct

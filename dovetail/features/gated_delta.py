@@ -12,6 +12,7 @@ from dovetail.features.feature import feature
     kind="stacks",
     files=("layers/recurrent/gated_delta.py",),
     needs={"dovetail.layers:AnyAttention": "there is nothing to stand in for"},
+    trials=({"every": 2}, {"every": 0}),
 )
 def gated_delta(config: Any, every: int = 4) -> Any:
     """Every layer but each fourth mixes tokens by a state it rewrites (every=0: all layers do)."""

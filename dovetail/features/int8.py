@@ -16,7 +16,7 @@ from dovetail.features.feature import feature
     excludes={"dovetail.layers.linear.rounded:RoundedProduct": "a product is rounded once"},
 )
 def in_int8(config: Any) -> Any:
-    """Every linear map but the routers' multiplies integers of eight bits."""
+    """Every linear map outside `Exact` parts multiplies integers of eight bits."""
     from dovetail.layers import Exact
     from dovetail.layers.linear.int8 import Int8Product
     from dovetail.layers.linear.product import PlainProduct

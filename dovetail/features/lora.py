@@ -14,12 +14,12 @@ from dovetail.features.feature import feature
     files=("layers/linear/lora.py",),
     needs={"dovetail.layers:Linear": "there is nothing to adapt"},
     excludes={
-        "dovetail.layers.linear.lora:LoRA": "to begin anew from a run with adapters, export it "
-        "(`dovetail export hf` merges them) and import that"
+        "dovetail.layers.linear.adapter:Adapter": "to begin anew from a run with adapters, export "
+        "it (`dovetail export hf` merges them) and import that"
     },
 )
 def low_rank_adapters(config: Any, rank: int = 8, alpha: float = 16.0) -> Any:
-    """Every linear map but the routers' gets an adapter, and only the adapters are trained."""
+    """Every linear map outside `Exact` parts gets an adapter, and only the adapters are trained."""
     from dovetail.layers import Exact, Linear
     from dovetail.layers.linear.lora import LoRA
 

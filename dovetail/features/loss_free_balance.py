@@ -11,6 +11,7 @@ from dovetail.features.feature import feature
 @feature(
     "loss-free-balance",
     kind="feed-forward",
+    builds_on=("moe",),
     needs={"dovetail.layers.moe:TopKRouter": "there is no choice of experts to bias"},
 )
 def balance_by_bias(config: Any, rate: float = 1e-3) -> Any:

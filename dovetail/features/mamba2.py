@@ -12,6 +12,7 @@ from dovetail.features.feature import feature
     kind="stacks",
     files=("layers/recurrent/mamba2.py",),
     needs={"dovetail.layers:AnyAttention": "there is nothing to stand in for"},
+    trials=({"every": 2}, {"every": 0}),
 )
 def mamba2(config: Any, every: int = 4, state_width: int = 128) -> Any:
     """Every layer but each fourth mixes tokens by a fading state (every=0: all layers do)."""

@@ -11,6 +11,7 @@ from dovetail.features.feature import feature
 @feature(
     "moe-every",
     kind="feed-forward",
+    builds_on=("moe",),
     needs={
         "dovetail.layers:AnyFeedForward": "there is nothing to make experts of",
         "dovetail.layers:Decoder": "there are no layers to count",

@@ -16,6 +16,7 @@ from dovetail.features.feature import feature
     excludes={
         "dovetail.layers.loss.multi_token:MultiTokenLoss": "set its depth with key.path=value"
     },
+    trials=({}, {"depth": 2}),
 )
 def multi_token_prediction(config: Any, depth: int = 1, weight: float = 0.3) -> Any:
     """While training, further heads predict the tokens after the next, each by one more layer."""
@@ -24,7 +25,7 @@ def multi_token_prediction(config: Any, depth: int = 1, weight: float = 0.3) -> 
     from dovetail.models import CausalLM
 
     def ahead(model: Any) -> Any:
-        head = Ahead.Config(layer=last_layer(model.decoder.stack))
+        head = Ahead.Config(layer=last_layer(model.decoder.stack), norm=model.decoder.norm)
         return model.set(
             loss=MultiTokenLoss.Config(base=model.loss, depth=depth, weight=weight, head=head)
         )

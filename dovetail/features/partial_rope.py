@@ -11,10 +11,11 @@ from dovetail.features.positions import told_positions
 @feature(
     "partial-rope",
     kind="positions",
+    builds_on=("rope",),
     needs={"dovetail.layers:AnyPositions": "there are no queries and keys to rotate"},
 )
 def partly_rotary_positions(config: Any, fraction: float = 0.5) -> Any:
-    """Rotates the first part of each head alone; a base and a scaling that were set stay."""
-    from dovetail.layers.positions.rotary import RotaryEmbedding
+    """Rotates the first part of each head alone; base, scaling and pairs that are there stay."""
+    from dovetail.layers.positions.rotary import rotary
 
-    return told_positions(config, attention=RotaryEmbedding.Config(fraction=fraction))
+    return told_positions(config, attention=lambda old: rotary(old, fraction=fraction))

@@ -12,7 +12,8 @@ def told_positions(config: Any, attention: Any = None, inputs: Any = None) -> An
 
     Args:
         config: any tree.
-        attention: the encoding of queries and keys; None means none.
+        attention: the encoding of queries and keys, or a function from the old one; None means
+            none.
         inputs: what is added to the vectors of tokens; None means nothing.
     """
     from dovetail.layers import AnyInputPositions, AnyPositions, NoInputPositions, NoPositions

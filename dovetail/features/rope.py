@@ -21,8 +21,8 @@ from dovetail.features.positions import told_positions
 )
 def rotary_positions(config: Any, base: float = 10_000.0) -> Any:
     """Queries and keys are rotated by their positions, unscaled; no other positions."""
-    from dovetail.layers.positions.rotary import RotaryEmbedding
+    from dovetail.layers.positions.rotary import rotary
     from dovetail.layers.positions.scaling import NoScaling
 
-    plain = RotaryEmbedding.Config(base=base, fraction=1.0, scaling=NoScaling.Config())
-    return told_positions(config, attention=plain)
+    plain = {"base": base, "fraction": 1.0, "scaling": NoScaling.Config()}
+    return told_positions(config, attention=lambda old: rotary(old, **plain))

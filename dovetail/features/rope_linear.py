@@ -11,6 +11,7 @@ from dovetail.features.feature import feature
 @feature(
     "rope-linear",
     kind="positions",
+    builds_on=("rope",),
     files=("layers/positions/linear_scaling.py", "models/rotary/linear.py"),
     needs={
         "dovetail.layers.positions.scaling:FrequencyScaling": "there are no rotary frequencies to "

@@ -11,6 +11,7 @@ from dovetail.features.feature import feature
 @feature(
     "rope-llama3",
     kind="positions",
+    builds_on=("rope",),
     files=("layers/positions/llama3_scaling.py", "models/rotary/llama3.py"),
     needs={
         "dovetail.layers.positions.scaling:FrequencyScaling": "there are no rotary frequencies to "

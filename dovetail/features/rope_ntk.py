@@ -11,6 +11,7 @@ from dovetail.features.feature import feature
 @feature(
     "rope-ntk",
     kind="positions",
+    builds_on=("rope",),
     files=("layers/positions/ntk_scaling.py",),
     needs={
         "dovetail.layers.positions.scaling:FrequencyScaling": "there are no rotary frequencies to "

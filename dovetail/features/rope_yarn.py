@@ -11,6 +11,7 @@ from dovetail.features.feature import feature
 @feature(
     "rope-yarn",
     kind="positions",
+    builds_on=("rope",),
     files=("layers/positions/yarn_scaling.py", "models/rotary/yarn.py"),
     needs={
         "dovetail.layers.positions.scaling:FrequencyScaling": "there are no rotary frequencies to "

@@ -11,6 +11,7 @@ from dovetail.features.feature import feature
 @feature(
     "router-z-loss",
     kind="feed-forward",
+    builds_on=("moe",),
     needs={"dovetail.layers.moe:MixtureOfExperts": "there is no router"},
 )
 def small_logits(config: Any, coefficient: float = 0.001) -> Any:

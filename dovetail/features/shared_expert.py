@@ -11,6 +11,7 @@ from dovetail.features.feature import feature
 @feature(
     "shared-expert",
     kind="feed-forward",
+    builds_on=("moe",),
     needs={"dovetail.layers.moe:MixtureOfExperts": "there are no routed experts to stand beside"},
 )
 def shared_experts(config: Any) -> Any:

@@ -1,14 +1,20 @@
 """Hardware: what chips can do, as plain data. Importing it imports no JAX."""
 
 from dovetail.hardware.catalogue import CHIPS, chip_for_device, chip_named
-from dovetail.hardware.chip import PRECISIONS, Chip
+from dovetail.hardware.chip import PRECISIONS, Chip, Price
 from dovetail.hardware.compilers import (
     GPU_FIGURES,
     can_compile_for,
     gpu_topology,
     tpu_topology,
 )
-from dovetail.hardware.cpu import cpu_cores, cpu_model, machine_memory_bytes, measured_cpu
+from dovetail.hardware.cpu import (
+    cpu_cores,
+    cpu_model,
+    machine_memory_bytes,
+    measured_cpu,
+    unmeasured_cpu,
+)
 from dovetail.hardware.files import user_cache_folder, write_whole
 from dovetail.hardware.mfu import MFU_FORMULA
 
@@ -18,6 +24,7 @@ __all__ = [
     "MFU_FORMULA",
     "PRECISIONS",
     "Chip",
+    "Price",
     "can_compile_for",
     "chip_for_device",
     "chip_named",
@@ -27,6 +34,7 @@ __all__ = [
     "machine_memory_bytes",
     "measured_cpu",
     "tpu_topology",
+    "unmeasured_cpu",
     "user_cache_folder",
     "write_whole",
 ]

@@ -7,8 +7,9 @@ from dovetail.hardware.chip import Chip
 from dovetail.hardware.cpu import measured_cpu
 from dovetail.hardware.nvidia import GPUS
 from dovetail.hardware.tpu import TPUS
+from dovetail.hardware.trainium import TRAINIUM
 
-CHIPS: dict[str, Chip] = {chip.name: chip for chip in (*TPUS, *GPUS)}
+CHIPS: dict[str, Chip] = {chip.name: chip for chip in (*TPUS, *GPUS, *TRAINIUM)}
 
 
 def chip_for_device(device_kind: str) -> Chip | None:

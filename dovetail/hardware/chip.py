@@ -10,12 +10,29 @@ PRECISIONS = ("float32", "bfloat16", "float8", "int8")
 
 
 @dataclass(frozen=True)
+class Price:
+    """What renting one chip for an hour costs, on demand, by somebody's public list.
+
+    Attributes:
+        usd_per_chip_hour: a machine's price divided by its chips; the host's share is in it.
+        date: the day that the source says the price is of; the day it was read, where it says none.
+        source: the address where it was read.
+        offer: what is sold at that price.
+    """
+
+    usd_per_chip_hour: float
+    date: str
+    source: str
+    offer: str
+
+
+@dataclass(frozen=True)
 class Chip:
     """One accelerator, or one CPU machine.
 
     Attributes:
         name: what targets call it, such as `tpu-v5p`.
-        kind: the JAX platform, `tpu`, `gpu` or `cpu`.
+        kind: the JAX platform, `tpu`, `gpu`, `neuron` or `cpu`.
         device_kinds: what JAX's `device.device_kind` says on it.
         peak_flops: the highest dense rate by precision (no sparsity), in operations a second. It is
             what matrix products reach under JAX's default settings: float32 is done as bfloat16 on
@@ -26,6 +43,11 @@ class Chip:
         links: how many links to other chips of the same machine or pod it has.
         link_bandwidth: bytes a second over one link in one direction.
         devices_per_chip: how many JAX devices share this chip. All other figures are for the chip.
+        chips_per_host: how many belong to one host (one process) of a machine of several hosts.
+        linked_chips: how many chips the links can join; beyond that there is only the network.
+        network_bandwidth: bytes a second between hosts in one direction, a chip's share; None
+            where it is not known.
+        price: None where no public list price was found.
     """
 
     name: str
@@ -37,15 +59,24 @@ class Chip:
     links: int = 0
     link_bandwidth: float = 0.0
     devices_per_chip: int = 1
+    chips_per_host: int = 1
+    linked_chips: int = 1
+    network_bandwidth: float | None = None
+    price: Price | None = None
 
     def flops_per_device(self, precision: str) -> float:
         """Returns the peak rate of one JAX device: what a rate is divided by to get its MFU."""
         if precision not in self.peak_flops:
             raise ValueError(
                 f"{self.name}: no peak rate for {precision!r}. "
-                f"There is one for {', '.join(self.peak_flops)}."
+                f"There is one for {', '.join(self.peak_flops) or 'none'}."
             )
         return self.peak_flops[precision] / self.devices_per_chip
+
+    @property
+    def memory_per_device(self) -> float:
+        """The bytes that one JAX device has for its arrays."""
+        return self.memory_bytes / self.devices_per_chip
 
     @property
     def interconnect_bandwidth(self) -> float:

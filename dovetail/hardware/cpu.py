@@ -55,6 +55,21 @@ def measured_cpu(cache_folder: Path | None = None) -> Chip:
     return replace(_chip(figures), devices_per_chip=jax.local_device_count("cpu"))
 
 
+def unmeasured_cpu() -> Chip:
+    """Returns this machine as a chip whose rates are not known: it loads no JAX and takes no time.
+
+    Its memory is what a layout is compared with; for rates there is `measured_cpu`.
+    """
+    return Chip(
+        name="cpu",
+        kind="cpu",
+        device_kinds=("cpu",),
+        peak_flops={},
+        memory_bytes=float(machine_memory_bytes()),
+        memory_bandwidth=0.0,
+    )
+
+
 def cpu_cores() -> int:
     """Returns how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -81,10 +96,8 @@ def machine_memory_bytes() -> int:
 
 
 def _chip(figures: dict[str, float]) -> Chip:
-    return Chip(
-        name="cpu",
-        kind="cpu",
-        device_kinds=("cpu",),
+    return replace(
+        unmeasured_cpu(),
         # What XLA has no CPU product for, it widens to float32.
         peak_flops={
             "float32": figures["float32"],
@@ -92,7 +105,6 @@ def _chip(figures: dict[str, float]) -> Chip:
             "float8": figures["float32"],
             "int8": figures["float32"],
         },
-        memory_bytes=float(machine_memory_bytes()),
         memory_bandwidth=figures["memory_bandwidth"],
     )
 

@@ -1,22 +1,48 @@
 """NVIDIA's data-centre GPUs.
 
-The figures are those commonly quoted from NVIDIA's data sheets (A100, H100, H200, HGX B200). They
-were not checked against the sheets themselves, least of all the B200's: check before relying on
-them. The sheets print rates with sparsity; here are the dense ones, half of those.
-float32 is the TF32 rate, which JAX's default precision uses. Memory is in decimal gigabytes.
+The sheets print rates with sparsity; here are the dense ones, half of those. float32 is the TF32
+rate, which JAX's default precision uses. Memory is in decimal gigabytes.
+
+Checked against notes that cite NVIDIA's sheets (https://glennklockwood.com/garden/processors/A100
+and B200, which has the GB200 too), not against the sheets themselves: rates, memory, bandwidth and
+links of A100, B200 and GB200; the memory of GB200 is what CoreWeave lists. H100 and H200 are as
+commonly quoted. The network is that of the priced offer where its provider states one (A100, H100,
+H200); for B200 and GB200 it is one 400 Gb/s adapter a GPU, which was not checked.
 """
 
 from __future__ import annotations
 
-from dovetail.hardware.chip import Chip, peak_rates
+from dovetail.hardware.chip import Chip, Price, peak_rates
 
 _TERA = 1e12
 _GIGA = 1e9
+_GIGABIT = 1e9 / 8
 
 _A100 = peak_rates(312 * _TERA, float32=156 * _TERA, int8=624 * _TERA)
 _H100_SXM = peak_rates(
     989.4 * _TERA, float32=494.7 * _TERA, float8=1978.9 * _TERA, int8=1978.9 * _TERA
 )
+
+_HYPERSCALERS = (
+    "https://raw.githubusercontent.com/datareceipts/data-receipts/main/109-gpu-pricing/"
+    "hyperscalers.json"
+)
+
+
+# CoreWeave's own price page, transcribed on that day.
+_TRANSCRIBED = (
+    "https://raw.githubusercontent.com/api-evangelist/coreweave/refs/heads/main/plans/"
+    "coreweave-plans-pricing.yml"
+)
+
+
+def _aws(usd: float, instance: str, date: str = "2026-11-09", source: str = _HYPERSCALERS) -> Price:
+    return Price(usd, date, source, f"AWS {instance}, us-east-1, on demand")
+
+
+def _coreweave(usd: float, offer: str) -> Price:
+    return Price(usd, "2026-09-20", _TRANSCRIBED, f"CoreWeave {offer}")
+
 
 GPUS = (
     Chip(
@@ -28,6 +54,10 @@ GPUS = (
         memory_bandwidth=1555 * _GIGA,
         links=12,
         link_bandwidth=25 * _GIGA,
+        chips_per_host=8,
+        linked_chips=8,
+        network_bandwidth=50 * _GIGABIT,
+        price=_aws(2.7447, "p4d.24xlarge"),
     ),
     Chip(
         name="nvidia-a100-80gb",
@@ -38,6 +68,10 @@ GPUS = (
         memory_bandwidth=2039 * _GIGA,
         links=12,
         link_bandwidth=25 * _GIGA,
+        chips_per_host=8,
+        linked_chips=8,
+        network_bandwidth=50 * _GIGABIT,
+        price=_aws(3.4309, "p4de.24xlarge"),
     ),
     Chip(
         name="nvidia-h100",
@@ -48,6 +82,10 @@ GPUS = (
         memory_bandwidth=3350 * _GIGA,
         links=18,
         link_bandwidth=25 * _GIGA,
+        chips_per_host=8,
+        linked_chips=8,
+        network_bandwidth=400 * _GIGABIT,
+        price=_aws(6.88, "p5.48xlarge"),
     ),
     # The card for PCIe slots is slower, and an NVLink bridge joins two of them at most.
     Chip(
@@ -61,6 +99,8 @@ GPUS = (
         memory_bandwidth=2000 * _GIGA,
         links=12,
         link_bandwidth=25 * _GIGA,
+        chips_per_host=8,
+        linked_chips=2,
     ),
     Chip(
         name="nvidia-h200",
@@ -71,6 +111,12 @@ GPUS = (
         memory_bandwidth=4800 * _GIGA,
         links=18,
         link_bandwidth=25 * _GIGA,
+        chips_per_host=8,
+        linked_chips=8,
+        network_bandwidth=400 * _GIGABIT,
+        price=_aws(
+            7.912, "p5en.48xlarge", "2026-08-06", "https://github.com/dstackai/dstack/pull/4110"
+        ),
     ),
     Chip(
         name="nvidia-b200",
@@ -83,5 +129,26 @@ GPUS = (
         memory_bandwidth=8000 * _GIGA,
         links=18,
         link_bandwidth=50 * _GIGA,
+        chips_per_host=8,
+        linked_chips=8,
+        network_bandwidth=400 * _GIGABIT,
+        price=_coreweave(8.60, "HGX B200, on demand"),
+    ),
+    # The same chip with more power, four to a host; NVLink joins the 72 of a rack.
+    Chip(
+        name="nvidia-gb200",
+        kind="gpu",
+        device_kinds=("NVIDIA GB200",),
+        peak_flops=peak_rates(
+            2500 * _TERA, float32=1250 * _TERA, float8=5000 * _TERA, int8=5000 * _TERA
+        ),
+        memory_bytes=186 * _GIGA,
+        memory_bandwidth=8000 * _GIGA,
+        links=18,
+        link_bandwidth=50 * _GIGA,
+        chips_per_host=4,
+        linked_chips=72,
+        network_bandwidth=400 * _GIGABIT,
+        price=_coreweave(10.50, "GB200 NVL72, North America, on demand"),
     ),
 )

@@ -1,18 +1,37 @@
 """Google's TPUs.
 
-Source: the page of each version under https://cloud.google.com/tpu/docs (v4, v5e, v5p, v6e, tpu7x).
-Interconnect is given there for a chip, mostly in both directions together; here it is split into
-links and one direction. Not checked against those pages: the bandwidths of tpu7x, the int8 rate of
-v5p and the links of v4.
+Source: the page of each version under https://docs.cloud.google.com/tpu/docs (v4, v5e, v5p, v6e,
+tpu7x). Interconnect is given there for a chip, in both directions together; here it is split into
+links and one direction. Hosts are those of a slice of several: v5e and v6e have machines of eight
+chips, but a slice of more than eight is made of those with four.
+
+Not checked against those pages: the int8 rate of v5p, the links of v4, what tpu7x has in bandwidth
+to its memory, over its links and over the network, and the network of v6e. No figure was found for
+the network of v4.
+
+Prices are Google's on demand in us-central1, as SkyPilot's catalogue has them from Google's price
+list; that copy bears no date, so theirs is the day it was read. None was found for v4 and tpu7x.
 """
 
 from __future__ import annotations
 
-from dovetail.hardware.chip import Chip, peak_rates
+from dovetail.hardware.chip import Chip, Price, peak_rates
 
 _TERA = 1e12
 _GIGA = 1e9
 _GIB = 2**30
+_GIGABIT = 1e9 / 8
+
+
+_CATALOGUE = (
+    "https://github.com/skypilot-org/skypilot-catalog/blob/"
+    "006059e0f18acb1341e22a27751e9f80df6ba92f/catalogs/v8/gcp/vms.csv"
+)
+
+
+def _price(usd: float, offer: str) -> Price:
+    return Price(usd, "2026-11-16", _CATALOGUE, f"Google Cloud {offer}, us-central1, on demand")
+
 
 TPUS = (
     # 275 teraflops in bf16 or int8; 32 GiB at 1200 GB/s; 3D torus, 2400 Gb/s.
@@ -25,8 +44,10 @@ TPUS = (
         memory_bandwidth=1200 * _GIGA,
         links=6,
         link_bandwidth=50 * _GIGA,
+        chips_per_host=4,
+        linked_chips=4096,
     ),
-    # 197 teraflops bf16, 393 int8; 16 GB at 819 GB/s; 2D torus, 400 GB/s both ways.
+    # 197 teraflops bf16, 393 int8; 16 GB at 819 GB/s; 2D torus, 400 GB/s both ways; 6.4 Tb/s a pod.
     Chip(
         name="tpu-v5e",
         kind="tpu",
@@ -36,8 +57,13 @@ TPUS = (
         memory_bandwidth=819 * _GIGA,
         links=4,
         link_bandwidth=50 * _GIGA,
+        chips_per_host=4,
+        linked_chips=256,
+        network_bandwidth=25 * _GIGABIT,
+        price=_price(1.20, "v5litepod"),
     ),
-    # 459 teraflops bf16 and fp8, 918 int8; 95 GiB at 2765 GB/s; 3D torus, 1200 GB/s both ways.
+    # 459 teraflops bf16 and fp8, 918 int8; 95 GiB at 2765 GB/s; 3D torus, 1200 GB/s both ways;
+    # 50 Gb/s a chip over the network. A job gets 6144 of a pod's 8960 chips at most.
     Chip(
         name="tpu-v5p",
         kind="tpu",
@@ -47,6 +73,10 @@ TPUS = (
         memory_bandwidth=2765 * _GIGA,
         links=6,
         link_bandwidth=100 * _GIGA,
+        chips_per_host=4,
+        linked_chips=6144,
+        network_bandwidth=50 * _GIGABIT,
+        price=_price(4.20, "v5p"),
     ),
     # 918 teraflops bf16 and fp8, 1836 int8; 32 GB at 1638 GB/s; 2D torus, 800 GB/s both ways.
     Chip(
@@ -58,6 +88,10 @@ TPUS = (
         memory_bandwidth=1638 * _GIGA,
         links=4,
         link_bandwidth=100 * _GIGA,
+        chips_per_host=4,
+        linked_chips=256,
+        network_bandwidth=100 * _GIGABIT,
+        price=_price(2.70, "v6e"),
     ),
     # 2307 teraflops bf16, 4614 fp8, none published for int8; 192 GiB at 7380 GB/s; 3D torus,
     # 1200 GB/s both ways. JAX sees its two chiplets as two devices.
@@ -71,5 +105,8 @@ TPUS = (
         links=6,
         link_bandwidth=100 * _GIGA,
         devices_per_chip=2,
+        chips_per_host=4,
+        linked_chips=9216,
+        network_bandwidth=100 * _GIGABIT,
     ),
 )

@@ -6,33 +6,29 @@ import jax
 
 from dovetail.config import REQUIRED, ConfigOf
 from dovetail.layers.embedding import Embedding
-from dovetail.layers.interfaces import Layer, Places, TokenMap, Vocabulary
-from dovetail.layers.norms.rms import RMSNorm
+from dovetail.layers.interfaces import Layer, Places, Vocabulary
+from dovetail.layers.norms.last import EndsInNorm
 from dovetail.layers.positions.input import InputPositions, NoInputPositions
 from dovetail.layers.stack.stack import Stack
-from dovetail.module import Module
 from dovetail.parallel import constrain
 
 
-class Decoder(Module):
+class Decoder(EndsInNorm):
     """Embedding, positions, stack and norm."""
 
-    class Config(Module.Config["Decoder"]):
+    class Config(EndsInNorm.Config["Decoder"]):
         """Vocabulary and width are set by the parent."""
 
         vocab_size: int = REQUIRED
-        width: int = REQUIRED
         embedding: ConfigOf[Vocabulary] = Embedding.Config()
         positions: ConfigOf[InputPositions] = NoInputPositions.Config()
         stack: ConfigOf[Layer] = Stack.Config()
-        norm: ConfigOf[TokenMap] = RMSNorm.Config()
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.embedding = config.embedding.build(vocab_size=config.vocab_size, width=config.width)
         self.positions = config.positions.build(width=config.width)
         self.stack = config.stack.build(width=config.width)
-        self.norm = config.norm.build(width=config.width)
 
     def __call__(self, tokens_BS: jax.Array, places: Places) -> jax.Array:
         """Maps tokens [B, S] to vectors [B, S, E]."""

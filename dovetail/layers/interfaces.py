@@ -86,6 +86,15 @@ class Mergeable(Protocol):
         ...
 
 
+@runtime_checkable
+class NormsOutput(Protocol):
+    """A config of a linear map that normalises its result, and knows the map without the norm."""
+
+    def without_norm(self) -> Config[Any]:
+        """Returns the map alone, for a place where such a norm makes no sense."""
+        ...
+
+
 class LowRank(NamedTuple):
     """What is added to a matrix [in, out]: `scale` times [in, rank] @ [rank, out]."""
 

@@ -8,7 +8,15 @@ from dovetail.learner.freezing import Trained, select_trained
 from dovetail.learner.gradients import Autodiff, GradientProducer, Produced
 from dovetail.learner.learner import Learner
 from dovetail.learner.muon import Muon
-from dovetail.learner.optimizer import Elementwise, Optimizer, PerTensor, chain, per_tensor
+from dovetail.learner.optimizer import (
+    ChangedOptimizer,
+    Elementwise,
+    Optimizer,
+    PerTensor,
+    chain,
+    per_tensor,
+    with_directions,
+)
 from dovetail.learner.optimizers import Adafactor, AdamW, Lion, Sgd
 from dovetail.learner.schedules import (
     Constant,
@@ -26,6 +34,7 @@ __all__ = [
     "Adafactor",
     "AdamW",
     "Autodiff",
+    "ChangedOptimizer",
     "Constant",
     "Cosine",
     "Elementwise",
@@ -52,4 +61,5 @@ __all__ = [
     "resumable",
     "select_trained",
     "split_batch",
+    "with_directions",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import ConfigError, ConfigOf, Part
+from dovetail.config import ConfigError, ConfigOf, Part, incidental
 from dovetail.learner.axes import LogicalAxes, optimizer_axes
 from dovetail.learner.ema import Ema
 from dovetail.learner.freezing import Trained, select_trained
@@ -29,7 +29,8 @@ class Learner(Part):
 
         optimizer: ConfigOf[Optimizer] = AdamW.Config()
         schedule: ConfigOf[Schedule] = Cosine.Config()
-        gradients: ConfigOf[GradientProducer] = Autodiff.Config()
+        # All produce the gradients of the same loss, so a run may go on with another of them.
+        gradients: ConfigOf[GradientProducer] = incidental(Autodiff.Config())
         ema: ConfigOf[Ema] | None = None
         clip_norm: float | None = 1.0  # the largest global norm of a gradient
         weight_decay: float = 0.0  # decoupled, times the learning rate; only where the spec decays

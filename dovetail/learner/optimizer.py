@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import optax
 
-from dovetail.config import REQUIRED, ConfigError, ConfigOf, Part, register_function
+from dovetail.config import REQUIRED, ConfigError, ConfigOf, Part, register_function, wraps
 from dovetail.learner.state import Arrays
 from dovetail.module import ParameterSpec
 
@@ -31,6 +31,22 @@ class Optimizer(Protocol):
     def transformation(self, specs: Specs) -> optax.GradientTransformation:
         """Returns the transformation from gradients to directions, both keyed by path."""
         ...
+
+
+class ChangedOptimizer(Part):
+    """What changes the directions of another optimizer; `with_directions` swaps the one inside."""
+
+    class Config(Part.Config["ChangedOptimizer"]):
+        """What gives the directions."""
+
+        optimizer: ConfigOf[Optimizer] = wraps()
+
+
+def with_directions(optimizer: Any, new: ConfigOf[Optimizer]) -> Any:
+    """Returns a config with `new` in the place of the optimizer; what stands around it stays."""
+    if not isinstance(optimizer, ChangedOptimizer.Config):
+        return new
+    return optimizer.clone(optimizer=with_directions(optimizer.optimizer, new))
 
 
 class Elementwise(Part):

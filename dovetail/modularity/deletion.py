@@ -1,8 +1,10 @@
 """Lines changed, measured by taking a feature away: what else must go for the rest to stand?
 
 A copy of the package loses the feature's own files, and the compositions that are written with it.
-Then every other file must import, and every experiment that does not use the feature must resolve
-to the same text. Whatever must go elsewhere for that is counted, line by line.
+Then every other file must import, no line may name what is gone, and every experiment that does not
+use the feature must resolve to the same, defaults and specs of parameters included. Whatever must
+go elsewhere for that is counted, line by line. The lines of compositions that went are counted
+apart: there is one composition for each model that uses the feature.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dovetail.modularity.leaks import COMPOSERS, Line, leaking_lines
-from dovetail.modularity.probe import hashed
+from dovetail.experiments import experiments
+from dovetail.modularity.leaks import COMPOSERS, Line, all_naming_lines, leaking_lines
 from dovetail.modularity.store import PACKAGE
 
 
@@ -31,14 +33,14 @@ class Deletion:
     Attributes:
         feature: its name.
         lines: the lines in other files that must go.
-        users: compositions that are written with the feature, and went with it.
+        composed: the lines that name the feature in compositions which went with it.
         kept: how many experiments do not use it, and were compared.
         changed: those of them that resolve or compute otherwise, each with what was found.
     """
 
     feature: str
     lines: tuple[Line, ...]
-    users: tuple[str, ...]
+    composed: tuple[Line, ...]
     kept: int
     changed: Mapping[str, str]
 
@@ -47,9 +49,18 @@ class Deletion:
         """The lines that must change; what changes without our knowing the line counts as one."""
         return len(self.lines) + len(self.changed)
 
+    @property
+    def users(self) -> list[str]:
+        """The files that are written with the feature."""
+        return sorted({line.file for line in self.composed})
+
 
 def without_feature(
-    feature: str, files: Sequence[str], texts: Mapping[str, str], package: Path = PACKAGE
+    feature: str,
+    files: Sequence[str],
+    texts: Mapping[str, str],
+    package: Path = PACKAGE,
+    before: Mapping[str, str] | None = None,
 ) -> Deletion:
     """Takes one feature away, and compares what does not use it.
 
@@ -58,17 +69,37 @@ def without_feature(
         files: what belongs to it alone, from the package's folder on.
         texts: what every experiment resolves to.
         package: the package's folder.
+        before: what every experiment is in whole, in short; None: it is found out.
     """
     kept = [name for name, text in texts.items() if not uses(text, files)]
-    lines = tuple(leaking_lines(package, files))
+    using = [name for name in texts if name not in kept]
+    lines = leaking_lines(package, files)
+    named = [line for line in all_naming_lines(package, files) if line not in lines]
+    before = before or probe(package.parent, "wholes", *kept)
     with scratch_copy(package, files) as copy:
-        users, broken = _settle(copy)
-        if broken:
-            lines = lines or tuple(Line(file, 1, error) for file, error in broken.items())
-            return Deletion(feature, lines, users, len(kept), {})
-        after = probe(copy, "texts", *kept)
-    changed = {name: after[name] for name in kept if hashed(texts[name]) != after[name]}
-    return Deletion(feature, lines, users, len(kept), changed)
+        users, broken = settle(copy)
+        if broken and not lines:
+            lines = [Line(file, 1, error) for file, error in broken.items()]
+        after = before if broken else probe(copy, "wholes", *kept)
+    changed = {name: after[name] for name in kept if before[name] != after[name]}
+    composed = [line for line in named if _is_used(line.file, users, using)]
+    leaks = [*lines, *(line for line in named if line not in composed)]
+    return Deletion(feature, tuple(leaks), tuple(composed), len(kept), changed)
+
+
+def _is_used(file: str, users: Sequence[str], using: Sequence[str]) -> bool:
+    """Says whether a composition that names a feature is written with it.
+
+    It is where it cannot be imported without, or makes an experiment that uses the feature. One
+    that only asks for it (`if use_alibi:`) is not.
+    """
+    made = {_home(experiments()[name].make) for name in using if name in experiments()}
+    return file in users or file in made
+
+
+def _home(make: Any) -> str:
+    module: str = getattr(make, "func", make).__module__
+    return f"{module.partition('.')[2].replace('.', '/')}.py"
 
 
 def without_all_unused(
@@ -81,7 +112,7 @@ def without_all_unused(
     """
     gone = [file for files in features.values() if not uses(text, files) for file in files]
     with scratch_copy(package, gone) as copy:
-        _settle(copy)
+        settle(copy)
         return str(probe(copy, "programs", experiment)[experiment])
 
 
@@ -122,8 +153,11 @@ def probe(folder: Path, what: str, *names: str) -> dict[str, str]:
     return found
 
 
-def _settle(folder: Path) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Takes compositions away that cannot be imported, until the rest stands or does not."""
+def settle(folder: Path) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Takes compositions away that cannot be imported, until the rest stands or does not.
+
+    A feature that builds on what is gone went with it; any other that names it is a leak.
+    """
     users: list[str] = []
     while True:
         failed = probe(folder, "imports")
@@ -141,7 +175,7 @@ def as_json(deletion: Deletion) -> dict[str, Any]:
     return {
         "feature": deletion.feature,
         "lines": [str(line) for line in deletion.lines],
-        "users": list(deletion.users),
+        "composed": [str(line) for line in deletion.composed],
         "kept": deletion.kept,
         "changed": dict(deletion.changed),
         "count": deletion.count,

@@ -1,27 +1,30 @@
 """Growth: lines that change when a feature is added, against the number of models and variants.
 
 Ours are measured, by taking a feature away from copies of the package that hold fewer families, or
-fewer other features. The peers' are the estimates that the AXLearn paper (arXiv 2507.05411) prints
-for 20 models with 10 variants of attention, spread out by the growth that it names.
+fewer other features. Beside it stand the lines of the families that use the feature, which are new
+files and no changes, but do grow with their number. The peers' are the estimates that the AXLearn
+paper (arXiv 2507.05411) prints for 20 models with 10 variants of attention, spread out by the
+growth that it names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dovetail.features import features
 from dovetail.models import families
-from dovetail.modularity.deletion import probe, scratch_copy, without_feature
+from dovetail.modularity.deletion import probe, scratch_copy, settle, without_feature
 from dovetail.modularity.own_files import own_files, texts_without
 from dovetail.modularity.plot import Panel, svg
-from dovetail.modularity.probe import hashed
+from dovetail.modularity.probe import is_hash
 from dovetail.modularity.store import PACKAGE, Store
 from dovetail.modularity.workers import Told, remembered
 
 MODELS, VARIANTS = 20, 10
 OURS = "Dovetail (measured)"
+COMPOSED = "Dovetail: in families that use it"
 # Those that the paper has a table of.
 MEASURED = ("rope", "moe")
 _AXES = ("models", "variants")
@@ -63,19 +66,27 @@ PUBLISHED = (
 )
 
 
+class Point(NamedTuple):
+    """What was measured in a package of one size."""
+
+    size: int
+    lines: int
+    composed: int
+
+
 @dataclass(frozen=True)
 class Growth:
     """Lines changed to add one feature, measured in packages of several sizes.
 
     Attributes:
         feature: its name.
-        models: (families of models, lines changed).
-        variants: (features, lines changed).
+        models: families of models, lines changed, and lines of the families that use the feature.
+        variants: the same for the number of features.
     """
 
     feature: str
-    models: list[tuple[int, int]]
-    variants: list[tuple[int, int]]
+    models: list[Point]
+    variants: list[Point]
 
 
 def growth(
@@ -88,21 +99,24 @@ def growth(
     points = [(name, axis, size) for name in names for axis in _AXES for size in _sizes(axis, name)]
     found = remembered("growth", lines_at, points, jobs, Store("growth"), tell)
 
-    def along(name: str, axis: str) -> list[tuple[int, int]]:
-        return [(size, found[name, axis, size]) for size in _sizes(axis, name)]
+    def along(name: str, axis: str) -> list[Point]:
+        return [Point(size, *found[name, axis, size]) for size in _sizes(axis, name)]
 
     return [Growth(name, along(name, "models"), along(name, "variants")) for name in names]
 
 
-def lines_at(name: str, axis: str, size: int) -> int:
+def lines_at(name: str, axis: str, size: int) -> list[int]:
     """Takes a feature away from a package with so many families, or features, in a process."""
     known = features()
     files = own_files(known[name], known)
     texts = texts_without(files)
-    with scratch_copy(PACKAGE, _files(axis, name)[size:]) as copy:
-        before = probe(copy, "texts", *texts)
-        there = {name: text for name, text in texts.items() if before[name] == hashed(text)}
-        return without_feature(name, files, there, copy / PACKAGE.name).count
+    gone = [file for group in _groups(axis, name)[size:] for file in group if file not in files]
+    with scratch_copy(PACKAGE, gone) as copy:
+        settle(copy)
+        there = {one for one, found in probe(copy, "wholes", *texts).items() if is_hash(found)}
+        texts = {one: text for one, text in texts.items() if one in there}
+        found = without_feature(name, files, texts, copy / PACKAGE.name)
+        return [found.count, len(found.composed)]
 
 
 def draw(ours: Iterable[Growth]) -> str:
@@ -125,28 +139,34 @@ def _by_variants(found: Growth) -> Panel:
 def _curves(feature: str, lines: Callable[[Published, float], float], most: int) -> dict[str, Any]:
     counts = [most * part / 8 for part in range(9)]
     rows = (row for row in PUBLISHED if row.feature == feature)
-    return {row.system: [(count, lines(row, count)) for count in counts] for row in rows}
+    return {
+        f"{row.system} (estimated)": [(count, lines(row, count)) for count in counts]
+        for row in rows
+    }
 
 
-def _panel(feature: str, below: str, curves: dict[str, Any], ours: list[tuple[int, int]]) -> Panel:
-    title = f"Lines in existing files to add {feature}"
-    return Panel(title, below, "lines", curves | {OURS: ours}, OURS)
+def _panel(feature: str, below: str, curves: dict[str, Any], ours: list[Point]) -> Panel:
+    own = {
+        COMPOSED: [(point.size, point.composed) for point in ours],
+        OURS: [(point.size, point.lines) for point in ours],
+    }
+    return Panel(f"Lines in existing files to add {feature}", below, "lines", curves | own, OURS)
 
 
 def _sizes(axis: str, name: str) -> list[int]:
     """Returns sizes of packages: from one family, or feature, to all there are."""
-    most = len(_files(axis, name))
+    most = len(_groups(axis, name))
     return sorted({max(1, round(most * part / _POINTS)) for part in range(_POINTS + 1)})
 
 
-def _files(axis: str, name: str) -> list[str]:
-    """Returns the files that bring families, or features; what is needed comes first."""
+def _groups(axis: str, name: str) -> list[tuple[str, ...]]:
+    """Returns the files that bring each family, or feature; what is needed comes first."""
     if axis == "models":
         homes = {family.from_hf.__module__ for family in families().values()}
         files = [f"{home.partition('.')[2].replace('.', '/')}.py" for home in sorted(homes)]
         # The laptop's experiments are made of Llama's parts.
-        return sorted(files, key=lambda file: not file.endswith("/llama.py"))
+        return [(file,) for file in sorted(files, key=lambda file: not file.endswith("/llama.py"))]
     known = features()
     own = own_files(known[name], known)
-    others = dict.fromkeys(one.files[0] for one in known.values() if one.files[0] not in own)
-    return [known[name].files[0], *others]
+    others = (one.files for one in known.values() if one.files and one.files[0] not in own)
+    return [known[name].files, *others]

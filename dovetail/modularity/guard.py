@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from dovetail.config import REQUIRED, Config, Part
+from dovetail.config import Config, Part
 from dovetail.features import Feature
+from dovetail.modularity.handed_down import HANDED_DOWN
 from dovetail.modularity.leaks import COMPOSERS, Line
+from dovetail.modularity.own_files import own_files
 from dovetail.modularity.store import PACKAGE
 from dovetail.module import Module
 
@@ -36,17 +38,17 @@ def foreign_names(known: Mapping[str, Feature], package: Path = PACKAGE) -> list
         lines = file.read_text().splitlines()
         for number, name in _names(ast.parse("\n".join(lines))):
             home = names.get(name)
-            if home is not None and not _is_at_home(own, home, owners[home]):
+            if home is not None and not _is_at_home(own, own_files(owners[home], known)):
                 found.append(Line(own, number, lines[number - 1].strip()))
     return sorted(set(found))
 
 
 def grown_fields() -> list[str]:
-    """Returns the fields of configs that a child of theirs declares too, with a value of its own.
+    """Returns the fields of configs that a child of theirs declares too, or that name a child's.
 
-    A parent may share a name with a child where the child leaves the value to it (REQUIRED, or None
-    for "as the parent says"), and where the name means something else there, by its type. A wrapper
-    has the sizes of what it wraps.
+    What a parent hands down to its children is listed in `handed_down.py`. Beside that, a name
+    may be shared where it means something else, by its type; and a wrapper has the sizes of what it
+    wraps.
     """
     found = set()
     for part in _subclasses(Part):
@@ -54,21 +56,19 @@ def grown_fields() -> list[str]:
         if config is None or not part.__module__.startswith("dovetail."):
             continue
         for child_name, child in _default_children(config):
-            shared = _own_fields(config) & _own_fields(type(child))
-            for field in shared:
-                if _is_knob(config, type(child), field):
+            for field in _own_fields(config):
+                if _is_grown(part, child_name, type(child), field):
                     found.add(f"{part.__module__}:{part.__name__}.{field} (of {child_name})")
     return sorted(found)
 
 
-def _is_knob(parent: type[Config[Any]], child: type[Config[Any]], field: str) -> bool:
-    """Says whether a field means the same for both, and the child has a value of its own for it.
-
-    A part is no such value: two may each have a memory.
-    """
-    is_same = get_type_hints(parent)[field] == get_type_hints(child)[field]
-    default = child.fields()[field].default
-    return is_same and default is not REQUIRED and not isinstance(default, Config | None)
+def _is_grown(part: Any, child_name: str, child: type[Config[Any]], field: str) -> bool:
+    """Says whether a field is the child's matter: by its name, or by its name after the child's."""
+    if field.removeprefix(f"{child_name}_") in _own_fields(child) - {field}:
+        return True
+    if field not in _own_fields(child) or part.__name__ in HANDED_DOWN.get(field, ()):
+        return False
+    return bool(get_type_hints(part.Config)[field] == get_type_hints(child)[field])
 
 
 def _default_children(config: Any) -> Iterator[tuple[str, Config[Any]]]:
@@ -113,6 +113,6 @@ def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, str(node.value)
 
 
-def _is_at_home(file: str, home: str, owner: Feature) -> bool:
-    """Says whether a file belongs to the feature that a name is from, or defines the same name."""
-    return any(file == own or (own.endswith("/") and file.startswith(own)) for own in owner.files)
+def _is_at_home(file: str, files: Collection[str]) -> bool:
+    """Says whether a file is one of these, or in a folder of these."""
+    return any(file == own or (own.endswith("/") and file.startswith(own)) for own in files)

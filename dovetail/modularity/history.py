@@ -1,7 +1,8 @@
-"""What real commits touched when they added features: read from the repository's history."""
+"""What the commits touched that brought features: read from the repository's history."""
 
 from __future__ import annotations
 
+import functools
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -14,13 +15,12 @@ from dovetail.modularity.store import PACKAGE
 
 
 @dataclass(frozen=True)
-class Addition:
-    """A commit that brought features.
+class Commit:
+    """A commit that brought a file of a feature.
 
     Attributes:
         commit: its short hash.
         subject: the first line of its message.
-        features: those whose own file came with it.
         new_lines: lines of package files that the commit made.
         composed_lines: lines added or removed in files that were there before and compose:
             experiments, families of models and the like.
@@ -30,7 +30,6 @@ class Addition:
 
     commit: str
     subject: str
-    features: tuple[str, ...]
     new_lines: int
     composed_lines: int
     touched_lines: int
@@ -40,20 +39,35 @@ class Addition:
         return asdict(self)
 
 
-def additions(known: Mapping[str, Feature], package: Path = PACKAGE) -> list[Addition]:
-    """Returns the commits that added features, oldest first; none where there is no history."""
-    commits: dict[str, list[str]] = {}
-    for name, feature in known.items():
-        found = _git(package, "log", "--diff-filter=A", "--format=%h", "--", feature.files[0])
-        if found:
-            commits.setdefault(found[-1], []).append(name)
-    order = _git(package, "log", "--reverse", "--topo-order", "--format=%h %s")
-    subjects = dict(line.split(" ", 1) for line in order)
-    return [
-        Addition(commit, subjects[commit], tuple(commits[commit]), *_lines(package, commit))
-        for commit in subjects
-        if commit in commits
+def additions(known: Mapping[str, Feature], package: Path = PACKAGE) -> dict[str, list[Commit]]:
+    """Returns by feature the commits that brought its files; none where there is no history.
+
+    A file that was moved is followed to where it began.
+    """
+    read = functools.cache(functools.partial(_read, package))
+    return {
+        name: [read(commit) for commit in _commits(package, feature)]
+        for name, feature in known.items()
+    }
+
+
+def _commits(package: Path, feature: Feature) -> list[str]:
+    """Returns the commits that brought a feature's files, each once."""
+    files = [
+        file
+        for own in feature.files
+        for file in (
+            sorted((package / own).rglob("*.py")) if own.endswith("/") else [package / own]
+        )
     ]
+    how = ("log", "--follow", "--diff-filter=A", "--format=%h", "--")
+    found = [_git(package, *how, str(file.relative_to(package))) for file in files]
+    return list(dict.fromkeys(lines[-1] for lines in found if lines))
+
+
+def _read(package: Path, commit: str) -> Commit:
+    (subject,) = _git(package, "log", "-1", "--format=%s", commit)
+    return Commit(commit, subject, *_lines(package, commit))
 
 
 def _lines(package: Path, commit: str) -> tuple[int, int, int]:
@@ -67,7 +81,7 @@ def _lines(package: Path, commit: str) -> tuple[int, int, int]:
             continue
         if name in made:
             new += int(added)
-        elif room and room[0] in COMPOSERS:
+        elif room and room[0] in (*COMPOSERS, "features"):
             composed += int(added) + int(removed)
         else:
             touched += int(added) + int(removed)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Rooms that compose: what they name, they use. So does a package's own door to a feature's folder.
-COMPOSERS = ("models", "experiments", "interop", "features")
+# Rooms that compose: what they name, they use.
+COMPOSERS = ("models", "experiments", "interop")
 
 
 @dataclass(frozen=True, order=True)
@@ -25,18 +26,21 @@ class Line:
 
 
 def leaking_lines(package: Path, gone: Collection[str]) -> list[Line]:
-    """Returns the lines in other rooms that import what is gone, or use what they imported.
+    """Returns the lines in rooms that do not compose which name what is gone.
 
     Args:
         package: the package's folder.
         gone: files of the package, or folders with a slash at the end, from its folder on.
     """
-    found = []
-    for file in sorted(package.rglob("*.py")):
-        name = str(file.relative_to(package))
-        if not _is_gone(name, gone) and file.relative_to(package).parts[0] not in COMPOSERS:
-            found += naming_lines(package, file, gone)
-    return found
+    found = all_naming_lines(package, gone)
+    return [line for line in found if line.file.partition("/")[0] not in COMPOSERS]
+
+
+def all_naming_lines(package: Path, gone: Collection[str]) -> list[Line]:
+    """Returns the lines of all files that import what is gone, or use what they imported."""
+    files = sorted(package.rglob("*.py"))
+    there = [file for file in files if not _is_gone(str(file.relative_to(package)), gone)]
+    return [line for file in there for line in naming_lines(package, file, gone)]
 
 
 def naming_lines(package: Path, file: Path, gone: Collection[str]) -> list[Line]:
@@ -45,7 +49,7 @@ def naming_lines(package: Path, file: Path, gone: Collection[str]) -> list[Line]
     source = file.read_text()
     lines = source.splitlines()
     name = str(file.relative_to(package))
-    numbers = sorted(_lines_naming(ast.parse(source), modules))
+    numbers = sorted(_facts(source).lines_naming(modules))
     return [Line(name, number, lines[number - 1].strip()) for number in numbers]
 
 
@@ -57,16 +61,46 @@ def _is_gone(name: str, gone: Collection[str]) -> bool:
     return any(name == one or (one.endswith("/") and name.startswith(one)) for one in gone)
 
 
-def _lines_naming(tree: ast.Module, modules: Collection[str]) -> set[int]:
-    """Returns the lines of imports of these modules, and of uses of what was imported."""
-    lines: set[int] = set()
-    names: set[str] = set()
-    for node, module, bound in _imports(tree):
-        if any(module == one or module.startswith(f"{one}.") for one in modules):
-            lines |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-            names.add(bound)
-    uses = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in names)
-    return lines | {node.lineno for node in uses}
+@dataclass(frozen=True)
+class _Facts:
+    """What a file says: its imports, with module and bound name; its names; its texts."""
+
+    imports: list[tuple[range, str, str]]
+    names: dict[str, set[int]]
+    texts: list[tuple[int, str]]
+
+    def lines_naming(self, modules: Collection[str]) -> set[int]:
+        """Returns the lines of imports of these modules, and of uses of what was imported.
+
+        A module that is named in a text may be meant to be imported by it.
+        """
+        lines = {number for number, text in self.texts if _names_one(text, modules)}
+        for span, module, bound in self.imports:
+            if _names_one(module, modules):
+                lines |= {*span} | self.names.get(bound, set())
+        return lines
+
+
+@functools.lru_cache(maxsize=1024)
+def _facts(source: str) -> _Facts:
+    """Reads a file once, however many features are looked for in it."""
+    tree = ast.parse(source)
+    names: dict[str, set[int]] = {}
+    texts = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            names.setdefault(node.id, set()).add(node.lineno)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.append((node.lineno, node.value))
+    imports = [
+        (range(node.lineno, (node.end_lineno or node.lineno) + 1), module, bound)
+        for node, module, bound in _imports(tree)
+    ]
+    return _Facts(imports, names, texts)
+
+
+def _names_one(text: str, modules: Collection[str]) -> bool:
+    return any(text == one or text.startswith((f"{one}.", f"{one}:")) for one in modules)
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[ast.stmt, str, str]]:

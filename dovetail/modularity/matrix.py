@@ -43,7 +43,8 @@ class Matrix:
 
     def counts(self) -> dict[str, int]:
         """Returns the figures that `--json` prints."""
-        no_sense = [pair for pair in self.built.values() if pair.outcome == "no sense"]
+        refused = ("no sense", "conflict")
+        no_sense = [pair for pair in self.built.values() if pair.outcome in refused]
         return {
             "experiments": len(self.experiments),
             "features": len(self.features),

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
 from dovetail.config import to_text
 from dovetail.experiments import Experiment, experiments
 from dovetail.features import Feature, features
-from dovetail.modularity.leaks import naming_lines
-from dovetail.modularity.store import PACKAGE
 
 
-def own_files(
-    feature: Feature, known: Mapping[str, Feature], package: Path = PACKAGE
-) -> tuple[str, ...]:
-    """Returns the files that make no sense without a feature, from the package's folder on.
-
-    A feature is built on another where its modifier imports what is the other's own.
-    """
-    files = dict.fromkeys(feature.files)
-    while True:
-        others = (one for one in known.values() if one.files[0] not in files)
-        built_on = [one for one in others if naming_lines(package, package / one.files[0], files)]
-        if not built_on:
-            return tuple(files)
-        files |= dict.fromkeys(file for one in built_on for file in one.files)
+def own_files(feature: Feature, known: Mapping[str, Feature]) -> tuple[str, ...]:
+    """Returns the files that make no sense without a feature: its own, and what builds on it."""
+    names = [feature.name]
+    for name in names:
+        names += [one.name for one in known.values() if name in one.builds_on]
+    return tuple(dict.fromkeys(file for name in names for file in known[name].files))
 
 
 def texts_without(files: Collection[str]) -> dict[str, str]:
@@ -35,7 +24,7 @@ def texts_without(files: Collection[str]) -> dict[str, str]:
 
     def is_made_of(one: Experiment) -> bool:
         names = (change.partition(":")[0] for change in one.changes)
-        return any(known[name].files[0] in files for name in names)
+        return any(file in files for name in names for file in known[name].files[:1])
 
     return {name: text for name, text in _texts().items() if not is_made_of(experiments()[name])}
 

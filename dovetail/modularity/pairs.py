@@ -5,16 +5,19 @@ from __future__ import annotations
 import functools
 import math
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dovetail.config import ConfigError, to_text
-from dovetail.experiments import Experiment, experiments
-from dovetail.features import Feature, features
+from dovetail.config import ConfigError, find, to_text
+from dovetail.experiments import experiments
+from dovetail.features import Feature, features, named_part
 
 TRAINED_STEPS = 2
 _PREFILLED, _HELD = 4, 8
+_REMEMBERED = 500
+_PLAIN = "tiny-lm"
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,12 @@ class Pair:
         experiment: its name.
         feature: its name.
         outcome: "works"; "has it", where the feature changes nothing; "no sense", where it declares
-            that it makes none; "fails".
+            that it makes none; "conflict", where it declares that it does not go with something
+            which the experiment has, though it could be built; "fails".
         detail: why it makes no sense, or what failed.
         stage: the last stage that was reached: "applied", "built", "traced" or "executed".
         added: how many parameters it adds; negative where it takes some away.
+        differing: how many arrays come, go, or have another shape, type or axes.
     """
 
     experiment: str
@@ -37,6 +42,7 @@ class Pair:
     detail: str = ""
     stage: str = "applied"
     added: int = 0
+    differing: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as plain data."""
@@ -45,19 +51,29 @@ class Pair:
 
 def built_pair(experiment: str, feature: str) -> Pair:
     """Applies a feature to an experiment of full size, and compares the parameters' specs."""
-    known, wanted = experiments()[experiment], features()[feature]
+    wanted = features()[feature]
     plain, text = _full(experiment)
-    if (why := wanted.refusal(plain)) is not None:
-        return _checked_refusal(known, wanted, plain, why)
     try:
+        if (why := wanted.refusal(plain)) is not None:
+            outcome, detail = _checked_refusal(wanted, plain, why)
+            return Pair(experiment, feature, outcome, detail)
         changed = wanted.apply(plain)
         changed_text = to_text(changed)
         if changed_text == text:
             return Pair(experiment, feature, "has it", stage="built")
-        before, after = _parameters(text, plain), _parameters(changed_text, changed)
+        before, after = _arrays(text, plain), _arrays(changed_text, changed)
     except Exception as error:  # noqa: BLE001  # whatever it is, it is what the matrix is for
         return _failed(experiment, feature, "applied", error)
-    return Pair(experiment, feature, "works", stage="built", added=after - before)
+    kept = before.keys() & after.keys()
+    return Pair(
+        experiment,
+        feature,
+        "works",
+        stage="built",
+        added=_size(after) - _size(before),
+        differing=sum(before[path] != after[path] for path in kept)
+        + len(before.keys() ^ after.keys()),
+    )
 
 
 def traced_pair(experiment: str, feature: str) -> Pair:
@@ -65,18 +81,24 @@ def traced_pair(experiment: str, feature: str) -> Pair:
     try:
         trainer = _tiny_trainer(experiment, feature)
         _ = trainer.program().traced
-        trace_decoding(trainer)
+        decoding_jaxpr(trainer)
     except Exception as error:  # noqa: BLE001  # as above
         return _failed(experiment, feature, "built", error)
     return Pair(experiment, feature, "works", stage="traced")
 
 
 def executed_pair(experiment: str, feature: str) -> Pair:
-    """Trains the tiny form for a few steps, and lets the result write a few tokens."""
-    try:
-        _train_and_generate(_tiny_trainer(experiment, feature))
-    except Exception as error:  # noqa: BLE001  # as above
-        return _failed(experiment, feature, "traced", error)
+    """Trains the tiny form for a few steps, and lets the result write a few tokens.
+
+    On the plain one with every trial that the feature declares, on others with the first.
+    """
+    for trial in _trials(experiment, feature):
+        try:
+            _train_and_generate(_tiny_trainer(experiment, feature, trial))
+        except Exception as error:  # noqa: BLE001  # as above
+            failed = _failed(experiment, feature, "traced", error)
+            said = "".join(f"{name}={value}: " for name, value in trial.items())
+            return replace(failed, detail=said + failed.detail)
     return Pair(experiment, feature, "works", stage="executed")
 
 
@@ -85,8 +107,8 @@ def tiny_text(experiment: str) -> str:
     return to_text(experiments()[experiment].tiny())
 
 
-def trace_decoding(trainer: Any) -> Any:
-    """Traces the reading of a prompt and one further token; returns the shapes of the logits."""
+def decoding_jaxpr(trainer: Any) -> Any:
+    """Traces the reading of a prompt and one further token."""
     import jax
     import jax.numpy as jnp
 
@@ -108,21 +130,40 @@ def trace_decoding(trainer: Any) -> Any:
         _, outputs = logits(_PREFILLED, {})
         return logits(1, outputs.cache)[0]
 
-    return jax.eval_shape(decode, state.params, state.variables)
+    return jax.make_jaxpr(decode)(state.params, state.variables)
 
 
-def _checked_refusal(known: Experiment, wanted: Feature, plain: Any, why: str) -> Pair:
-    """A need that is not met must be one: applied all the same, the feature must do nothing."""
-    missing = why.startswith("it has no ")
-    if missing:
-        try:
-            changed = wanted.unchecked(plain.clone())
-        except ConfigError:
-            changed = plain
-        if to_text(changed) != to_text(plain):
-            detail = f"declared to make no sense ({why}), but it changes the experiment"
-            return Pair(known.name, wanted.name, "fails", detail)
-    return Pair(known.name, wanted.name, "no sense", why)
+def _checked_refusal(wanted: Feature, plain: Any, why: str) -> tuple[str, str]:
+    """Returns outcome and detail. A refusal must be one: applied all the same, nothing may come.
+
+    A feature may also refuse what is its own, or of what it builds on, since that is there already.
+    What it refuses beside that is its word alone, and is told apart.
+    """
+    if _has_its_own(wanted, plain) or not _changes(wanted, plain):
+        return "no sense", why
+    if why.startswith("it has no "):
+        return "fails", f"declared to make no sense ({why}), but it changes the experiment"
+    return "conflict", why
+
+
+def _has_its_own(wanted: Feature, plain: Any) -> bool:
+    owners = [wanted, *(features()[name] for name in wanted.builds_on)]
+    modules = {_module(file) for owner in owners for file in owner.files}
+    parts = (part for part in wanted.excludes if find(plain, named_part(part)) is not None)
+    return any(part.startswith((f"{one}:", f"{one}.")) for part in parts for one in modules)
+
+
+def _module(file: str) -> str:
+    return f"dovetail.{file.removesuffix('.py').rstrip('/').replace('/', '.')}"
+
+
+def _changes(wanted: Feature, plain: Any) -> bool:
+    try:
+        changed = wanted.unchecked(plain.clone())
+        _ = changed.build().model
+    except ConfigError:  # it says itself that it cannot be; any other error is a failure
+        return False
+    return to_text(changed) != to_text(plain)
 
 
 @functools.lru_cache(maxsize=4)
@@ -131,25 +172,38 @@ def _full(experiment: str) -> tuple[Any, str]:
     return config, to_text(config)
 
 
-_counted: dict[str, int] = {}
+_Arrays = dict[str, tuple[tuple[int, ...], str, Any]]
+_known: dict[str, _Arrays] = {}
 
 
-def _parameters(text: str, config: Any) -> int:
-    """Counts parameters from specs, once a resolved text."""
-    if text not in _counted:
+def _arrays(text: str, config: Any) -> _Arrays:
+    """Returns shape, type and axes of every parameter, from specs, once a resolved text."""
+    if text not in _known:
         from dovetail.module import parameter_specs
 
+        if len(_known) == _REMEMBERED:
+            _known.clear()
         specs = parameter_specs(config.build().model)
-        _counted[text] = sum(spec.size for spec in specs.values())
-    return _counted[text]
+        _known[text] = {path: (one.shape, one.dtype, one.axes) for path, one in specs.items()}
+    return _known[text]
 
 
-def _tiny_trainer(experiment: str, feature: str) -> Any:
+def _size(arrays: _Arrays) -> int:
+    return sum(math.prod(shape) for shape, _, _ in arrays.values())
+
+
+def _trials(experiment: str, feature: str) -> tuple[Mapping[str, Any], ...]:
+    trials = features()[feature].trials if feature else ({},)
+    return trials if experiment == _PLAIN else trials[:1]
+
+
+def _tiny_trainer(experiment: str, feature: str, trial: Mapping[str, Any] | None = None) -> Any:
     from dovetail.parallel import MeshLayout
 
     config = experiments()[experiment].tiny()
     if feature:
-        config = features()[feature].apply(config)
+        wanted = features()[feature]
+        config = wanted.apply(config, **(wanted.trial if trial is None else trial))
     mesh = MeshLayout.Config(data=-1, fsdp=1)
     return config.set(steps=TRAINED_STEPS, writers={}, evaluators={}, mesh=mesh).build()
 

@@ -10,7 +10,7 @@ from dovetail.modularity.matrix import Matrix
 from dovetail.modularity.pairs import Pair
 from dovetail.modularity.survey import Survey
 
-_MARKS = {"works": "+", "has it": "=", "no sense": ".", "fails": "!"}
+_MARKS = {"works": "+", "has it": "=", "no sense": ".", "conflict": "x", "fails": "!"}
 
 
 def report(survey: Survey) -> str:
@@ -46,7 +46,10 @@ def table(matrix: Matrix) -> Iterator[str]:
     for feature in sorted(matrix.features, key=lambda name: (kinds[name].kind, name)):
         marks = (_mark(matrix, name, feature) for name in columns)
         yield f"{feature:{width}}  {' '.join(marks)}  {kinds[feature].kind}"
-    yield "* trained and decoded   + traced   = has it already   . makes no sense   ! fails"
+    yield (
+        "* trained and decoded   + traced   = has it already   . makes no sense   "
+        "x said to conflict   ! fails"
+    )
 
 
 def _mark(matrix: Matrix, name: str, feature: str) -> str:
@@ -75,7 +78,11 @@ def reasons(survey: Survey) -> Iterator[str]:
     """Yields why features make no sense somewhere, in their own words."""
     why: dict[tuple[str, str], int] = {}
     for pair in survey.matrix.built.values():
-        if pair.outcome == "no sense":
-            why[pair.feature, pair.detail] = why.get((pair.feature, pair.detail), 0) + 1
-    for (feature, reason), number in sorted(why.items()):
-        yield f"{feature} makes no sense for {number} experiments: {reason}"
+        if pair.outcome in ("no sense", "conflict"):
+            kind = (
+                "makes no sense for" if pair.outcome == "no sense" else "is said to conflict with"
+            )
+            said = f"{pair.feature} {kind}", pair.detail
+            why[said] = why.get(said, 0) + 1
+    for (what, reason), number in sorted(why.items()):
+        yield f"{what} {number} experiments: {reason}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from dovetail.modularity.deletion import without_feature as _without_feature
 from dovetail.modularity.leaks import Line
 from dovetail.modularity.matrix import Matrix, forms, measure
 from dovetail.modularity.own_files import own_files, texts_without
+from dovetail.modularity.probe import is_hash, wholes
 from dovetail.modularity.store import PACKAGE, Store
 from dovetail.modularity.workers import Told, remembered
 
@@ -71,7 +73,12 @@ def without_feature(name: str) -> dict[str, Any]:
     """Takes one feature away: the work of one process."""
     known = features()
     files = own_files(known[name], known)
-    return as_json(_without_feature(name, files, texts_without(files)))
+    return as_json(_without_feature(name, files, texts_without(files), before=_wholes()))
+
+
+@functools.cache
+def _wholes() -> dict[str, str]:
+    return wholes(*experiments())
 
 
 def alone(experiment: str) -> str:
@@ -80,6 +87,8 @@ def alone(experiment: str) -> str:
     files = {name: own_files(feature, known) for name, feature in known.items()}
     after = without_all_unused(experiment, to_text(experiments()[experiment].tiny()), files)
     before = probe(PACKAGE.parent, "programs", experiment)[experiment]
+    if not is_hash(before):
+        return f"cannot be traced: {before}"
     return "" if before == after else f"computes otherwise: {after}"
 
 
@@ -96,10 +105,10 @@ def _alone(names: Sequence[str], jobs: int, store: Store, tell: Told) -> dict[st
 
 
 def _read(result: dict[str, Any]) -> Deletion:
-    lines = []
-    for text in result["lines"]:
-        file, number, rest = text.split(":", 2)
-        lines.append(Line(file, int(number), rest.strip()))
-    return Deletion(
-        result["feature"], tuple(lines), tuple(result["users"]), result["kept"], result["changed"]
-    )
+    lines, composed = (tuple(map(_line, result[name])) for name in ("lines", "composed"))
+    return Deletion(result["feature"], lines, composed, result["kept"], result["changed"])
+
+
+def _line(text: str) -> Line:
+    file, number, rest = text.split(":", 2)
+    return Line(file, int(number), rest.strip())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from dovetail.features import features
 from dovetail.hardware import write_whole
 from dovetail.modularity.growth import Growth, draw, growth
-from dovetail.modularity.history import Addition, additions
+from dovetail.modularity.history import Commit, additions
+from dovetail.modularity.mentions import mentions
 from dovetail.modularity.report import figures, reasons, table
 from dovetail.modularity.survey import Survey
 from dovetail.modularity.workers import Told
@@ -23,15 +25,17 @@ def write_all(found: Survey, folder: Path, *, jobs: int, tell: Told) -> None:
     added = additions(features())
     folder.mkdir(parents=True, exist_ok=True)
     everything = found.as_json() | {
-        "growth": [vars(one) for one in grown],
-        "commits": [one.as_json() for one in added],
+        "growth": [asdict(one) for one in grown],
+        "commits": {name: [one.as_json() for one in each] for name, each in added.items()},
     }
     write_whole(folder / f"{NAME}.json", json.dumps(everything, indent=1))
     write_whole(folder / f"{NAME}.svg", draw(grown))
     write_whole(folder / f"{NAME}.md", "\n".join(_page(found, grown, added)) + "\n")
 
 
-def _page(found: Survey, grown: list[Growth], added: list[Addition]) -> Iterator[str]:
+def _page(
+    found: Survey, grown: list[Growth], added: Mapping[str, Sequence[Commit]]
+) -> Iterator[str]:
     yield "# The measured figures"
     yield ""
     yield "Written by `dovetail modularity --write docs`. [What they mean](modularity.md)."
@@ -43,7 +47,10 @@ def _page(found: Survey, grown: list[Growth], added: list[Addition]) -> Iterator
     yield f"![Lines in existing files to add a feature]({NAME}.svg)"
     yield ""
     yield from _growth(grown)
-    yield "## What the commits touched that added the features"
+    yield "## By feature"
+    yield ""
+    yield from _features(found, added)
+    yield "## What the commits touched that brought the features"
     yield ""
     yield from _commits(added)
     yield "## Makes no sense, by declaration"
@@ -62,21 +69,47 @@ def _page(found: Survey, grown: list[Growth], added: list[Addition]) -> Iterator
 def _growth(grown: Iterable[Growth]) -> Iterator[str]:
     for one in grown:
         for what, points in (("families", one.models), ("features", one.variants)):
-            at = ", ".join(f"{lines} with {size}" for size, lines in points)
+            at = ", ".join(f"{p.lines} with {p.size} ({p.composed} composed)" for p in points)
             yield f"- {one.feature}, lines changed by the number of {what}: {at}"
     yield ""
 
 
-def _commits(added: Iterable[Addition]) -> Iterator[str]:
+def _features(found: Survey, added: Mapping[str, Sequence[Commit]]) -> Iterator[str]:
+    known = features()
+    yield (
+        "Lines changed are in other files, and must be 0. Joints are lines of shared files that "
+        "name the feature for a [stated reason](../dovetail/modularity/joints.py). Composed are "
+        "lines of families, experiments and formats that use it. Compared are the experiments "
+        "which do not use it; they stayed the same without it. A feature with a star owns nothing "
+        "but its modifier: it sets parts that are there anyway, and its 0 says little."
+    )
+    yield ""
+    yield "| feature | lines changed | joints | composed | compared | commits of its files |"
+    yield "|---|---|---|---|---|---|"
+    for name, one in found.deletions.items():
+        star = "" if len(known[name].files) > 1 else "*"
+        commits = ", ".join(f"`{each.commit}`" for each in added[name])
+        yield (
+            f"| {name}{star} | {one.count} | {len(mentions(known[name]))} | {len(one.composed)} in "
+            f"{len(one.users)} files | {one.kept} | {commits} |"
+        )
+    yield ""
+
+
+def _commits(added: Mapping[str, Sequence[Commit]]) -> Iterator[str]:
     yield (
         "Lines added or removed in files that were there before: in files that compose "
-        "(experiments, families, formats), and in all others."
+        "(experiments, families, formats, features), and in all others. A commit may do other "
+        "things, too: the largest rearranged the layers into folders."
     )
     yield ""
     yield "| commit | features | new lines | in compositions | in other files |"
     yield "|---|---|---|---|---|"
-    for one in added:
-        names = ", ".join(one.features)
+    brought: dict[Commit, list[str]] = {}
+    for name, commits in added.items():
+        for one in commits:
+            brought.setdefault(one, []).append(name)
+    for one, names in brought.items():
         lines = f"{one.new_lines} | {one.composed_lines} | {one.touched_lines}"
-        yield f"| `{one.commit}` {one.subject} | {names} | {lines} |"
+        yield f"| `{one.commit}` {one.subject} | {', '.join(names)} | {lines} |"
     yield ""

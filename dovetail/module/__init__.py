@@ -7,6 +7,7 @@ from dovetail.module.batch import (
     HostBatch,
     sequence_batch_spec,
 )
+from dovetail.module.context import current_path
 from dovetail.module.functional import Outputs, functional, initialize, initialize_variables
 from dovetail.module.grouped import (
     Grouped,
@@ -81,6 +82,7 @@ __all__ = [
     "Weight",
     "checkpoint",
     "cond",
+    "current_path",
     "evaluated",
     "fold_in_path",
     "functional",

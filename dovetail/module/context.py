@@ -126,6 +126,12 @@ def current_frame() -> Frame | None:
     return _current.get()
 
 
+def current_path() -> str:
+    """Returns the call path of the module that runs; '' for the root, and where none runs."""
+    frame = _current.get()
+    return "" if frame is None else frame.call_path
+
+
 def require_frame(what: str) -> Frame:
     """Returns the innermost frame, or explains that there is none."""
     frame = _current.get()

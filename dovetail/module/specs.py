@@ -32,6 +32,7 @@ class Spec:
         init: makes one layer's value.
         fan_in: the axes (of one layer's array) that a matrix product sums over.
         fan_out: the axes that it produces. Empty fans mean: not a matrix (a lookup, a scale).
+        fan_in_grows: whether fan_in is a width of the model; an adapter's rank is none.
         stacked: how many leading axes repeat the same array over layers or experts.
         depths: for each stacked axis, after how many pieces of the path its index belongs.
         keeps_dtype: whether computing in a lower precision leaves it alone.
@@ -44,6 +45,7 @@ class Spec:
     dtype: str = "float32"
     fan_in: tuple[int, ...] = ()
     fan_out: tuple[int, ...] = ()
+    fan_in_grows: bool = True
     stacked: int = 0
     depths: tuple[int, ...] = field(default=())
     keeps_dtype: bool = False

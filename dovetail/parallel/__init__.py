@@ -1,14 +1,24 @@
 """Parallelism: meshes, logical-axis rules, constraints and rematerialisation. Knows no model."""
 
-from dovetail.parallel.constraints import Placement, constrain, current_placement, placed
+from dovetail.parallel.constraints import (
+    Activation,
+    Placement,
+    constrain,
+    current_placement,
+    note_activation,
+    placed,
+    watch_activations,
+)
 from dovetail.parallel.distributed import Processes, start_distributed
 from dovetail.parallel.mesh import MESH_AXES, MeshLayout, steps_ahead
 from dovetail.parallel.remat import KeepAll, KeepDots, KeepNothing, KeepTags, Remat, tag
-from dovetail.parallel.rules import AxisRules
+from dovetail.parallel.rules import AnyMesh, AxisRules
 from dovetail.parallel.vote import Vote
 
 __all__ = [
     "MESH_AXES",
+    "Activation",
+    "AnyMesh",
     "AxisRules",
     "KeepAll",
     "KeepDots",
@@ -21,8 +31,10 @@ __all__ = [
     "Vote",
     "constrain",
     "current_placement",
+    "note_activation",
     "placed",
     "start_distributed",
     "steps_ahead",
     "tag",
+    "watch_activations",
 ]

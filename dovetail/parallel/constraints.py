@@ -10,15 +10,23 @@ from dataclasses import dataclass
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from dovetail.parallel.rules import Axes, AxisRules
+from dovetail.module import current_path
+from dovetail.parallel.rules import AnyMesh, Axes, AxisRules
 
 
 @dataclass(frozen=True)
 class Placement:
     """A mesh, and the rules that map logical axes to it."""
 
-    mesh: Mesh
+    mesh: AnyMesh
     rules: AxisRules
+
+    @property
+    def device_mesh(self) -> Mesh:
+        """The mesh, for those who run something on its devices."""
+        if not isinstance(self.mesh, Mesh):
+            raise TypeError("This placement is on an abstract mesh: there is no device to run on.")
+        return self.mesh
 
     def sharding(
         self, axes: Axes, shape: Sequence[int] | None = None, what: str = "array"
@@ -53,9 +61,41 @@ def constrain(array: jax.Array, *axes: str | None) -> jax.Array:
     """Asks that an activation be split by its logical axes; does nothing without a mesh."""
     if len(axes) != array.ndim:
         raise ValueError(f"{array.ndim} axes in shape {array.shape}, but constraint names {axes}.")
+    note_activation(array, *axes)
     placement = _placement.get()
     if placement is None or placement.mesh.size == 1:
         return array
     named = ", ".join(str(axis) for axis in axes)
     sharding = placement.sharding(axes, array.shape, what=f"activation ({named})")
     return jax.lax.with_sharding_constraint(array, sharding)
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An array of a step that has logical axes: which module made it, and what it is."""
+
+    path: str
+    axes: tuple[str | None, ...]
+    shape: tuple[int, ...]
+    dtype: str
+
+
+_watching: ContextVar[list[Activation] | None] = ContextVar("dovetail_watching", default=None)
+
+
+@contextmanager
+def watch_activations() -> Iterator[list[Activation]]:
+    """Collects what is constrained or noted while functions are traced inside the block."""
+    found: list[Activation] = []
+    token = _watching.set(found)
+    try:
+        yield found
+    finally:
+        _watching.reset(token)
+
+
+def note_activation(array: jax.Array, *axes: str | None) -> None:
+    """Tells who watches about an array that the partitioner may split as it likes."""
+    found = _watching.get()
+    if found is not None:
+        found.append(Activation(current_path(), axes, array.shape, array.dtype.name))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from dovetail.config import ConfigError, Part
 
@@ -64,6 +64,11 @@ class MeshLayout(Part):
         if devices is None:
             return jax.make_mesh(sizes, MESH_AXES, axis_types=auto)
         return Mesh(np.asarray(devices, dtype=object).reshape(sizes), MESH_AXES, axis_types=auto)
+
+    def abstract(self, device_count: int) -> AbstractMesh:
+        """Returns the mesh of devices that are not there: enough to say how arrays are split."""
+        sizes = tuple(self.shape(device_count).values())
+        return AbstractMesh(sizes, MESH_AXES, axis_types=(AxisType.Auto,) * len(sizes))
 
 
 def steps_ahead(mesh: Mesh) -> int:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from dovetail.config import ConfigError, Part, did_you_mean
 from dovetail.parallel.mesh import MESH_AXES
 
 Axes = Sequence[str | None]
+AnyMesh = Mesh | AbstractMesh
+"""A mesh of devices, or of devices that are not there."""
 
 
 class AxisRules(Part):
@@ -47,15 +49,15 @@ class AxisRules(Part):
                         + did_you_mean(name, MESH_AXES)
                     )
 
-    def partition(self, axes: Axes, mesh: Mesh) -> PartitionSpec:
+    def partition(self, axes: Axes, mesh: AnyMesh) -> PartitionSpec:
         """Returns how an array with these logical axes is split over a mesh."""
-        entries = [names or None for names in self._mesh_axes(axes, mesh)]
+        entries = [names or None for names in self.mesh_axes(axes, mesh)]
         while entries and entries[-1] is None:
             entries.pop()
         return PartitionSpec(*entries)
 
     def sharding(
-        self, axes: Axes, mesh: Mesh, shape: Sequence[int] | None = None, what: str = "array"
+        self, axes: Axes, mesh: AnyMesh, shape: Sequence[int] | None = None, what: str = "array"
     ) -> NamedSharding:
         """Returns the sharding of an array; an axis that does not divide is an error.
 
@@ -66,14 +68,14 @@ class AxisRules(Part):
             what: how an error names the array, such as a parameter's path.
         """
         if shape is not None:
-            for index, names in enumerate(self._mesh_axes(axes, mesh)):
+            for index, names in enumerate(self.mesh_axes(axes, mesh)):
                 parts = math.prod(mesh.shape[name] for name in names)
                 if shape[index] % parts:
                     where = f"{what}: axis {index} ({axes[index]!r})"
                     raise _indivisible(where, shape[index], names, parts)
         return NamedSharding(mesh, self.partition(axes, mesh))
 
-    def _mesh_axes(self, axes: Axes, mesh: Mesh) -> list[tuple[str, ...]]:
+    def mesh_axes(self, axes: Axes, mesh: AnyMesh) -> list[tuple[str, ...]]:
         """Returns the mesh axes that split each logical axis."""
         used: set[str] = set()
         result = []

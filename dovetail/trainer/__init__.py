@@ -5,7 +5,7 @@ from dovetail.trainer.interfaces import Evaluation, Evaluator, StateLearner, Sta
 from dovetail.trainer.loop import Hooks, NonFiniteError, Outcome
 from dovetail.trainer.program import Program
 from dovetail.trainer.samples import Samples, TextJudge
-from dovetail.trainer.start import FromRun, FromScratch, PartFromRun, Start
+from dovetail.trainer.start import FromRun, FromScratch, PartAsModel, PartFromRun, Start
 from dovetail.trainer.trainer import Trainer
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Hooks",
     "NonFiniteError",
     "Outcome",
+    "PartAsModel",
     "PartFromRun",
     "PeriodicEvaluator",
     "Program",

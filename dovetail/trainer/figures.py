@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from dovetail.hardware import Chip, chip_for_device, measured_cpu
+from dovetail.hardware import MFU_FORMULA, Chip, chip_for_device, measured_cpu
 from dovetail.learner import StepReport
 from dovetail.runtime import peak_memory_bytes
 
@@ -43,9 +43,12 @@ def shortened(values: dict[str, Any]) -> dict[str, Any]:
 class StepClock:
     """Measures steps from the moments when their results were there, never from dispatch."""
 
-    def __init__(self, tokens_per_step: int, flops_per_step: int, peak_flops: float | None) -> None:
-        """Takes what a step is worth."""
+    def __init__(
+        self, tokens_per_step: int, flops_per_step: int, peak_flops: float | None, about: str = ""
+    ) -> None:
+        """Takes what a step is worth, and a line on what its MFU is measured against."""
         self._tokens, self._flops, self._peak = tokens_per_step, flops_per_step, peak_flops
+        self.about = about
         self._last = 0.0
         self._seconds: float | None = None
         self._paused = 0.0
@@ -53,9 +56,10 @@ class StepClock:
     @classmethod
     def of(cls, program: Any) -> StepClock:
         """Makes the clock of a program on its own devices."""
-        devices = program.placement.mesh.devices.flatten()
+        devices = program.placement.device_mesh.devices.flatten()
         batch, sequence = program.batch_spec.tokens.shape
-        return cls(batch * sequence, program.step_flops(), _peak_flops(devices, program.model))
+        peak, about = _peak_flops(devices, program.model)
+        return cls(batch * sequence, program.step_flops(), peak, about)
 
     def start(self, step: int) -> None:
         """Starts before the first step."""
@@ -95,15 +99,19 @@ class StepClock:
         return figures
 
 
-def _peak_flops(devices: Any, model: Any) -> float | None:
-    """Returns the peak rate of all devices at the precision that the model computes in."""
-    chip = _chip(devices[0])
+def _peak_flops(devices: Any, model: Any) -> tuple[float | None, str]:
+    """Returns the peak of all devices at the precision of the model, and a line that tells of it.
+
+    No MFU is better than one against another chip's peak, or another precision's.
+    """
+    chip, precision = _chip(devices[0]), model.compute_dtype or "float32"
     if chip is None:
-        return None
-    precision = model.compute_dtype or "float32"
+        return None, f"no MFU: the catalogue has no chip {devices[0].device_kind!r}"
     if precision not in chip.peak_flops:
-        return None  # no MFU is better than one against another precision's peak
-    return chip.flops_per_device(precision) * len(devices)
+        return None, f"no MFU: the catalogue has no rate of {chip.name} in {precision}"
+    each = chip.flops_per_device(precision)
+    peak = f"{len(devices)} x {each / 1e12:.4g} TFLOP/s ({chip.name} in {precision})"
+    return each * len(devices), f"{MFU_FORMULA}; the peak here is {peak}"
 
 
 def _chip(device: jax.Device) -> Chip | None:

@@ -79,8 +79,9 @@ class Loop:
         started = time.monotonic()
         self.program = self.trainer.program()
         # Reports are read so many steps late, so that the device has always a step to work on.
-        self.ahead = steps_ahead(self.program.placement.mesh)
-        self.vote = Vote(self.program.placement.mesh, self.ahead)
+        mesh = self.program.placement.device_mesh
+        self.ahead = steps_ahead(mesh)
+        self.vote = Vote(mesh, self.ahead)
         self.trainer.checkpointer.open(self.folder / "checkpoints")
         with self.stop, placed(self.program.placement), self.trainer.kernels.in_force():
             self._prepare()
@@ -131,6 +132,7 @@ class Loop:
         for choice in choices():
             self.hooks.say(f"kernel {choice}")
         self.clock = StepClock.of(self.program)
+        self.hooks.say(self.clock.about)
         return compiled if not self.hooks.debug_nans else self.program.debug_step()
 
     def _train(self, state: TrainState, first: int, step_function: Any) -> TrainState:

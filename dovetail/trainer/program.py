@@ -16,7 +16,7 @@ import jax
 from dovetail.kernels import references
 from dovetail.learner import StepReport, TrainState
 from dovetail.module import Module, functional, parameter_specs, variable_specs
-from dovetail.parallel import Placement, placed
+from dovetail.parallel import Activation, Placement, placed, watch_activations
 from dovetail.runtime import matmul_flops
 
 StepFunction = Callable[[TrainState, Any], tuple[TrainState, StepReport]]
@@ -45,9 +45,14 @@ class Program:
         return jax.eval_shape(self._initial)
 
     @functools.cached_property
+    def state_axes(self) -> TrainState:
+        """The logical axes of every array of the state."""
+        axes: TrainState = self.learner.state_axes(self.model)
+        return axes
+
+    @functools.cached_property
     def state_shardings(self) -> TrainState:
         """The sharding of every array of the state."""
-        axes = self.learner.state_axes(self.model)
 
         def sharding(path: Any, names: Any, shape: Any) -> Any:
             # State is keyed by the path of its parameter, wherever the optimizer keeps it.
@@ -55,7 +60,7 @@ class Program:
             what = keys[-1] if keys else jax.tree_util.keystr(path)
             return self.placement.sharding(names, shape.shape, what)
 
-        return jax.tree_util.tree_map_with_path(sharding, axes, self.state_shapes)
+        return jax.tree_util.tree_map_with_path(sharding, self.state_axes, self.state_shapes)
 
     @functools.cached_property
     def batch_shardings(self) -> Any:
@@ -112,6 +117,12 @@ class Program:
 
         with references():
             return 3 * matmul_flops(forward, *shapes)
+
+    def activations(self) -> list[Activation]:
+        """Returns the arrays of a step that layers constrain or note, in order; none is made."""
+        with placed(self.placement), watch_activations() as found:
+            jax.eval_shape(self._step, self.state_shapes, self._batch_shapes())
+        return found
 
     def _batch_shapes(self) -> Any:
         return jax.tree.map(lambda leaf: leaf.struct(), self.batch_spec)

@@ -20,6 +20,7 @@ from dovetail.trainer.program import Program
 
 Arrays = dict[str, jax.Array]
 Wanted = Mapping[str, jax.ShapeDtypeStruct]
+Paths = dict[str, str]
 
 
 class Start(Protocol):
@@ -31,6 +32,10 @@ class Start(Protocol):
 
     def arrays(self, like: Wanted, say: Callable[[str], None]) -> Arrays:
         """Returns those of the wanted parameters and variables that it knows, by path."""
+        ...
+
+    def copies(self, like: Wanted) -> Paths:
+        """Returns which of the wanted ones begin as another one does, and as which."""
         ...
 
 
@@ -45,6 +50,10 @@ class FromScratch(Part):
 
     def arrays(self, like: Wanted, say: Callable[[str], None]) -> Arrays:
         """Knows none."""
+        return {}
+
+    def copies(self, like: Wanted) -> Paths:
+        """Copies none."""
         return {}
 
 
@@ -80,6 +89,10 @@ class FromRun(Part):
             f"{len(like) - len(arrays)} stay as initialised"
         )
         return arrays
+
+    def copies(self, like: Wanted) -> Paths:
+        """Copies none."""
+        return {}
 
 
 class PartFromRun(Part):
@@ -125,19 +138,69 @@ class PartFromRun(Part):
         own = {f"{prefix}{path}": array for path, array in found.items()}
         return {**self.rest.arrays(others, say), **own}
 
+    def copies(self, like: Wanted) -> Paths:
+        """Copies what the rest does."""
+        return self.rest.copies(like)
+
+
+class PartAsModel(Part):
+    """One part of the model begins as the model itself does: what it calls x is the model's x."""
+
+    class Config(Part.Config["PartAsModel"]):
+        """Which part, and how the model begins."""
+
+        part: str = REQUIRED
+        """The path of the part, such as loss/teacher."""
+        rest: ConfigOf[Start] = wraps(FromScratch.Config())
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.name, self.prefix = config.locate("part"), f"{config.part}/"
+        self.rest = config.rest.build()
+
+    def check(self) -> None:
+        """Raises a ConfigError if the model cannot be started."""
+        self.rest.check()
+
+    def arrays(self, like: Wanted, say: Callable[[str], None]) -> Arrays:
+        """Reads what the model itself begins with."""
+        others = {path: like[path] for path in like if not path.startswith(self.prefix)}
+        return self.rest.arrays(others, say)
+
+    def copies(self, like: Wanted) -> Paths:
+        """Copies the whole part. The model must have all of it: what it lacked would be random."""
+        own = {path: path.removeprefix(self.prefix) for path in like}
+        own = {path: model for path, model in own.items() if path != model}
+        if not own:
+            raise ConfigError(f"{self.name}: the model has no parameters below {self.prefix!r}.")
+        for path, model in own.items():
+            if model not in like or like[model].shape != like[path].shape:
+                got = f"of shape {like[model].shape}" if model in like else "not there"
+                raise ConfigError(
+                    f"{self.name}: {path} should begin as the model's {model}, of shape "
+                    f"{like[path].shape}, which is {got}: the model was changed after this part "
+                    "was added. Change it before, or let the part begin from a run of its own."
+                )
+        return {**self.rest.copies(like), **own}
+
 
 def first_state(program: Program, start: Start, say: Callable[[str], None]) -> TrainState:
     """Makes the state before the first step; averages and optimizer follow what was taken over."""
     like = abstract_state(program.state_shapes, program.state_shardings)
-    taken = start.arrays({**like.params, **like.variables}, say)
+    wanted = {**like.params, **like.variables}
+    taken, copies = start.arrays(wanted, say), start.copies(wanted)
     fresh = program.initialize()
-    if not taken:
+    if not taken and not copies:
         return fresh
     params = {path: taken.get(path, array) for path, array in fresh.params.items()}
     variables = {path: taken.get(path, array) for path, array in fresh.variables.items()}
     del fresh  # its optimizer state makes room for the new one
 
     def state(params: Arrays, variables: Arrays) -> TrainState:
+        params, variables = (
+            {path: arrays[copies.get(path, path)] for path in arrays}
+            for arrays in (params, variables)
+        )
         made: TrainState = program.learner.init(program.model, params, variables)
         return made
 

@@ -13,7 +13,7 @@ from dovetail.data import Input
 from dovetail.kernels import KernelSettings
 from dovetail.learner import Learner
 from dovetail.module import Module
-from dovetail.parallel import AxisRules, MeshLayout, Placement
+from dovetail.parallel import AnyMesh, AxisRules, MeshLayout, Placement
 from dovetail.runtime import Checkpointer, Console, JsonLines, StopRequest, TensorBoard, Writer
 from dovetail.trainer.interfaces import Evaluator, StateLearner, StateSaver
 from dovetail.trainer.loop import Hooks, Loop, Outcome
@@ -67,7 +67,11 @@ class Trainer(Part):
     @functools.lru_cache(maxsize=1)  # noqa: B019  # a trainer lives as long as the process
     def program(self, devices: Any = None) -> Program:
         """Returns the step of this experiment, ready to be compiled for some devices."""
-        placement = Placement(self.mesh.mesh(devices), self.rules)
+        return self.program_on(self.mesh.mesh(devices))
+
+    def program_on(self, mesh: AnyMesh) -> Program:
+        """Returns the step on a mesh, which may be one of devices that are not there."""
+        placement = Placement(mesh, self.rules)
         _check_batch(self.input.spec(), placement)
         key = functools.partial(jax.random.key, self.seed)
         parts = (self.model, self.learner, self.input.spec())

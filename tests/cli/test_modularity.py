@@ -60,5 +60,5 @@ def test_what_was_found_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert json.loads((tmp_path / "modularity-measured.json").read_text())["growth"]
 
 
-def _no_lines(name: str, axis: str, size: int) -> int:
-    return 0
+def _no_lines(name: str, axis: str, size: int) -> list[int]:
+    return [0, 0]

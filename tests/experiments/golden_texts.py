@@ -2,7 +2,8 @@
 
 The first size of a family stands in full. Of the others, and of variants, there is what differs:
 `-` and `+` against the one that is named. A variant of another size that differs as that of the
-first one does has a line of its own: how many parameters it has, and a hash of their specs.
+first one does has a line of its own: how many parameters it has, and a hash of their specs. The
+first line is a hash of everything, with the defaults and initializers that are not printed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from dovetail.config import to_text
 from dovetail.experiments import experiments
 from dovetail.experiments.published import published_sizes
+from dovetail.modularity.probe import hashed, whole_text
 from dovetail.module import parameter_specs, variable_specs
 
 FOLDER = Path(__file__).parent / "golden"
@@ -70,7 +72,9 @@ def golden_text(names: Sequence[str]) -> str:
             continue
         first.setdefault(suffix, (name, changes))
         blocks.append(_against(resolved, base, name))
-    return "\n\n".join(blocks) + "\n"
+    # Defaults and initializers are too many to print; that one changed must show all the same.
+    wholes = hashed("\n".join(whole_text(experiments()[name]) for name in names))[:8]
+    return "\n\n".join([f"# With all defaults and initializers: {wholes}", *blocks]) + "\n"
 
 
 def _size(resolved: dict[str, Resolved], name: str, earlier: Sequence[str]) -> str:

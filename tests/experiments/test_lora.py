@@ -15,9 +15,8 @@ from dovetail.cli import main
 from dovetail.config import ConfigError, apply_modifier, from_text, select, to_text
 from dovetail.experiments import experiments
 from dovetail.interop import import_hf, unwrapped
-from dovetail.layers import Linear
+from dovetail.layers import Exact, Linear
 from dovetail.layers.linear.lora import LoRA
-from dovetail.layers.moe import TopKRouter
 from dovetail.learner import Ema
 from dovetail.parallel import MeshLayout
 from dovetail.runtime import RunFolder, StoredWeights, abstract_state, read_parameters
@@ -34,14 +33,14 @@ def tiny(name: str = "tiny-lm") -> Any:
 
 
 @every_form()
-def test_every_linear_map_but_the_routers_is_adapted(name: str) -> None:
+def test_every_linear_map_is_adapted_but_those_that_stay_exact(name: str) -> None:
     config = experiments()[name].tiny()
     adapted = apply_modifier(config, "lora:rank=2,alpha=3.0")
     inside = {path for path in select(adapted, Linear).found if path.endswith(".base")}
     alone = select(adapted, Linear).found.keys() - inside
-    routers = select(adapted, TopKRouter).found
+    exact = select(adapted, Exact).found
     assert inside
-    assert all(any(path.startswith(f"{router}.") for router in routers) for path in alone)
+    assert all(any(path.startswith(f"{part}.") for part in exact) for path in alone)
     assert all((each.rank, each.alpha) == (2, 3.0) for each in select(adapted, LoRA))
     assert unwrapped(adapted.model) == config.model
     assert from_text(to_text(adapted)) == adapted
@@ -77,7 +76,7 @@ def test_what_was_frozen_stays_frozen() -> None:
 
 def test_a_model_is_adapted_once() -> None:
     with pytest.raises(
-        ConfigError, match=r"--with lora makes no sense .* model\..* is LoRA already"
+        ConfigError, match=r"--with lora makes no sense .* model\..* is Adapter already"
     ):
         apply_modifier(apply_modifier(tiny(), "lora"), "lora")
 

@@ -11,6 +11,7 @@ from dovetail.experiments import experiments
 from dovetail.features import NotApplicable, features
 from dovetail.layers import AnyAttention, Attention, Scores
 from dovetail.layers.attention.latent import LatentAttention
+from dovetail.layers.linear.lora import LoRA
 from dovetail.layers.linear.normed import NormedLinear
 from tests.features.representatives import REPRESENTATIVES, ends, shapes, with_features
 
@@ -70,10 +71,42 @@ def test_latent(experiment: str) -> None:
         assert (old.mask, old.positions, old.scores) == (new.mask, new.positions, new.scores)
 
 
+@pytest.mark.parametrize("experiment", ["qwen3-30b-a3b", "olmo2-7b"])
+def test_latent_leaves_no_half_of_a_qk_norm(experiment: str) -> None:
+    assert select(with_features(experiment), NormedLinear).found
+    config = with_features(experiment, "latent")
+    assert not select(config, NormedLinear).found
+    config.build()
+
+
+def test_latent_takes_over_the_maps_of_keys_and_values() -> None:
+    """With adapters and biases: else adapters' training would freeze new maps at random values."""
+    config = with_features("qwen3-30b-a3b", "lora:rank=2", "latent")
+    for found in select(config, LatentAttention):
+        assert all(isinstance(m, LoRA.Config) for m in (found.query, found.latent, found.expand))
+    assert all(m.latent.bias for m in select(with_features("gpt2", "latent"), LatentAttention))
+    config.build()
+
+
+@pytest.mark.parametrize(("window", "expected"), [(1024, {128, 1024}), (64, {64})])
+def test_a_window_is_never_widened(window: int, expected: set[int]) -> None:
+    plain = experiments()["gpt-oss-20b"].config()
+    config = features()["sliding-window"].apply(plain, window=window)
+    assert {found.mask.window for found in select(config, AnyAttention)} == expected
+
+
+@every_representative
+def test_the_window_that_is_tried_hides_something(experiment: str) -> None:
+    wanted = features()["sliding-window"]
+    config = wanted.apply(with_features(experiment), **wanted.trial)
+    reaches = {found.mask.window for found in select(config, AnyAttention)}
+    assert max(reaches) < config.input.sequence_length
+
+
 @every_representative
 def test_sliding_window(experiment: str) -> None:
-    config = with_features(experiment, "sliding-window:window=7")
-    assert {found.mask.window for found in select(config, AnyAttention)} == {7}
+    config = with_features(experiment, "sliding-window:window=3")
+    assert {found.mask.window for found in select(config, AnyAttention)} == {3}
     config.build()
 
 

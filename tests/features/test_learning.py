@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dovetail.config import ConfigError, apply_modifier, from_text, select, to_text
+from dovetail.features import features
 from dovetail.layers import NextTokenLoss
 from dovetail.learner import Accumulate, Cosine, Ema, Lion, WarmupStableDecay
 from dovetail.learner.named_optimizers import named_optimizer, optimizer_names
@@ -57,6 +60,21 @@ def test_the_model_computes_in_a_type(name: str, feature: str, dtype: str) -> No
     assert {spec.dtype for spec in parameter_specs(model).values()} == {"float32"}
     found = {node.dtype for node in Tree(model).nodes()}
     assert dtype in found <= {dtype, "float32"}
+
+
+@pytest.mark.parametrize(
+    ("feature", "names"), [("optimizer", optimizer_names()), ("schedule", schedule_names())]
+)
+def test_every_name_is_tried(feature: str, names: list[str]) -> None:
+    assert sorted(trial["name"] for trial in features()[feature].trials) == names
+
+
+@pytest.mark.parametrize("name", features())
+def test_what_is_tried_are_arguments_of_the_feature(name: str) -> None:
+    known = features()[name]
+    taken = inspect.signature(known.apply).parameters
+    assert known.trial == known.trials[0]
+    assert all(argument in taken for trial in known.trials for argument in trial)
 
 
 @pytest.mark.parametrize("name", optimizer_names())

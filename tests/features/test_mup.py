@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import apply_modifier, select
+from dovetail.config import ConfigError, apply_modifier, select
+from dovetail.experiments import experiments
 from dovetail.features import NotApplicable, features
 from dovetail.layers import AnyAttention, Places
 from dovetail.layers.attention.inverse_width import InverseWidth
+from dovetail.layers.loss.multi_token import Ahead
 from dovetail.layers.norms.readout import ScaledReadout
-from dovetail.learner import AdamW, Constant, Learner
+from dovetail.learner import AdamW, Constant, Learner, Lion
 from dovetail.learner.by_fan_in import ByFanIn
 from dovetail.models.llama import llama
 from dovetail.module import Batch, functional, initialize, parameter_specs
@@ -103,3 +105,41 @@ def test_it_reaches_every_attention_the_readout_and_the_rates(name: str) -> None
 def test_where_matrices_move_by_other_rules_it_is_refused() -> None:
     with pytest.raises(NotApplicable, match=r"it moves matrices by other rules .* AdamW first"):
         with_features("tiny-lm", "mup")
+
+
+def factors(config: Any) -> dict[str, float]:
+    """Returns what the rate of each parameter is multiplied by: plain directions of ones."""
+    specs = parameter_specs(config.model.clone(vocab_size=8).build())
+    # Specs alone, without a layer axis: the full size is never made.
+    rates = config.learner.optimizer.build()
+    return {path: rates._factor(spec) for path, spec in specs.items()}
+
+
+@pytest.mark.parametrize("adapter", ["lora", "dora"])
+def test_a_rank_is_no_width(adapter: str) -> None:
+    plain = experiments()["llama3-8b"].config()
+    config = apply_modifier(apply_modifier(plain, f"{adapter}:rank=16"), "mup")
+    found = factors(config)
+    rates = {ending: {v for p, v in found.items() if p.endswith(f"_{ending}")} for ending in "ab"}
+    assert rates == {"a": {256 / 4096, 256 / 14336}, "b": {1.0}}
+
+
+def test_another_optimizer_goes_inside() -> None:
+    config = with_features("gpt2", "mup", "optimizer:name=lion,peak=0.001")
+    rates = config.learner.optimizer
+    assert isinstance(rates, ByFanIn.Config)
+    assert (rates.base_width, rates.optimizer) == (256, Lion.Config())
+    assert config.learner.schedule.peak == 0.001
+    with pytest.raises(ConfigError, match=r"learner.optimizer.optimizer: .* got Sgd. Choose one"):
+        with_features("gpt2", "mup", "optimizer:name=sgd").build()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2-2b", "qwen3-30b-a3b"])
+def test_further_heads_are_scaled_in_either_order(name: str) -> None:
+    config = with_features(name, "mtp", "mup:base_width=16")
+    assert config == with_features(name, "mup:base_width=16", "mtp")
+    (head,) = select(config, Ahead)
+    assert head.norm == config.model.decoder.norm
+    assert head.norm == ScaledReadout.Config(
+        base_width=16, norm=with_features(name).model.decoder.norm
+    )

@@ -12,6 +12,7 @@ from dovetail.config import select
 from dovetail.features import NotApplicable
 from dovetail.layers import AnyInputPositions, AnyPositions
 from dovetail.layers.attention.scores import PositionedScores
+from dovetail.layers.positions.interleaved import InterleavedRotaryEmbedding
 from dovetail.layers.positions.scaling import FrequencyScaling
 from tests.features.representatives import REPRESENTATIVES, ends, shapes, with_features
 
@@ -47,7 +48,8 @@ def test_it_leaves_its_own_encoding_and_no_other(experiment: str, name: str) -> 
             with_features(experiment, name)
         return
     config = with_features(experiment, name)
-    assert encodings(config) == ENCODINGS[name]
+    paired = {"InterleavedRotaryEmbedding": "RotaryEmbedding"}  # which features are wherever
+    assert {paired.get(found, found) for found in encodings(config)} == ENCODINGS[name]
     tables = ends(shapes(config), "decoder/positions/weight")
     assert tables == ([(32, 32)] if name == "learned-positions" else [])
 
@@ -64,6 +66,23 @@ def test_a_bias_goes_and_other_changes_of_scores_stay() -> None:
     assert type(scores).builds().__name__ == "LearnedSinks"
     assert type(scores.base).builds().__name__ == "SoftCappedScores"
     assert attention.endswith("attention.positions")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("rope", (10_000.0, 1.0)), ("partial-rope", (10_000.0, 0.5))]
+)
+def test_what_is_rotary_keeps_its_pairs(name: str, values: tuple[float, float]) -> None:
+    config = with_features("deepseek-v3", name)
+    for positions in select(config, AnyPositions):
+        assert isinstance(positions, InterleavedRotaryEmbedding.Config)
+        assert (positions.base, positions.fraction) == values
+    config.build()
+
+
+def test_partial_rope_keeps_the_scaling() -> None:
+    before = with_features("deepseek-v3", "rope-yarn:factor=3")
+    config = with_features("deepseek-v3", "rope-yarn:factor=3", "partial-rope")
+    assert [*select(config, FrequencyScaling)] == [*select(before, FrequencyScaling)]
 
 
 def test_plain_rope_is_unscaled_and_whole() -> None:

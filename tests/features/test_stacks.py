@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.config import Config, ConfigError, apply_modifier, from_text, select, to_text
 from dovetail.experiments import find_experiment
-from dovetail.features import NotApplicable
+from dovetail.features import NotApplicable, features
 from dovetail.layers import AnyAttention, Stack, TransformerBlock, layers_of
 from dovetail.layers.loss.multi_token import MultiTokenLoss
 from dovetail.layers.stack.parallel import ParallelBlock
@@ -74,6 +74,13 @@ def test_recurrent_layers_beside_attention(name: str, feature: str, part: str) -
     assert set(mixers(applied(name, feature))) <= {part, *before}
 
 
+@pytest.mark.parametrize("feature", ["mamba2", "gated-delta"])
+@every_model
+def test_what_is_tried_on_tiny_forms_is_a_hybrid(name: str, feature: str) -> None:
+    config = features()[feature].apply(tiny(name), **features()[feature].trial)
+    assert len(set(mixers(config))) == 2
+
+
 def deep() -> Any:
     config = tiny("tiny-lm")
     config.model.decoder.stack.num_layers = 8
@@ -116,6 +123,7 @@ def test_multi_token_prediction(name: str) -> None:
     assert (loss.depth, loss.weight) == (2, 0.1)
     assert loss.base == tiny(name).model.loss
     assert loss.head.layer == layers_of(tiny(name).model.decoder.stack)[-1]
+    assert loss.head.norm == tiny(name).model.decoder.norm
     before, after = specs_of(tiny(name)), specs_of(config)
     assert {path for path in after if path.startswith("loss/heads/1/")} == after.keys() - {
         *before,
@@ -123,6 +131,12 @@ def test_multi_token_prediction(name: str) -> None:
     }
     with pytest.raises(NotApplicable, match="set its depth with key"):
         apply_modifier(config, "mtp")
+
+
+@pytest.mark.parametrize("norm", ["rms-norm", "layer-norm", "dynamic-tanh", "no-norm"])
+def test_the_norm_of_a_head_is_one_of_the_stream(norm: str) -> None:
+    one = apply_modifier(applied("gpt2", "mtp"), norm)
+    assert one == apply_modifier(applied("gpt2", norm), "mtp")
 
 
 def test_a_head_is_one_layer_of_a_stack_that_shares_its_layers() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import subprocess
 import sys
 
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.hardware import CHIPS, PRECISIONS, Chip, chip_for_device, chip_named
+from dovetail.hardware import CHIPS, PRECISIONS, Chip, chip_for_device, chip_named, unmeasured_cpu
 
 
 @pytest.mark.parametrize("chip", CHIPS.values(), ids=lambda chip: chip.name)
@@ -20,8 +21,43 @@ def test_every_chip_has_all_its_figures(chip: Chip) -> None:
     assert 10e9 < chip.memory_bytes < 1e12
     assert 5e11 < chip.memory_bandwidth < 2e13
     assert 1e11 < chip.interconnect_bandwidth < 2e12
-    assert chip.kind in ("tpu", "gpu")
-    assert chip.device_kinds
+    assert chip.kind in ("tpu", "gpu", "neuron")
+    assert chip.device_kinds or chip.kind == "neuron", "what JAX calls those is not known yet"
+    assert chip.linked_chips >= 1
+    assert chip.chips_per_host in (4, 8, 16)
+    assert chip.network_bandwidth is None or 1e9 < chip.network_bandwidth < 1e11
+    # The links inside a machine are what it is built for.
+    assert (chip.network_bandwidth or 0) < chip.interconnect_bandwidth
+
+
+@pytest.mark.parametrize("chip", CHIPS.values(), ids=lambda chip: chip.name)
+def test_a_price_says_of_what_when_and_where_it_was_read(chip: Chip) -> None:
+    if chip.price is None:
+        return  # no public list price was found, and none is made up
+    assert 0.5 < chip.price.usd_per_chip_hour < 20
+    assert datetime.date.fromisoformat(chip.price.date).year >= 2025
+    assert chip.price.source.startswith("https://")
+    assert chip.price.offer
+
+
+def test_the_catalogue_has_what_targets_are_made_of() -> None:
+    tpus = {"tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-7x"}
+    gpus = {"a100-40gb", "a100-80gb", "h100", "h200", "b200", "gb200"}
+    assert {*tpus, *(f"nvidia-{name}" for name in gpus), "trainium2"} <= CHIPS.keys()
+
+
+def test_trainium_has_its_published_rates() -> None:
+    chip = chip_named("trainium2")
+    assert chip.peak_flops["float8"] == 1299e12
+    assert (chip.peak_flops["bfloat16"], chip.peak_flops["float32"]) == (667e12, 181e12)
+    assert chip.memory_per_device * chip.devices_per_chip == 96 * 2**30
+
+
+def test_a_cpu_that_is_not_measured_has_memory_and_no_rates() -> None:
+    chip = unmeasured_cpu()
+    assert chip.memory_bytes > 1e8
+    with pytest.raises(ValueError, match="cpu: no peak rate"):
+        chip.flops_per_device("float32")
 
 
 @pytest.mark.parametrize(
@@ -39,6 +75,7 @@ def test_every_chip_has_all_its_figures(chip: Chip) -> None:
         ("NVIDIA H100 80GB HBM3", "nvidia-h100"),
         ("nvidia h200", "nvidia-h200"),
         ("NVIDIA B200", "nvidia-b200"),
+        ("NVIDIA GB200", "nvidia-gb200"),
     ],
 )
 def test_a_chip_is_found_by_the_name_jax_gives_it(device_kind: str, name: str) -> None:

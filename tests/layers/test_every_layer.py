@@ -17,6 +17,7 @@ from dovetail.layers import NormedResidual, Places
 from dovetail.layers.attention.scores import PositionedScores, SoftmaxFree
 from dovetail.layers.linear.adapter import Adapter
 from dovetail.layers.moe.losses import WeightedLoss
+from dovetail.layers.norms.last import EndsInNorm
 from dovetail.module import Module, functional, parameter_specs, variable_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
 from tests.layers.cases import CASES, SEQUENCE, random_params
@@ -60,7 +61,7 @@ def test_no_layer_is_left_out() -> None:
     swept = {type(found).builds() for case in CASES.values() for _, found in visit(case.config)}
     # What others are made of, and nothing by itself.
     bases = {part for part in layers if part.__name__.startswith(("Any", "Changed"))}
-    bases |= {Adapter, NormedResidual, PositionedScores, SoftmaxFree, WeightedLoss}
+    bases |= {Adapter, EndsInNorm, NormedResidual, PositionedScores, SoftmaxFree, WeightedLoss}
     # A loss is run in a model, by tests/models and tests/layers/loss.
     losses = {part for part in layers if part.__module__.startswith("dovetail.layers.loss.")}
     assert layers - swept - bases - losses == set()

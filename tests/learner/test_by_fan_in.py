@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError, from_text, to_text
-from dovetail.learner import AdamW, Sgd
+from dovetail.learner import AdamW, Lion
 from dovetail.learner.axes import optimizer_axes
 from dovetail.learner.by_fan_in import ByFanIn
+from dovetail.learner.named_optimizers import named_optimizer
 from dovetail.module import Constant, ParameterSpec
 
 FILL = Constant.Config().build()
@@ -20,8 +21,17 @@ SPECS = {
     ),
     "down/weight": ParameterSpec((16, 8), ("mlp", "embed"), FILL, fan_in=(0,), fan_out=(1,)),
     "norm/scale": ParameterSpec((8,), ("embed",), FILL, decays=False),
+    "up/of_rank": ParameterSpec(
+        (2, 16), (None, "mlp"), FILL, fan_in=(0,), fan_out=(1,), fan_in_grows=False
+    ),
 }
-FACTORS = {"embedding/weight": 1.0, "up/weight": 4 / 8, "down/weight": 4 / 16, "norm/scale": 1.0}
+FACTORS = {
+    "embedding/weight": 1.0,
+    "up/weight": 4 / 8,
+    "down/weight": 4 / 16,
+    "norm/scale": 1.0,
+    "up/of_rank": 1.0,
+}
 
 
 def arrays(seed: int) -> dict[str, jax.Array]:
@@ -32,7 +42,7 @@ def arrays(seed: int) -> dict[str, jax.Array]:
     }
 
 
-@pytest.mark.parametrize("inner", [AdamW.Config(b2=0.9), Sgd.Config()])
+@pytest.mark.parametrize("inner", [AdamW.Config(b2=0.9), Lion.Config()])
 def test_matrices_move_less_the_more_they_sum_over(inner) -> None:
     config = ByFanIn.Config(base_width=4, optimizer=inner)
     assert from_text(to_text(config)) == config
@@ -55,3 +65,10 @@ def test_its_state_is_split_as_that_of_the_other() -> None:
 def test_a_base_width_of_zero_is_refused() -> None:
     with pytest.raises(ConfigError, match="base_width: expected 1 or more, got 0"):
         ByFanIn.Config(base_width=0).build()
+
+
+@pytest.mark.parametrize("name", ["adafactor", "lamb", "muon", "novograd", "sgd"])
+def test_directions_of_other_sizes_are_refused(name: str) -> None:
+    config = ByFanIn.Config(base_width=4, optimizer=named_optimizer(name))
+    with pytest.raises(ConfigError, match=r"optimizer: rates by fan-in are right for directions"):
+        config.build()

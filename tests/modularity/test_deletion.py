@@ -12,6 +12,7 @@ from dovetail.experiments import experiments
 from dovetail.features import features
 from dovetail.modularity.deletion import probe, without_all_unused, without_feature
 from dovetail.modularity.own_files import own_files
+from dovetail.modularity.probe import is_hash
 from dovetail.modularity.store import PACKAGE
 
 NAMES = ("tiny-lm", "gpt2", "mixtral-8x7b")
@@ -54,7 +55,66 @@ def test_a_planted_default_counts(tmp_path: Path) -> None:
     laptop.write_text(laptop.read_text().replace("tied=True", f"tied={planted}"))
     found = without_feature("alibi", features()["alibi"].files, texts(), package)
     assert list(found.changed) == ["tiny-lm"]
-    assert found.count == 1
+    assert [line.file for line in found.lines] == ["experiments/laptop.py"], "it names the module"
+
+
+def planted_copy(tmp_path: Path, file: str, old: str, new: str) -> Path:
+    """Returns a copy of the package with one text in a file changed."""
+    package = tmp_path / "dovetail"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    source = (package / file).read_text()
+    assert old in source
+    (package / file).write_text(source.replace(old, new, 1))
+    return package
+
+
+HAS_ALIBI = 'bool(__import__("importlib.util").util.find_spec("dovetail.layers.positions.alibi"))'
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("layers/norms/rms.py", "epsilon: float = 1e-6", f"epsilon: float = 1e-6 + {HAS_ALIBI}"),
+        ("module/initializers.py", "scale: float = 1.0", f"scale: float = 1.0 + {HAS_ALIBI}"),
+    ],
+)
+def test_a_planted_class_default_counts(tmp_path: Path, file: str, old: str, new: str) -> None:
+    """Texts leave defaults out; what is compared has them, and the initializers."""
+    package = planted_copy(tmp_path, file, old, new)
+    found = without_feature("alibi", features()["alibi"].files, texts(), package)
+    assert "tiny-lm" in found.changed
+
+
+@pytest.mark.sweep
+def test_families_that_only_ask_for_a_feature_count(tmp_path: Path) -> None:
+    asks = (
+        "\n\ndef _with(config, use_alibi=False):\n    if use_alibi:\n"
+        "        from dovetail.layers.positions.alibi import Alibi\n\n"
+        "        return Alibi.Config()\n    return config\n"
+    )
+    package = planted_copy(tmp_path, "models/llama.py", "FAMILY = ", f"{asks}\n\nFAMILY = ")
+    found = without_feature("alibi", features()["alibi"].files, texts(), package)
+    assert {line.file for line in found.lines} == {"models/llama.py"}
+    assert found.count == 2
+
+
+@pytest.mark.sweep
+def test_a_planted_computation_is_seen(tmp_path: Path) -> None:
+    """Neither text nor specs show it: the program does."""
+    package = planted_copy(
+        tmp_path,
+        "layers/decoder.py",
+        "return self.norm(",
+        f"return (2.0 if {HAS_ALIBI} else 1.0) * self.norm(",
+    )
+    text = to_text(experiments()["tiny-lm"].tiny())
+    files = {"alibi": features()["alibi"].files}
+    alone = without_all_unused("tiny-lm", text, files, package)
+    before = probe(package.parent, "programs", "tiny-lm")["tiny-lm"]
+    assert is_hash(alone)
+    assert is_hash(before)
+    assert alone != before
 
 
 @pytest.mark.sweep

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dovetail.modularity.growth import PUBLISHED, Growth, draw, growth, lines_at
+from dovetail.modularity.growth import PUBLISHED, Growth, Point, draw, growth, lines_at
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -22,30 +22,32 @@ def test_published_rows_grow_as_the_paper_says() -> None:
 
 
 def test_the_plot_has_a_curve_a_system_and_ours() -> None:
-    drawn = draw([Growth("rope", [(1, 0), (11, 0)], [(1, 0), (60, 0)])])
+    drawn = draw([Growth("rope", [Point(1, 0, 3), Point(11, 0, 63)], [Point(1, 0, 0)])])
     root = ElementTree.fromstring(drawn)
     curves = root.findall(f".//{NAMESPACE}polyline")
     systems = [row for row in PUBLISHED if row.feature == "rope"]
-    assert len(curves) == 2 * (len(systems) + 1)
+    assert len(curves) == 2 * (len(systems) + 2)
     texts = [text.text for text in root.iter(f"{NAMESPACE}text")]
     assert texts.count("Dovetail (measured)") == 2
 
 
 @pytest.mark.sweep
 def test_a_small_package_loses_a_feature() -> None:
-    assert lines_at("rope", "models", 1) == 0
-    assert lines_at("moe", "variants", 1) == 0
+    one, three = lines_at("rope", "models", 1), lines_at("rope", "models", 3)
+    assert one[0] == three[0] == 0
+    assert 0 < one[1] < three[1], "the families that use it are more"
+    assert lines_at("moe", "variants", 1)[0] == 0
 
 
 def test_known_points_are_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     told = []
     monkeypatch.setattr(
         "dovetail.modularity.workers.in_processes",
-        lambda work, tasks, jobs: ((task, 0) for task in tasks),
+        lambda work, tasks, jobs: ((task, [0, 1]) for task in tasks),
     )
     first = growth(["moe"], tell=lambda stage, done, total: told.append(done))
     again = growth(["moe"], tell=lambda stage, done, total: told.append(-done))
     assert first == again
-    assert first[0].models[0] == (1, 0)
+    assert first[0].models[0] == Point(1, 0, 1)
     points = len(first[0].models) + len(first[0].variants)
     assert told == [*range(points + 1), -points]

@@ -7,15 +7,19 @@ import inspect
 import shutil
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dovetail.config import REQUIRED, ConfigOf
+from dovetail.cli.experiment import load_all_parts
+from dovetail.config import REQUIRED, ConfigOf, Part
 from dovetail.features import features
-from dovetail.layers import Linear, TokenMap
+from dovetail.layers import Attention, Linear, SequenceMixer, TokenMap
 from dovetail.modularity.deletion import uses
 from dovetail.modularity.guard import foreign_names, grown_fields
+from dovetail.modularity.handed_down import HANDED_DOWN
 from dovetail.modularity.leaks import leaking_lines
+from dovetail.modularity.mentions import unexplained, unneeded
 from dovetail.modularity.own_files import own_files
 from dovetail.modularity.store import PACKAGE
 from dovetail.module import Module
@@ -51,22 +55,76 @@ def test_no_file_names_a_feature_that_is_not_its_own() -> None:
     assert foreign_names(features()) == []
 
 
+@pytest.fixture
+def _all_parts() -> None:
+    load_all_parts()
+
+
+@pytest.mark.usefixtures("_all_parts")
 def test_no_config_grows_a_childs_field() -> None:
     assert grown_fields() == []
 
 
-def test_a_grown_field_is_found() -> None:
+@pytest.mark.usefixtures("_all_parts")
+def test_grown_fields_are_found() -> None:
     class Grown(Module):
-        """Takes a setting of its child over."""
+        """Takes settings of its children over."""
 
         class Config(Module.Config["Grown"]):
-            width: int = REQUIRED
             bias: bool = False
+            num_heads: int = REQUIRED
+            num_kv_heads: int | None = None
+            attention_head_width: int | None = None
             linear: ConfigOf[TokenMap] = Linear.Config()
+            attention: ConfigOf[SequenceMixer] = Attention.Config()
 
     Grown.__module__ = "dovetail.planted"
-    assert grown_fields() == ["dovetail.planted:Grown.bias (of linear)"]
+    assert grown_fields() == [
+        "dovetail.planted:Grown.attention_head_width (of attention)",
+        "dovetail.planted:Grown.bias (of linear)",
+        "dovetail.planted:Grown.num_heads (of attention)",
+        "dovetail.planted:Grown.num_kv_heads (of attention)",
+    ]
     Grown.__module__ = "tests"
+
+
+@pytest.mark.usefixtures("_all_parts")
+def test_what_is_handed_down_is_there() -> None:
+    names = {part.__name__ for part in subclasses(Part)}
+    assert {part for parts in HANDED_DOWN.values() for part in parts} - names == set()
+
+
+def test_every_mention_of_a_feature_is_explained_and_needed() -> None:
+    assert unexplained(features()) == []
+    assert unneeded(features()) == []
+
+
+@pytest.mark.parametrize(
+    ("planted", "said"),
+    [
+        ("use_alibi: bool = False", "use_alibi: bool = False"),
+        ("def choose(kind):\n    return kind == 'alibi'", "return kind == 'alibi'"),
+        ("def choose(config):\n    return config.alibi_slopes", "return config.alibi_slopes"),
+    ],
+)
+def test_a_planted_word_is_found(package: Path, planted: str, said: str) -> None:
+    plant(package, "layers/stack/transformer.py", f"\n\n{planted}\n")
+    (found,) = unexplained(features(), package)
+    assert found.startswith("alibi in layers/stack/transformer.py:")
+    assert found.endswith(said)
+
+
+def test_a_module_that_is_named_in_a_text_is_found(package: Path) -> None:
+    plant(package, "trainer/loop.py", "\n_PLANTED = 'dovetail.layers.positions.alibi'\n")
+    assert [line.file for line in leaking_lines(package, ALIBI)] == ["trainer/loop.py"]
+
+
+def test_a_feature_may_name_only_what_it_builds_on(package: Path) -> None:
+    plant(package, "features/lora.py", PLANTED)
+    assert {line.file for line in leaking_lines(package, ALIBI)} == {"features/lora.py"}
+    rope = own_files(features()["rope"], features())
+    assert "features/rope_yarn.py" in rope
+    assert "features/lora.py" not in rope
 
 
 @pytest.mark.parametrize("name", features())
@@ -110,3 +168,7 @@ def test_a_modifier_has_at_most_ten_lines(name: str) -> None:
     body = function.body[1:]  # without the docstring
     lines = source.splitlines()[body[0].lineno - 1 : body[-1].end_lineno]
     assert len([line for line in lines if line.strip() and "#" not in line.lstrip()[:1]]) <= 10
+
+
+def subclasses(part: type[Any]) -> set[type[Any]]:
+    return {found for child in part.__subclasses__() for found in {child, *subclasses(child)}}

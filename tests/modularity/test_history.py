@@ -34,10 +34,13 @@ def package(tmp_path: Path) -> Path:
 
 def test_a_commit_is_read(package: Path) -> None:
     known = {"alibi": features()["alibi"], "elsewhere": replace(features()["rope"], files=("n",))}
-    (found,) = additions(known, package)
-    assert (found.subject, found.features) == ("add it", ("alibi",))
+    found = additions(known, package)
+    assert found["elsewhere"] == []
+    (found,) = found["alibi"]
+    assert found.subject == "add it"
     assert (found.new_lines, found.composed_lines, found.touched_lines) == (3, 1, 3)
 
 
 def test_where_there_is_no_history_nothing_is_said(tmp_path: Path) -> None:
-    assert additions(features(), tmp_path) == []
+    found = additions({"alibi": features()["alibi"]}, tmp_path)
+    assert found == {"alibi": []}

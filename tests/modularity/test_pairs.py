@@ -20,6 +20,7 @@ from dovetail.modularity.pairs import built_pair, executed_pair, traced_pair
         ("tiny-lm", "swiglu", "has it"),
         ("tiny-lm", "capacity", "no sense"),
         ("mixtral-8x7b", "moe", "no sense"),
+        ("mixtral-8x7b", "moe-every", "no sense"),
     ],
 )
 def test_outcomes(experiment: str, feature: str, outcome: str) -> None:
@@ -28,7 +29,9 @@ def test_outcomes(experiment: str, feature: str, outcome: str) -> None:
 
 
 def test_parameters_that_come_and_go_are_counted() -> None:
-    assert built_pair("gpt2", "no-positions").added == -1024 * 768
+    without = built_pair("gpt2", "no-positions")
+    assert (without.added, without.differing) == (-1024 * 768, 1)
+    assert built_pair("llama3-8b", "multi-query").differing == 2, "the maps of keys and values"
     assert built_pair("llama3-8b", "lora").added > 0
 
 
@@ -36,6 +39,21 @@ def planted(monkeypatch: pytest.MonkeyPatch, like: str, **changes: Any) -> None:
     """Puts a spoilt feature in the place of one."""
     spoilt: Feature = replace(features()[like], **changes)
     monkeypatch.setattr(pairs, "features", lambda: features() | {like: spoilt})
+
+
+def test_a_refusal_of_what_could_be_built_is_told_apart() -> None:
+    found = built_pair("llama2-7b-muon", "mup")
+    assert (found.outcome, found.detail[:25]) == ("conflict", "learner.optimizer is Muon")
+
+
+def test_a_refusal_does_not_hide_a_broken_feature(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stumbles(config: Any) -> Any:
+        return config["a config has fields, not items"]
+
+    planted(monkeypatch, "capacity", unchecked=stumbles)
+    found = built_pair("tiny-lm", "capacity")
+    assert found.outcome == "fails"
+    assert "TypeError" in found.detail
 
 
 def test_a_declaration_that_is_wrong_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,10 +87,11 @@ def test_a_step_is_traced_and_run() -> None:
 
 def test_what_trains_to_no_number_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def diverging(config: Any) -> Any:
-        from dovetail.config import apply_modifier
-
-        return apply_modifier(config, "schedule:name=constant,peak=1e30")
+        config = config.clone()
+        config.learner.schedule.peak = 1e30
+        return config
 
     planted(monkeypatch, "alibi", apply=diverging)
     found = executed_pair("tiny-lm", "alibi")
     assert found.outcome == "fails"
+    assert "NonFiniteError" in found.detail

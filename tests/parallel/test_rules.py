@@ -15,7 +15,9 @@ from dovetail.parallel import (
     Placement,
     constrain,
     current_placement,
+    note_activation,
     placed,
+    watch_activations,
 )
 
 
@@ -123,3 +125,38 @@ def test_constrain_names_an_activation_that_does_not_divide(placement: Placement
         "not divide into 2 parts (mesh model). A size of 2 or 4 would divide; so would a mesh of "
         "1 there."
     )
+
+
+def test_a_mesh_of_devices_that_are_not_there_splits_alike(mesh: Mesh) -> None:
+    rules = AxisRules.Config().build()
+    abstract = MeshLayout.Config(data=2, fsdp=2, model=2).build().abstract(8)
+    axes, shape = ("embed", "heads"), (16, 32)
+    here, elsewhere = (rules.sharding(axes, each, shape) for each in (mesh, abstract))
+    assert here.spec == elsewhere.spec
+    assert here.shard_shape(shape) == elsewhere.shard_shape(shape) == (8, 16)
+    huge = MeshLayout.Config(data=-1, fsdp=512).build().abstract(8192)
+    assert (huge.shape["data"], huge.size) == (16, 8192)
+    with pytest.raises(ConfigError, match=r"p/w: axis 0 \('embed'\) has size 100.*512 parts"):
+        rules.sharding(axes, huge, (100, 32), what="p/w")
+
+
+def test_nothing_runs_on_an_abstract_mesh() -> None:
+    layout, rules = MeshLayout.Config().build(), AxisRules.Config().build()
+    with pytest.raises(TypeError, match="no device to run on"):
+        _ = Placement(layout.abstract(4), rules).device_mesh
+    mesh = layout.mesh()
+    assert Placement(mesh, rules).device_mesh is mesh
+
+
+def test_activations_are_told_to_those_who_watch(placement: Placement) -> None:
+    def step(x: jax.Array) -> jax.Array:
+        note_activation(x, "batch", None)
+        return constrain(x * 2, "batch", "embed")
+
+    x = jax.ShapeDtypeStruct((8, 4), jnp.bfloat16)
+    with placed(placement), watch_activations() as found:
+        jax.eval_shape(step, x)
+    assert [activation.axes for activation in found] == [("batch", None), ("batch", "embed")]
+    assert {(each.path, each.shape, each.dtype) for each in found} == {("", (8, 4), "bfloat16")}
+    jax.eval_shape(step, x)
+    assert len(found) == 2, "nobody watches any more"

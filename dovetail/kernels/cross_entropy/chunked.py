@@ -24,7 +24,7 @@ from dovetail.kernels.cross_entropy.op import CrossEntropy, cross_entropy_op
 from dovetail.kernels.registry import current_platform
 from dovetail.kernels.score_maps import ScoreMap
 from dovetail.kernels.sharded import parts
-from dovetail.parallel import constrain, current_placement
+from dovetail.parallel import constrain, current_placement, note_activation
 
 T = TypeVar("T")
 
@@ -106,7 +106,7 @@ def _cross_entropy(
     weight_VE = _gathered(weight_VE)
 
     def step(nothing: None, chunk: Chunk) -> tuple[None, Judged]:
-        logits_NV = _product("ne,ve->nv", chunk.x_NE, weight_VE)
+        logits_NV = _logits(chunk.x_NE, weight_VE)
         if plan.logit_map is not None:
             logits_NV = plan.logit_map(logits_NV)
         return None, _judged(logits_NV, chunk.targets_N)
@@ -127,7 +127,7 @@ def _forward(
     vocabulary_V = jnp.arange(weight_VE.shape[0])
 
     def step(total_QRVE: jax.Array, chunk: Chunk) -> tuple[jax.Array, tuple[Judged, jax.Array]]:
-        logits_NV = _product("ne,ve->nv", chunk.x_NE, weight_VE)
+        logits_NV = _logits(chunk.x_NE, weight_VE)
         if plan.logit_map is not None:
             logits_NV, pull = jax.vjp(plan.logit_map, logits_NV)
         judged = _judged(logits_NV, chunk.targets_N)
@@ -227,6 +227,12 @@ def _kept_apart(total_QRVE: jax.Array) -> jax.Array:
 def _gathered(weight_VE: jax.Array) -> jax.Array:
     """Gathers the rows of the weight once, before the loop; the vocabulary stays split."""
     return constrain(weight_VE, "vocab", None)
+
+
+def _logits(x_NE: jax.Array, weight_VE: jax.Array) -> jax.Array:
+    logits_NV = _product("ne,ve->nv", x_NE, weight_VE)
+    note_activation(logits_NV, "batch", "vocab")
+    return logits_NV
 
 
 def _split(plan: Plan, x_BSE: jax.Array, targets_BS: jax.Array, weights_BS: jax.Array) -> Chunk:

@@ -42,5 +42,5 @@ class Adapter(Module):
         down, up = (config.in_features, config.rank), (config.rank, config.out_features)
         return (
             parameter(down, (config.in_axis, None), config.a_init, **fans),
-            parameter(up, (None, config.out_axis), Constant.Config(), **fans),
+            parameter(up, (None, config.out_axis), Constant.Config(), fan_in_grows=False, **fans),
         )

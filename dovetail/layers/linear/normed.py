@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 
 from dovetail.config import REQUIRED, ConfigError, ConfigOf, wraps
+from dovetail.config import Config as AnyConfig
 from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import TokenMap
 from dovetail.layers.linear.linear import Linear
@@ -29,6 +32,10 @@ class NormedLinear(Module):
         linear: ConfigOf[TokenMap] = wraps(Linear.Config())
         norm: ConfigOf[TokenMap] = RMSNorm.Config()
         group: int | None = None
+
+        def without_norm(self) -> AnyConfig[Any]:
+            """Returns the linear map."""
+            return self.linear
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -5,30 +5,29 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import REQUIRED, ConfigOf
+from dovetail.config import ConfigOf
 from dovetail.kernels.cross_entropy import cross_entropy
 from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import Layer, Places, TokenMap, Vocabulary
 from dovetail.layers.linear.linear import Linear
 from dovetail.layers.loss.changed import ChangedLoss
 from dovetail.layers.loss.next_token import Logits
+from dovetail.layers.norms.last import EndsInNorm
 from dovetail.layers.norms.rms import RMSNorm
 from dovetail.layers.stack.transformer import TransformerBlock
-from dovetail.module import Batch, Mean, Module, Shared
+from dovetail.module import Batch, Mean, Shared
 
 
-class Ahead(Module):
+class Ahead(EndsInNorm):
     """A head that is told one token more than the one before it, and predicts the next after it."""
 
-    class Config(Module.Config["Ahead"]):
+    class Config(EndsInNorm.Config["Ahead"]):
         """The width is set by the parent."""
 
-        width: int = REQUIRED
         stream_norm: ConfigOf[TokenMap] = RMSNorm.Config()
         token_norm: ConfigOf[TokenMap] = RMSNorm.Config()
         projection: ConfigOf[TokenMap] = Linear.Config()
         layer: ConfigOf[Layer] = TransformerBlock.Config()
-        norm: ConfigOf[TokenMap] = RMSNorm.Config()
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -39,7 +38,6 @@ class Ahead(Module):
             in_features=2 * width, out_features=width, out_axis="embed"
         )
         self.layer = config.layer.build(width=width)
-        self.norm = config.norm.build(width=width)
 
     def __call__(self, x_BSE: jax.Array, token_BSE: jax.Array, places: Places) -> jax.Array:
         """Returns the stream of the next head, given the one before and a further token of each."""

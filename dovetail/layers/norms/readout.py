@@ -8,8 +8,8 @@ import jax
 
 from dovetail.config import REQUIRED, Config, ConfigOf, replace, wraps
 from dovetail.layers.checks import require_positive
-from dovetail.layers.decoder import Decoder
 from dovetail.layers.interfaces import TokenMap
+from dovetail.layers.norms.last import EndsInNorm
 from dovetail.layers.norms.rms import RMSNorm
 from dovetail.module import Module
 
@@ -42,9 +42,9 @@ class ScaledReadout(Module):
 
 
 def with_scaled_readout(config: C, base_width: int) -> C:
-    """Returns the config with every decoder's last norm scaled."""
+    """Returns the config with the last norm of every decoder and further head scaled."""
 
-    def scaled(decoder: Any) -> Any:
-        return decoder.set(norm=ScaledReadout.Config(base_width=base_width, norm=decoder.norm))
+    def scaled(part: Any) -> Any:
+        return part.set(norm=ScaledReadout.Config(base_width=base_width, norm=part.norm))
 
-    return replace(config, Decoder, scaled)
+    return replace(config, EndsInNorm, scaled)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,3 +64,9 @@ class RotaryEmbedding(AnyPositions):
         first, second = jnp.split(x_BSHD, 2, axis=-1)
         rotated = [first * cosine - second * sine, second * cosine + first * sine]
         return jnp.concatenate(rotated, axis=-1)
+
+
+def rotary(old: Any, **values: Any) -> Any:
+    """Returns rotary positions with these values; what is rotary already keeps its pairs."""
+    is_rotary = isinstance(old, RotaryEmbedding.Config)
+    return old.set(**values) if is_rotary else RotaryEmbedding.Config(**values)

@@ -92,5 +92,6 @@ def test_only_the_adapters_are_trained(name: str) -> None:
     trained = select_trained(parameter_specs(config.build().model), config.learner.frozen).specs
     assert trained
     assert all("/dora_" in path for path in trained)
-    with pytest.raises(NotApplicable, match="is AddsLowRank already"):
-        tiny(name, "lora", "dora")
+    for both in (("lora", "dora"), ("dora", "lora"), ("dora", "dora")):
+        with pytest.raises(NotApplicable, match="is Adapter already"):
+            tiny(name, *both)

@@ -22,7 +22,8 @@ from dovetail.layers.moe import LossFreeBias, MixtureOfExperts, TopKRouter
 from dovetail.layers.moe.losses import LoadBalanceLoss
 from dovetail.module import functional, initialize_variables, parameter_specs, variable_specs
 from dovetail.runtime import RunFolder, abstract_state
-from dovetail.trainer import FromRun, Hooks, PartFromRun
+from dovetail.trainer import FromRun, FromScratch, Hooks, PartAsModel, PartFromRun
+from dovetail.trainer.start import first_state
 from tests.features.representatives import every_representative, tiny
 from tests.layers.loss.models import KEY, batch, config, first_params, losses, scores
 
@@ -184,6 +185,31 @@ def test_without_a_path_the_teacher_is_the_model_as_it_begins(large: Path) -> No
     assert config.start.source == config.start.run == str(large)
     assert config.start.rest == FromRun.Config(run=str(large))
     assert config.model.loss.teacher == tiny("tiny-lm").model
+
+
+@pytest.mark.parametrize("name", ["tiny-lm", "deepseek-v3"])
+def test_without_any_run_too(name: str) -> None:
+    """From nothing, teacher and student begin with the same random values, variables too."""
+    trainer = tiny(name, "distill").build()
+    assert trainer.start.config.rest == FromScratch.Config()
+    state = first_state(trainer.program(), trainer.start, print)
+    for arrays in (state.params, state.variables):
+        for path in [path for path in arrays if not path.startswith("loss/teacher/")]:
+            np.testing.assert_array_equal(arrays[f"loss/teacher/{path}"], arrays[path])
+    plain = tiny(name).build().program().initialize()
+    for path, array in plain.params.items():
+        np.testing.assert_array_equal(state.params[path], array)
+
+
+def test_a_model_that_was_changed_since_cannot_be_copied() -> None:
+    start = PartAsModel.Config(part="loss/teacher").build()
+    struct, other = (jax.ShapeDtypeStruct((size,), jnp.float32) for size in (32, 16))
+    with pytest.raises(ConfigError, match=r"part: the model has no parameters below 'loss/tea"):
+        start.copies({"scale": struct})
+    with pytest.raises(ConfigError, match=r"model's scale, of shape \(32,\), which is not there"):
+        start.copies({"loss/teacher/scale": struct})
+    with pytest.raises(ConfigError, match=r"which is of shape \(16,\): the model was changed"):
+        start.copies({"loss/teacher/scale": struct, "scale": other})
 
 
 def test_impossible_numbers_are_refused() -> None:

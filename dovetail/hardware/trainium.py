@@ -1,0 +1,41 @@
+"""Amazon's Trainium.
+
+Source: https://awsdocs-neuron.readthedocs-hosted.com/en/latest (the pages on Trainium2 and on Trn2
+instances): 1299 teraflops fp8, 667 bf16, 181 fp32; 96 GiB at 2.9 TB/s (one page says 3); sixteen
+chips a host in a 4 x 4 torus, so four links a chip.
+
+Not checked: the 1.28 TB/s of NeuronLink for a chip, which is taken to count both directions, and
+what JAX calls the device (so none is listed, and a run there shows no MFU). The eight cores of a
+chip are four JAX devices, for Neuron joins them in pairs unless told otherwise. The network is
+3200 Gb/s a host. No rate is published for int8.
+"""
+
+from __future__ import annotations
+
+from dovetail.hardware.chip import Chip, Price, peak_rates
+
+_TERA = 1e12
+_GIGA = 1e9
+
+TRAINIUM = (
+    Chip(
+        name="trainium2",
+        kind="neuron",
+        device_kinds=(),
+        peak_flops=peak_rates(667 * _TERA, float32=181 * _TERA, float8=1299 * _TERA),
+        memory_bytes=96 * 2**30,
+        memory_bandwidth=2900 * _GIGA,
+        links=4,
+        link_bandwidth=160 * _GIGA,
+        devices_per_chip=4,
+        chips_per_host=16,
+        linked_chips=16,
+        network_bandwidth=25 * _GIGA,
+        price=Price(
+            2.235,
+            "2025-11-30",
+            "https://github.com/tsaol/aws-gpu/blob/main/data/trn2_instances.js",
+            "AWS trn2.48xlarge, us-east-2, on demand",
+        ),
+    ),
+)

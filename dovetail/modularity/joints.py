@@ -1,0 +1,79 @@
+"""Where the name of a feature may stand in files that are not its own, and why.
+
+A path that ends with a slash is a folder. The tests fail for a mention that is not explained here,
+and for an explanation that nothing needs.
+"""
+
+from __future__ import annotations
+
+JOINTS: dict[str, dict[str, str]] = {
+    "accumulate": {
+        "learner/": "a way to produce gradients, which every learner can be given",
+        "module/mapping.py": "itertools.accumulate",
+        "targets/fitting.py": "how much memory a machine has decides on micro-batches",
+    },
+    "bf16": {
+        "runtime/safetensors.py": "the name of a number type in a file format",
+    },
+    "capacity": {
+        "layers/moe/": "a way to dispatch tokens, in the folder of experts, with which it goes",
+    },
+    "ema": {
+        "learner/": "an average that every learner can keep; the feature sets it",
+        "targets/layout.py": "averages are a part of the state that is laid out",
+        "runtime/checkpointer.py": "a checkpoint may hold an average, which is read for evaluation",
+    },
+    "fp8": {
+        "hardware/": "the rates of chips by precision",
+        "runtime/safetensors.py": "the names of number types in a file format",
+    },
+    "int8": {
+        "hardware/": "the rates of chips by precision",
+    },
+    "moe": {
+        "cli/sharding_page.py": "the mesh axis of that name",
+        "targets/fitting.py": "the mesh axis of that name",
+        "parallel/": "a mesh axis and a logical axis are called expert, once for all models",
+    },
+    "no-positions": {
+        "layers/": "the default of attention that is told no positions",
+    },
+    "optimizer": {
+        "cli/": "the part of a training state of that name",
+        "targets/layout.py": "the part of a training state of that name",
+        "learner/": "every learner has an optimizer; the feature chooses one by name",
+    },
+    "plain-feed-forward": {
+        "layers/feed_forward/plain.py": "a part of its own, which families use, too",
+    },
+    "pre-norm": {
+        "layers/": "the default of every block",
+    },
+    "rms-norm": {
+        "layers/": "the default norm of all parts",
+    },
+    "router-z-loss": {
+        "layers/moe/": "a loss of routers, in the folder of experts, with which it goes",
+    },
+    "schedule": {
+        "learner/": "every learner has a schedule; the feature chooses one by name",
+    },
+    "sigmoid": {
+        "layers/": "the function of that name, as an activation and as a score of experts",
+    },
+    "sinks": {
+        "kernels/attention/": "its kernel: one term more in the softmax of all attention kernels",
+        "layers/attention/scores.py": "how a kernel is told of it",
+    },
+    "sliding-window": {
+        "kernels/attention/": "a mask, which kernels can question; the feature sets it",
+    },
+    "soft-cap": {
+        "kernels/": "its kernel: a map of scores that all kernels take",
+    },
+    "z-loss": {
+        "kernels/cross_entropy/": "its kernel: a term of the fused loss",
+        "layers/loss/next_token.py": "the setting of that kernel",
+        "layers/moe/": "the loss of routers, by the same words",
+    },
+}

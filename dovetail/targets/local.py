@@ -1,0 +1,36 @@
+"""The machine that this process is on, compared with a target."""
+
+from __future__ import annotations
+
+from dovetail.targets.machine import Machine
+
+
+def prepare_devices(machine: Machine | None) -> None:
+    """Makes the virtual devices of a CPU target, where JAX has not chosen its devices yet."""
+    if machine is None or machine.chip.kind != "cpu" or machine.any_number:
+        return
+    import jax
+
+    try:
+        jax.config.update("jax_num_cpu_devices", machine.devices)
+    except RuntimeError:  # the devices are chosen already; `difference_here` tells if they do
+        return
+
+
+def difference_here(machine: Machine) -> str | None:
+    """Returns how the devices of this process differ from a target, or None where they do not."""
+    import jax
+
+    from dovetail.hardware import chip_for_device
+
+    first = jax.devices()[0]
+    here = f"{jax.device_count()} x {first.device_kind} ({first.platform})"
+    if machine.chip.kind == "cpu":
+        alike = first.platform == "cpu"
+    elif machine.chip.device_kinds:
+        alike = chip_for_device(first.device_kind) == machine.chip
+    else:  # what JAX calls it is not known; the platform is
+        alike = first.platform == machine.chip.kind
+    if alike and (machine.any_number or jax.device_count() == machine.devices):
+        return None
+    return f"it has {machine.devices} devices of {machine.chip.name}, and here are {here}"

@@ -1,0 +1,20 @@
+"""CPUs: one machine, whose virtual devices share its memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dovetail.targets.machine import Machine
+from dovetail.targets.registry import target_rule
+
+if TYPE_CHECKING:
+    from dovetail.trainer import Trainer
+
+
+@target_rule("cpu", "cpu*")
+def cpu(config: Trainer.Config, machine: Machine) -> Trainer.Config:
+    """All devices hold a slice of the data and of each parameter; nothing else changes."""
+    from dovetail.parallel import MeshLayout
+
+    config.mesh = MeshLayout.Config()
+    return config

@@ -1,0 +1,51 @@
+"""Trials: with which arguments features are tried on tiny forms, and on which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dovetail.config import select
+from dovetail.kernels.attention import SlidingWindow
+from dovetail.layers import AnyAttention
+from dovetail.learner.named_schedules import schedule_names
+from dovetail.modularity import pairs
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Collects the trainers that would have been run."""
+    found: list[Any] = []
+    monkeypatch.setattr(pairs, "_train_and_generate", found.append)
+    return found
+
+
+def schedules(tried: list[Any]) -> list[str]:
+    return [type(trainer.learner.config.schedule).__qualname__ for trainer in tried]
+
+
+def test_all_trials_run_on_the_plain_form_and_the_first_on_others(tried: list[Any]) -> None:
+    assert pairs.executed_pair("tiny-lm", "schedule").outcome == "works"
+    assert len(tried) == len(schedule_names())
+    assert len(set(schedules(tried))) == len(schedule_names()) - 1  # "linear" has no own part
+    tried.clear()
+    assert pairs.executed_pair("gpt2", "schedule").outcome == "works"
+    assert schedules(tried) == ["WarmupStableDecay.Config"]
+
+
+def test_the_arguments_reach_the_model(tried: list[Any]) -> None:
+    pairs.executed_pair("gpt2", "sliding-window")
+    (trainer,) = tried
+    masks = [found.mask.build() for found in select(trainer.model.config, AnyAttention)]
+    assert masks == [SlidingWindow(4)]
+
+
+def test_what_fails_says_with_which_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(trainer: Any) -> None:
+        if schedules([trainer]) == ["Cosine.Config"]:
+            raise FloatingPointError("no number")
+
+    monkeypatch.setattr(pairs, "_train_and_generate", failing)
+    found = pairs.executed_pair("tiny-lm", "schedule")
+    assert (found.outcome, found.detail) == ("fails", "name=cosine: FloatingPointError: no number")

@@ -1,0 +1,94 @@
+"""Layouts: every array with its axes and its share of a device, on machines that are not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dovetail.config import ConfigError, apply_modifier
+from dovetail.experiments import find_experiment
+from dovetail.parallel import MeshLayout
+from dovetail.targets import Layout, lay_out, parse_target
+
+
+def tiny(**mesh: int) -> Any:
+    config = find_experiment("llama2-7b").tiny()
+    config.mesh = MeshLayout.Config(**mesh)
+    return config
+
+
+@pytest.fixture(scope="module")
+def layout() -> Layout:
+    return lay_out(tiny(data=2, fsdp=4), parse_target("cpu-8"))
+
+
+def test_it_agrees_with_what_is_compiled(layout: Layout) -> None:
+    """The tests have eight devices; a compiled step takes the state and a batch."""
+    config = tiny(data=2, fsdp=4)
+    memory = config.build().program().lowered.compile().memory_analysis()
+    # `halted_at` and the number of the step are not listed.
+    assert sum(layout.totals().values()) == pytest.approx(memory.argument_size_in_bytes, abs=64)
+
+
+def test_stacked_parameters_show_their_layers(layout: Layout) -> None:
+    weight = next(laid for laid in layout.group("parameters") if "query/weight" in laid.path)
+    assert weight.axes == ("layers", "embed", "heads")
+    assert weight.split == ((), ("fsdp",), ())
+    assert weight.local_shape == (weight.shape[0], weight.shape[1] // 4, weight.shape[2])
+    assert weight.copies == 2, "each slice of data has one"
+    assert weight.bytes_per_device * 4 == 4 * weight.shape[0] * weight.shape[1] * weight.shape[2]
+
+
+def test_optimizer_state_lies_as_its_parameter(layout: Layout) -> None:
+    parameters = {laid.path: laid for laid in layout.group("parameters")}
+    owned = [laid for laid in layout.group("optimizer") if laid.owner]
+    assert len(owned) == 2 * len(parameters), "two moments each"
+    for laid in owned:
+        owner = parameters[laid.owner]
+        assert (laid.axes, laid.local_shape) == (owner.axes, owner.local_shape)
+
+
+def test_the_main_activations_are_there(layout: Layout) -> None:
+    axes = {laid.axes for laid in layout.group("activations")}
+    assert ("batch", "sequence", "embed") in axes, "the stream"
+    assert ("batch", "sequence", "heads", None) in axes
+    assert ("batch", "vocab") in axes, "a chunk of logits"
+    stream = next(a for a in layout.group("activations") if a.axes[-1] == "embed")
+    assert stream.split[0] == ("data", "fsdp")
+
+
+def test_buffers_of_experts_are_there() -> None:
+    config = apply_modifier(apply_modifier(tiny(expert=4), "moe:num_experts=4"), "capacity")
+    axes = {laid.axes for laid in lay_out(config, parse_target("cpu-4")).group("activations")}
+    assert ("expert", "batch", None, None) in axes
+
+
+def test_what_is_replicated_is_told() -> None:
+    layout = lay_out(tiny(data=-1, fsdp=1), parse_target("cpu-8"))
+    whole = layout.replicated()
+    assert {laid.group for laid in whole} == {"parameters", "optimizer"}
+    sizes = [laid.bytes_per_device for laid in whole]
+    assert sizes == sorted(sizes, reverse=True)
+    alone = lay_out(tiny(), parse_target("cpu"))
+    assert alone.replicated() == [], "on one device nothing is held twice"
+
+
+def test_a_machine_that_is_not_there_is_no_matter() -> None:
+    config = find_experiment("llama2-7b").config()
+    config.mesh = MeshLayout.Config(data=-1, fsdp=64)
+    layout = lay_out(config, parse_target("tpu-v5p-512"))
+    assert layout.mesh == {"data": 4, "fsdp": 64}
+    parameters = layout.totals()["parameters"]
+    assert parameters == pytest.approx(4 * 6738415616 / 64, rel=0.001)
+    assert layout.totals()["optimizer"] == pytest.approx(2 * parameters, rel=0.001)
+
+
+def test_what_does_not_divide_is_named() -> None:
+    config = tiny(fsdp=5)
+    with pytest.raises(ConfigError, match=r"input.batch_size .* has size 8, .*into 5 parts"):
+        lay_out(config, parse_target("cpu-5"))
+    config.input.batch_size = 5
+    named = r"^decoder/\S+: axis \d \('embed'\) has size \d+, .*into 5 parts.*would divide"
+    with pytest.raises(ConfigError, match=named):
+        lay_out(config, parse_target("cpu-5"))
