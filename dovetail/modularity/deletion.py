@@ -23,6 +23,7 @@ from typing import Any
 
 from dovetail.experiments import experiments
 from dovetail.modularity.leaks import COMPOSERS, Line, all_naming_lines, leaking_lines
+from dovetail.modularity.paths import file_of, module_of
 from dovetail.modularity.store import PACKAGE
 
 
@@ -93,13 +94,13 @@ def _is_used(file: str, users: Sequence[str], using: Sequence[str]) -> bool:
     It is where it cannot be imported without, or makes an experiment that uses the feature. One
     that only asks for it (`if use_alibi:`) is not.
     """
-    made = {_home(experiments()[name].make) for name in using if name in experiments()}
+    made = {file_of(_made_by(name)) for name in using if name in experiments()}
     return file in users or file in made
 
 
-def _home(make: Any) -> str:
-    module: str = getattr(make, "func", make).__module__
-    return f"{module.partition('.')[2].replace('.', '/')}.py"
+def _made_by(experiment: str) -> str:
+    make: Any = experiments()[experiment].make
+    return str(getattr(make, "func", make).__module__)
 
 
 def without_all_unused(
@@ -118,9 +119,7 @@ def without_all_unused(
 
 def uses(text: str, files: Iterable[str]) -> bool:
     """Says whether a resolved config names a part of one of these files."""
-    modules = (
-        f"dovetail.{file.removesuffix('.py').replace('/', '.').rstrip('.')}" for file in files
-    )
+    modules = (module_of(file) for file in files)
     return any(f"{module}:" in text or f"{module}." in text for module in modules)
 
 

@@ -17,6 +17,7 @@ from dovetail.features import features
 from dovetail.models import families
 from dovetail.modularity.deletion import probe, scratch_copy, settle, without_feature
 from dovetail.modularity.own_files import own_files, texts_without
+from dovetail.modularity.paths import file_of
 from dovetail.modularity.plot import Panel, svg
 from dovetail.modularity.probe import is_hash
 from dovetail.modularity.store import PACKAGE, Store
@@ -163,7 +164,7 @@ def _groups(axis: str, name: str) -> list[tuple[str, ...]]:
     """Returns the files that bring each family, or feature; what is needed comes first."""
     if axis == "models":
         homes = {family.from_hf.__module__ for family in families().values()}
-        files = [f"{home.partition('.')[2].replace('.', '/')}.py" for home in sorted(homes)]
+        files = [file_of(home) for home in sorted(homes)]
         # The laptop's experiments are made of Llama's parts.
         return [(file,) for file in sorted(files, key=lambda file: not file.endswith("/llama.py"))]
     known = features()

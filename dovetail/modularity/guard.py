@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -16,6 +16,7 @@ from dovetail.features import Feature
 from dovetail.modularity.handed_down import HANDED_DOWN
 from dovetail.modularity.leaks import COMPOSERS, Line
 from dovetail.modularity.own_files import own_files
+from dovetail.modularity.paths import is_inside
 from dovetail.modularity.store import PACKAGE
 from dovetail.module import Module
 
@@ -38,7 +39,7 @@ def foreign_names(known: Mapping[str, Feature], package: Path = PACKAGE) -> list
         lines = file.read_text().splitlines()
         for number, name in _names(ast.parse("\n".join(lines))):
             home = names.get(name)
-            if home is not None and not _is_at_home(own, own_files(owners[home], known)):
+            if home is not None and not is_inside(own, own_files(owners[home], known)):
                 found.append(Line(own, number, lines[number - 1].strip()))
     return sorted(set(found))
 
@@ -111,8 +112,3 @@ def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.attr
         elif isinstance(node, ast.Constant) and str(node.value)[:1].isupper():
             yield node.lineno, str(node.value)
-
-
-def _is_at_home(file: str, files: Collection[str]) -> bool:
-    """Says whether a file is one of these, or in a folder of these."""
-    return any(file == own or (own.endswith("/") and file.startswith(own)) for own in files)

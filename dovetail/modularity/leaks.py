@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dovetail.modularity.paths import is_inside, module_of
+
 # Rooms that compose: what they name, they use.
 COMPOSERS = ("models", "experiments", "interop")
 
@@ -39,26 +41,18 @@ def leaking_lines(package: Path, gone: Collection[str]) -> list[Line]:
 def all_naming_lines(package: Path, gone: Collection[str]) -> list[Line]:
     """Returns the lines of all files that import what is gone, or use what they imported."""
     files = sorted(package.rglob("*.py"))
-    there = [file for file in files if not _is_gone(str(file.relative_to(package)), gone)]
+    there = [file for file in files if not is_inside(str(file.relative_to(package)), gone)]
     return [line for file in there for line in naming_lines(package, file, gone)]
 
 
 def naming_lines(package: Path, file: Path, gone: Collection[str]) -> list[Line]:
     """Returns the lines of one file that import what is gone, or use what they imported."""
-    modules = {_module(package.name, name) for name in gone}
+    modules = {module_of(name, package.name) for name in gone}
     source = file.read_text()
     lines = source.splitlines()
     name = str(file.relative_to(package))
     numbers = sorted(_facts(source).lines_naming(modules))
     return [Line(name, number, lines[number - 1].strip()) for number in numbers]
-
-
-def _module(package: str, file: str) -> str:
-    return f"{package}.{file.removesuffix('.py').rstrip('/').replace('/', '.')}"
-
-
-def _is_gone(name: str, gone: Collection[str]) -> bool:
-    return any(name == one or (one.endswith("/") and name.startswith(one)) for one in gone)
 
 
 @dataclass(frozen=True)

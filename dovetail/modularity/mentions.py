@@ -15,6 +15,7 @@ from pathlib import Path
 from dovetail.features import Feature
 from dovetail.modularity.joints import JOINTS
 from dovetail.modularity.leaks import COMPOSERS, Line
+from dovetail.modularity.paths import is_inside
 from dovetail.modularity.scan.words import Vocabulary, built_in
 from dovetail.modularity.store import PACKAGE
 
@@ -28,7 +29,7 @@ def mentions(feature: Feature, package: Path = PACKAGE) -> list[Line]:
     found = []
     for file in sorted(package.rglob("*.py")):
         name = str(file.relative_to(package))
-        is_own = any(_is_inside(name, place) for place in feature.files)
+        is_own = is_inside(name, feature.files)
         if is_own or name.partition("/")[0] in _EXEMPT:
             continue
         text = file.read_text()
@@ -44,7 +45,7 @@ def unexplained(known: Mapping[str, Feature], package: Path = PACKAGE) -> list[s
         f"{feature.name} in {line}"
         for feature in known.values()
         for line in mentions(feature, package)
-        if not any(_is_inside(line.file, place) for place in JOINTS.get(feature.name, {}))
+        if not is_inside(line.file, JOINTS.get(feature.name, {}))
     ]
 
 
@@ -54,7 +55,7 @@ def unneeded(known: Mapping[str, Feature], package: Path = PACKAGE) -> list[str]
         f"{name} in {place}"
         for name, places in JOINTS.items()
         for place in places
-        if not any(_is_inside(line.file, place) for line in mentions(known[name], package))
+        if not any(is_inside(line.file, [place]) for line in mentions(known[name], package))
     ]
 
 
@@ -84,7 +85,3 @@ def _walk(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield value.lineno, said
             case ast.Constant(value=str(said)) if not said.count(" "):
                 yield node.lineno, said
-
-
-def _is_inside(file: str, place: str) -> bool:
-    return file == place or (place.endswith("/") and file.startswith(place))

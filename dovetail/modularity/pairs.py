@@ -13,6 +13,7 @@ from typing import Any
 from dovetail.config import ConfigError, find, to_text
 from dovetail.experiments import experiments
 from dovetail.features import Feature, features, named_part
+from dovetail.modularity.paths import module_of
 
 TRAINED_STEPS = 2
 _PREFILLED, _HELD = 4, 8
@@ -148,13 +149,9 @@ def _checked_refusal(wanted: Feature, plain: Any, why: str) -> tuple[str, str]:
 
 def _has_its_own(wanted: Feature, plain: Any) -> bool:
     owners = [wanted, *(features()[name] for name in wanted.builds_on)]
-    modules = {_module(file) for owner in owners for file in owner.files}
+    modules = {module_of(file) for owner in owners for file in owner.files}
     parts = (part for part in wanted.excludes if find(plain, named_part(part)) is not None)
     return any(part.startswith((f"{one}:", f"{one}.")) for part in parts for one in modules)
-
-
-def _module(file: str) -> str:
-    return f"dovetail.{file.removesuffix('.py').rstrip('/').replace('/', '.')}"
 
 
 def _changes(wanted: Feature, plain: Any) -> bool:
