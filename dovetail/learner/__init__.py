@@ -10,6 +10,7 @@ from dovetail.learner.learner import Learner
 from dovetail.learner.muon import Muon
 from dovetail.learner.optimizer import Elementwise, Optimizer, PerTensor, chain, per_tensor
 from dovetail.learner.optimizers import Adafactor, AdamW, Lion, Sgd
+from dovetail.learner.pipeline import GPipe, OneForwardOneBackward
 from dovetail.learner.schedules import (
     Constant,
     Cosine,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,8 +24,21 @@ class Placement:
     def sharding(
         self, axes: Axes, shape: Sequence[int] | None = None, what: str = "array"
     ) -> NamedSharding:
-        """Returns the sharding of an array with these logical axes; `what` names it in an error."""
-        return self.rules.sharding(axes, self.mesh, shape, what)
+        """Returns the sharding of an array with these logical axes; `what` names it in an error.
+
+        Inside a shard_map, the mesh axes that it splits by hand are none of ours: there an array is
+        one device's own part already.
+        """
+        context = jax.sharding.get_abstract_mesh()
+        if not context.manual_axes:
+            return self.rules.sharding(axes, self.mesh, shape, what)
+        return self.rules.sharding(axes, context, shape, what, apart=context.manual_axes)
+
+    def parts(self, axis: str) -> int:
+        """Returns into how many parts the rules split a logical axis here."""
+        manual = jax.sharding.get_abstract_mesh().manual_axes
+        names = self.rules.mesh_axes(axis, self.mesh, apart=manual)
+        return math.prod(self.mesh.shape[name] for name in names)
 
 
 _placement: ContextVar[Placement | None] = ContextVar("dovetail_placement", default=None)
