@@ -7,7 +7,6 @@ split, and the kernel runs inside a `shard_map`, on each device's part alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,23 +20,15 @@ Axes = tuple[str | tuple[str, ...] | None, ...]
 
 
 def mesh_axes(*logical: str) -> tuple[str, ...]:
-    """Returns the mesh axes of more than one device that split any of these logical axes here.
-
-    There are none without a mesh, nor along an axis over which a `shard_map` around this call has
-    split the arrays already: to what runs inside, those are whole.
-    """
+    """Returns the mesh axes that split any of these logical axes here; none without a mesh."""
     placement = current_placement()
-    if placement is None:
-        return ()
-    entries = [placement.rules.partition((axis,), placement.mesh) for axis in logical]
-    names = [name for spec in entries for entry in spec for name in _names(entry)]
-    return tuple(name for name in dict.fromkeys(names) if name not in _manual_axes())
+    return placement.mesh_axes(*logical) if placement else ()
 
 
 def parts(*logical: str) -> int:
     """Returns over how many devices these logical axes are split together."""
     placement = current_placement()
-    return math.prod(placement.mesh.shape[name] for name in mesh_axes(*logical)) if placement else 1
+    return placement.parts(*logical) if placement else 1
 
 
 def is_split() -> bool:

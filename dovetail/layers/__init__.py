@@ -49,6 +49,7 @@ from dovetail.layers.stack.stack import (
     layers_of,
     rearrange,
 )
+from dovetail.layers.stack.stages import in_stages
 from dovetail.layers.stack.transformer import TransformerBlock
 
 import_submodules(__name__)  # so that config text may name every layer
@@ -100,6 +101,7 @@ __all__ = [
     "TransformerBlock",
     "Vocabulary",
     "arrange",
+    "in_stages",
     "last_layer",
     "layers_of",
     "rearrange",

@@ -18,6 +18,7 @@ from dovetail.learner.optimizer import (
     with_directions,
 )
 from dovetail.learner.optimizers import Adafactor, AdamW, Lion, Sgd
+from dovetail.learner.pipeline import GPipe, OneForwardOneBackward
 from dovetail.learner.schedules import (
     Constant,
     Cosine,
@@ -39,12 +40,14 @@ __all__ = [
     "Cosine",
     "Elementwise",
     "Ema",
+    "GPipe",
     "GradientProducer",
     "InverseSquareRoot",
     "Learner",
     "Lion",
     "LogicalAxes",
     "Muon",
+    "OneForwardOneBackward",
     "Optimizer",
     "PerTensor",
     "Produced",

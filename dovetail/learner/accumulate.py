@@ -53,11 +53,7 @@ class Accumulate(Part):
             micro_key = jax.random.fold_in(key, index)
             return run(model, {**fixed, **trained}, variables, micro, micro_key)
 
-        def weigh(_: None, item: Any) -> tuple[None, Arrays]:
-            return None, weights_of(forward(trained, variables, item).losses)
-
-        _, weights_K = jax.lax.scan(weigh, None, items)
-        weights = {path: weight_K.sum(0) for path, weight_K in weights_K.items()}
+        weights = weights_of_step(model, {**fixed, **trained}, variables, items[1], key)
 
         def add(carry: tuple[Arrays, Arrays], item: Any) -> tuple[tuple[Arrays, Arrays], Any]:
             gradients, variables = carry
@@ -78,6 +74,21 @@ class Accumulate(Part):
             summaries={path: summary_K.reduce() for path, summary_K in summaries_K.items()},
             variables=carry[1],
         )
+
+
+def weights_of_step(
+    model: Module, params: Arrays, variables: Arrays, micro_K: Any, key: jax.Array
+) -> Arrays:
+    """Returns the weight of each loss in all micro-batches together."""
+
+    def weigh(_: None, item: Any) -> tuple[None, Arrays]:
+        index, micro = item
+        forward = run(model, params, variables, micro, jax.random.fold_in(key, index))
+        return None, weights_of(forward.losses)
+
+    count = jax.tree.leaves(micro_K)[0].shape[0]
+    _, weights_K = jax.lax.scan(weigh, None, (jnp.arange(count), micro_K))
+    return {path: weight_K.sum(0) for path, weight_K in weights_K.items()}
 
 
 def split_batch(batch: Any, microbatches: int) -> Any:

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigOf
 from dovetail.kernels.attention import ScoreMap
-from dovetail.layers import Decoder, Logits, NextTokenLoss, Places, TokenLoss, Vocabulary
+from dovetail.layers import (
+    Decoder,
+    Logits,
+    NextTokenLoss,
+    Places,
+    TokenLoss,
+    Vocabulary,
+    in_stages,
+)
 from dovetail.layers.checks import require_positive
 from dovetail.module import Batch, Module, Shared
 
 
 class TokenDecoder(Protocol):
-    """Maps tokens to vectors."""
+    """Maps tokens to vectors: at once, or in three parts one after the other."""
 
     def __call__(self, tokens_BS: jax.Array, places: Places, /) -> jax.Array:
         """Maps [B, S] to [B, S, E]."""
+        ...
+
+    def begin(self, tokens_BS: jax.Array, places: Places, /) -> jax.Array:
+        """Maps [B, S] to [B, S, E]: what the longest stack reads."""
+        ...
+
+    def middle(self, x_BSE: jax.Array, places: Places, first: Any, /) -> jax.Array:
+        """Runs the longest stack, or the part of it that begins with layer `first`."""
+        ...
+
+    def end(self, x_BSE: jax.Array, places: Places, /) -> jax.Array:
+        """Runs what comes after the longest stack."""
         ...
 
 
@@ -55,8 +75,30 @@ class CausalLM(Module):
 
     def scoring(self, batch: Batch) -> Logits:
         """Returns the scores of all next tokens, as what they are made of."""
-        x_BSE = self.decoder(batch.tokens, Places(batch.positions, batch.segment_ids))
+        return self._logits(self.decoder(batch.tokens, _places(batch)))
+
+    def _logits(self, x_BSE: jax.Array) -> Logits:
         return Logits(x_BSE, self.head.weight, self.logit_map)
+
+    # The same in three, for a pipeline.
+
+    def begin(self, batch: Batch) -> jax.Array:
+        """Returns what the first stage of a pipeline reads."""
+        return self.decoder.begin(batch.tokens, _places(batch))
+
+    def middle(self, x_BSE: jax.Array, batch: Batch, first: Any) -> jax.Array:
+        """Runs the part of the longest stack that begins with layer `first`."""
+        return self.decoder.middle(x_BSE, _places(batch), first)
+
+    def end(self, x_BSE: jax.Array, batch: Batch) -> None:
+        """Adds the loss, given what the last stage leaves."""
+        self.loss(self._logits(self.decoder.end(x_BSE, _places(batch))), batch)
+
+    def part(self, parts: int) -> CausalLM:
+        """Returns the same model with one of so many parts of its longest stack."""
+        config: Any = self.config
+        stack = in_stages(config.decoder.stack, parts)
+        return type(self)(config.clone(decoder=config.decoder.clone(stack=stack)))
 
     def logits(self, tokens_BS: jax.Array, places: Places, last_B: jax.Array) -> jax.Array:
         """Returns the scores [B, V] of the token that follows index `last_B` of each row."""
@@ -71,3 +113,7 @@ class CausalLM(Module):
     def _scores(self, x_BSE: jax.Array) -> jax.Array:
         scores_BSV = self.head.scores(x_BSE)
         return scores_BSV if self.logit_map is None else self.logit_map(scores_BSV)
+
+
+def _places(batch: Batch) -> Places:
+    return Places(batch.positions, batch.segment_ids)

@@ -30,6 +30,7 @@ def scan(
     unroll: int = 1,
     around: Callable[[Any], Any] | None = None,
     times: int | None = None,
+    first: Any = 0,
 ) -> tuple[Any, Any]:
     """Runs `body` once for each layer of a repeated child, with that layer's slice of its arrays.
 
@@ -47,6 +48,7 @@ def scan(
         unroll: how many layers one loop iteration holds.
         around: wraps the pure body, for example `functools.partial(jax.checkpoint, policy=...)`.
         times: how often a child that is not repeated runs.
+        first: the number of the first layer, for random keys, in a part of a longer stack.
     """
     frame = require_frame("scan")
     layers = Layered.of(frame, layer) if times is None else SameLayer.times(frame, layer, times)
@@ -55,7 +57,7 @@ def scan(
         value, variables_L, cache_L = carry
         index, params, x = item
         variables, cache = layers.pick_variables(variables_L, index), layers.pick(cache_L, index)
-        inner = layers.scope(index, params, variables, cache)
+        inner = layers.scope(first + index if index is not None else None, params, variables, cache)
         (value, y), left = run(frame, inner, body, value, x)
         created = layers.check(left)
         variables_L = layers.put_variables(variables_L, left.variables, index)

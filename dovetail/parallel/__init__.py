@@ -13,6 +13,7 @@ from dovetail.parallel.distributed import Processes, start_distributed
 from dovetail.parallel.mesh import MESH_AXES, MeshLayout, steps_ahead
 from dovetail.parallel.remat import KeepAll, KeepDots, KeepNothing, KeepTags, Remat, tag
 from dovetail.parallel.rules import AnyMesh, AxisRules
+from dovetail.parallel.schedules import Rounds
 from dovetail.parallel.vote import Vote
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Placement",
     "Processes",
     "Remat",
+    "Rounds",
     "Vote",
     "constrain",
     "current_placement",

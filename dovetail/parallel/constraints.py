@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,8 +32,29 @@ class Placement:
     def sharding(
         self, axes: Axes, shape: Sequence[int] | None = None, what: str = "array"
     ) -> NamedSharding:
-        """Returns the sharding of an array with these logical axes; `what` names it in an error."""
-        return self.rules.sharding(axes, self.mesh, shape, what)
+        """Returns the sharding of an array with these logical axes; `what` names it in an error.
+
+        Inside a shard_map, the mesh axes that it splits by hand are none of ours: there an array is
+        one device's own part already.
+        """
+        context = jax.sharding.get_abstract_mesh()
+        if not context.manual_axes:
+            return self.rules.sharding(axes, self.mesh, shape, what)
+        return self.rules.sharding(axes, context, shape, what, apart=context.manual_axes)
+
+    def mesh_axes(self, *logical: str) -> tuple[str, ...]:
+        """Returns the mesh axes of more than one device that split any of these logical axes here.
+
+        There are none along an axis over which a `shard_map` around this call has split the arrays
+        already: to what runs inside, those are whole.
+        """
+        manual = jax.sharding.get_abstract_mesh().manual_axes
+        found = [self.rules.mesh_axes((axis,), self.mesh, manual)[0] for axis in logical]
+        return tuple(dict.fromkeys(name for names in found for name in names))
+
+    def parts(self, *logical: str) -> int:
+        """Returns into how many parts these logical axes are split together here."""
+        return math.prod(self.mesh.shape[name] for name in self.mesh_axes(*logical))
 
 
 _placement: ContextVar[Placement | None] = ContextVar("dovetail_placement", default=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
@@ -28,13 +28,13 @@ class AxisRules(Part):
         rules: dict[str, tuple[str, ...]] = {
             "batch": ("data", "fsdp", "expert"),
             "sequence": ("sequence",),
+            "stream": ("sequence",),
             "embed": ("fsdp",),
             "heads": ("model",),
             "kv_heads": ("model",),
             "mlp": ("model",),
             "vocab": ("model",),
             "expert": ("expert",),
-            "layers": ("pipeline",),
             "stage": ("pipeline",),
         }
 
@@ -49,15 +49,20 @@ class AxisRules(Part):
                         + did_you_mean(name, MESH_AXES)
                     )
 
-    def partition(self, axes: Axes, mesh: AnyMesh) -> PartitionSpec:
+    def partition(self, axes: Axes, mesh: AnyMesh, apart: Collection[str] = ()) -> PartitionSpec:
         """Returns how an array with these logical axes is split over a mesh."""
-        entries = [names or None for names in self.mesh_axes(axes, mesh)]
+        entries = [names or None for names in self.mesh_axes(axes, mesh, apart)]
         while entries and entries[-1] is None:
             entries.pop()
         return PartitionSpec(*entries)
 
     def sharding(
-        self, axes: Axes, mesh: AnyMesh, shape: Sequence[int] | None = None, what: str = "array"
+        self,
+        axes: Axes,
+        mesh: AnyMesh,
+        shape: Sequence[int] | None = None,
+        what: str = "array",
+        apart: Collection[str] = (),
     ) -> NamedSharding:
         """Returns the sharding of an array; an axis that does not divide is an error.
 
@@ -66,18 +71,21 @@ class AxisRules(Part):
             mesh: the devices.
             shape: the sizes to check; None checks nothing.
             what: how an error names the array, such as a parameter's path.
+            apart: mesh axes that are not for the rules to give.
         """
         if shape is not None:
-            for index, names in enumerate(self.mesh_axes(axes, mesh)):
+            for index, names in enumerate(self.mesh_axes(axes, mesh, apart)):
                 parts = math.prod(mesh.shape[name] for name in names)
                 if shape[index] % parts:
                     where = f"{what}: axis {index} ({axes[index]!r})"
                     raise _indivisible(where, shape[index], names, parts)
-        return NamedSharding(mesh, self.partition(axes, mesh))
+        return NamedSharding(mesh, self.partition(axes, mesh, apart))
 
-    def mesh_axes(self, axes: Axes, mesh: AnyMesh) -> list[tuple[str, ...]]:
+    def mesh_axes(
+        self, axes: Axes, mesh: AnyMesh, apart: Collection[str] = ()
+    ) -> list[tuple[str, ...]]:
         """Returns the mesh axes that split each logical axis."""
-        used: set[str] = set()
+        used = set(apart)
         result = []
         for axis in axes:
             wanted = self.rules.get(axis, ()) if axis is not None else ()

@@ -40,4 +40,4 @@ class ParallelBlock(Module):
         read_BSE = self.attention_residual.before(x_BSE)
         branch_BSE = self.attention(read_BSE, places) + self.feed_forward(read_BSE)
         x_BSE = self.attention_residual.after(x_BSE, branch_BSE)
-        return constrain(x_BSE, "batch", "sequence", "embed")
+        return constrain(x_BSE, "batch", "stream", "embed")

@@ -16,6 +16,6 @@ class SharedStack(Stack):
     class Config(Stack.Config):
         """As a stack's."""
 
-    def _declared(self, layer: Any, count: int) -> Any:
+    def _declared(self, layer: Any, count: int, axis: str) -> Any:
         self._times = count
         return layer

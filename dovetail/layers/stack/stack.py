@@ -31,12 +31,14 @@ class Stack(Module):
         layer: ConfigOf[Layer] = TransformerBlock.Config()
         remat: ConfigOf[Remat] = incidental(KeepAll.Config())
         unroll: int = incidental(1)
+        # The logical name of the axis that the layers' parameters are stacked along.
+        axis: str = incidental("layers")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         require_positive(config, "num_layers", "unroll")
         layer: Any = config.layer.build(width=config.width)  # a Layer, and a Module too
-        self.layer = self._declared(layer, config.num_layers)
+        self.layer = self._declared(layer, config.num_layers, config.axis)
         in_loop = config.unroll < config.num_layers
         self.around = functools.partial(config.remat.build().around, in_loop=in_loop)
         self.unroll = config.unroll
@@ -44,18 +46,21 @@ class Stack(Module):
     # How often scan() is to run a layer that is not declared as repeated; None: it is.
     _times: int | None = None
 
-    def _declared(self, layer: Any, count: int) -> Any:
+    def _declared(self, layer: Any, count: int, axis: str) -> Any:
         """Says how the layers' parameters lie: each has its own."""
-        return repeated(layer, count)
+        return repeated(layer, count, axis)
 
-    def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
-        """Maps [B, S, E] to [B, S, E]."""
+    def __call__(self, x_BSE: jax.Array, places: Places, first: Any = 0) -> jax.Array:
+        """Maps [B, S, E] to [B, S, E].
+
+        Where this is a part of a longer stack, `first` is the number of its first layer there.
+        """
 
         def body(x_BSE: jax.Array, _: None) -> tuple[jax.Array, None]:
             return self.layer(x_BSE, places), None
 
         loop: dict[str, Any] = {"unroll": self.unroll, "around": self.around, "times": self._times}
-        return scan(self.layer, body, x_BSE, **loop)[0]
+        return scan(self.layer, body, x_BSE, first=first, **loop)[0]
 
 
 class Pattern(Module):

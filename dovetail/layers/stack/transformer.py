@@ -39,4 +39,4 @@ class TransformerBlock(Module):
         x_BSE = self.attention_residual.after(x_BSE, mixed)
         mapped = self.feed_forward(self.feed_forward_residual.before(x_BSE))
         x_BSE = self.feed_forward_residual.after(x_BSE, mapped)
-        return constrain(x_BSE, "batch", "sequence", "embed")
+        return constrain(x_BSE, "batch", "stream", "embed")

@@ -1,0 +1,88 @@
+"""How a model's parameters lie in a pipeline: by parts of the longest stack, or on every device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import jax
+
+from dovetail.config import ConfigError
+from dovetail.learner.pipeline.stage import Staged
+from dovetail.learner.state import Arrays
+from dovetail.module import Module, parameter_specs, variable_specs
+from dovetail.parallel import Rounds
+
+# The logical axis that layers stand along which a pipeline splits.
+_AXIS = "stage"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which arrays are split over the stages, and into what.
+
+    Attributes:
+        schedule: stages and rounds.
+        model: the model with one part of its layers.
+        layers: how many layers that is.
+        own: the paths of parameters and variables that each stage has a part of.
+    """
+
+    schedule: Rounds
+    model: Module
+    layers: int
+    own: frozenset[str]
+
+    @classmethod
+    def of(cls, model: Module, schedule: Rounds) -> Self:
+        """Splits a model; one that cannot be split is an error that says why."""
+        if not isinstance(model, Staged):
+            raise ConfigError(
+                f"{type(model).__name__} cannot be split over the stages of a pipeline: it needs "
+                "the methods begin, middle, end and part. Set mesh.pipeline=1."
+            )
+        specs = {**parameter_specs(model), **variable_specs(model)}
+        own = {path for path, spec in specs.items() if spec.axes[:1] == (_AXIS,)}
+        if not own:
+            raise ConfigError(
+                f"No stack of this {type(model).__name__} has layers with parameters of their own, "
+                "so a pipeline has nothing to split. Set mesh.pipeline=1."
+            )
+        parts = schedule.stages * schedule.rounds
+        count = specs[min(own)].shape[0]
+        return cls(schedule, model.part(parts), count // parts, frozenset(own))
+
+    def split(self, arrays: Mapping[str, Any]) -> tuple[Arrays, Arrays]:
+        """Returns what stages have parts of, as [rounds, stages, layers, ...], and the rest."""
+        sizes = (self.schedule.rounds, self.schedule.stages, self.layers)
+        own = {
+            path: value.reshape(*sizes, *value.shape[1:])
+            for path, value in arrays.items()
+            if path in self.own
+        }
+        return own, {path: value for path, value in arrays.items() if path not in self.own}
+
+    def joined(self, arrays: Arrays) -> Arrays:
+        """Returns [rounds, stages, layers, ...] as one stack again."""
+        return {path: value.reshape(-1, *value.shape[3:]) for path, value in arrays.items()}
+
+    def split_variables(self, variables: Mapping[str, Any]) -> Arrays:
+        """Returns the variables of the layers; others have no stage that would keep them."""
+        own, others = self.split(variables)
+        if others:
+            raise ConfigError(
+                f"A pipeline keeps variables of the longest stack only, and there are others: "
+                f"{', '.join(sorted(others))}. Set mesh.pipeline=1."
+            )
+        return own
+
+
+def drop_stage(arrays: Arrays) -> Arrays:
+    """Takes away the axis of stages, which is 1 on a device."""
+    return jax.tree.map(lambda leaf: leaf.squeeze(1), arrays)
+
+
+def add_stage(arrays: Arrays) -> Arrays:
+    """Puts it back."""
+    return jax.tree.map(lambda leaf: leaf[:, None], arrays)
