@@ -129,6 +129,9 @@ class Op:
         wanted = _preferred.get().get(self.name)
         if wanted is not None:
             return self._forced(wanted, *args, **kwargs)
+        return self._first(*args, **kwargs)
+
+    def _first(self, *args: Any, **kwargs: Any) -> Implementation:
         platform = current_platform()
         refusals: dict[Implementation, str] = {}
         for implementation in self._implementations:
@@ -149,6 +152,10 @@ class Op:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the first implementation that can take the call."""
         return self.choose(*args, **kwargs).run(*args, **kwargs)
+
+    def hand_on(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs a call that an implementation makes of its own: what was preferred is that one."""
+        return self._first(*args, **kwargs).run(*args, **kwargs)
 
     def named(self, name: str) -> Implementation:
         """Returns an implementation by name."""

@@ -55,8 +55,8 @@ def on_each_device(
     that split none of the arrays every device computes the same.
 
     Args:
-        function: from arrays to an array; it sees the sizes of one part. It reduces nothing over
-            devices, so what it computes for a part must need that part alone.
+        function: from arrays to an array; it sees the sizes of one part. What else it needs of
+            other parts it must ask for, by `mesh_axes()` as they were outside of it.
         in_axes: the logical axes of each argument; an argument may be None.
         out_axes: the logical axes of the result.
     """

@@ -27,6 +27,10 @@ from dovetail.kernels.attention import triton as _triton
 
 # isort: split
 from dovetail.kernels.attention import cudnn as _cudnn
+from dovetail.kernels.attention import ring as _ring
+
+# isort: split
+from dovetail.kernels.attention import ulysses as _ulysses
 
 for _part in (Both, Causal, Either, Full, Prefix, SlidingWindow, SoftCap):
     register_function(f"{__name__}:{_part.__name__}")  # so that config text may name it
@@ -46,4 +50,4 @@ __all__ = [
     "attention",
     "attention_op",
 ]
-del _blockwise, _cudnn, _reference, _splash, _triton
+del _blockwise, _cudnn, _reference, _ring, _splash, _triton, _ulysses

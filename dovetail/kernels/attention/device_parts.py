@@ -1,8 +1,8 @@
 """What attention kernels share: which calls none of them takes, and each device's part of a call.
 
 Batch and heads are split over devices, and a kernel sees one device's part. A sequence that is
-split is another matter: there keys have to travel, so these refuse it, and an implementation made
-for it asks `mesh_axes("sequence")` for the axes.
+split is another matter: there keys have to travel, so kernels refuse it, and `ring` and `ulysses`,
+which are made for it, ask `split_refusal`.
 
 B batch, S queries, T keys, H heads, K key-value heads, D width of queries and keys, W of values.
 """
@@ -43,6 +43,19 @@ def common_refusal(
         return f"it computes a softmax, not {weigh}"
     if mesh_axes("sequence"):
         return "the sequence is split over devices"
+    return _uneven(query_BSHD, key_BTKD)
+
+
+def split_refusal(query_BSHD: jax.Array, key_BTKD: jax.Array, aligned: bool) -> str | None:
+    """Returns why a call is not one of a sequence that is split evenly over devices."""
+    if not mesh_axes("sequence"):
+        return "the sequence is not split over devices"
+    if not aligned:
+        return "queries and keys are not the same tokens"
+    return indivisible("tokens", query_BSHD.shape[1], "sequence") or _uneven(query_BSHD, key_BTKD)
+
+
+def _uneven(query_BSHD: jax.Array, key_BTKD: jax.Array) -> str | None:
     return (
         indivisible("rows of the batch", query_BSHD.shape[0], "batch")
         or indivisible("heads", query_BSHD.shape[2], "heads")

@@ -18,19 +18,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dovetail.kernels.attention.online import Seen, closed, look, seen_nothing
 from dovetail.kernels.attention.op import OUTPUT_TAG
 from dovetail.kernels.attention.scores import (
-    LOW,
     Places,
     Rule,
     allowed_in_block,
-    biased,
     block_gradients,
-    mapped,
-    scaled_scores,
     sinks_by_head,
     sinks_gradient,
-    weighed,
 )
 from dovetail.kernels.attention.shapes import by_head, from_heads, to_heads
 from dovetail.parallel import tag
@@ -45,14 +41,6 @@ class Plan(NamedTuple):
     rule: Rule
     queries: int
     keys: int
-
-
-class Seen(NamedTuple):
-    """What a block of queries has seen so far: the highest score, the sum of shares, and values."""
-
-    top_BKGS: jax.Array
-    sum_BKGS: jax.Array
-    mixed_BKGSW: jax.Array
 
 
 def attend_in_loops(
@@ -101,14 +89,11 @@ def _forward(
 
         def step(turn: jax.Array, seen: Seen) -> Seen:
             keys = _part(key_BKTD, turn, 2), _part(value_BKTW, turn, 2)
-            return _look(plan, number, turn, places, seen, part_BKGSD, *keys)
+            return look(plan.rule, *_pairs(plan, places, number, turn), seen, part_BKGSD, *keys)
 
-        rows = part_BKGSD.shape[:-1]
-        nothing = Seen(
-            jnp.full(rows, LOW), jnp.zeros(rows), jnp.zeros((*rows, value_BKTW.shape[-1]))
-        )
+        nothing = seen_nothing(part_BKGSD.shape[:-1], value_BKTW.shape[-1])
         seen = jax.lax.fori_loop(*_turns(plan, number), step, nothing)
-        mixed_BKGSW, log_BKGS = _closed(plan, seen, sinks_KG1)
+        mixed_BKGSW, log_BKGS = closed(plan.rule, seen, sinks_KG1)
         return mixed_BKGSW.astype(query_BSHD.dtype), log_BKGS
 
     mixed_NBKGSW, log_NBKGS = jax.lax.map(block, jnp.arange(query_BSHD.shape[1] // BLOCK))
@@ -116,52 +101,6 @@ def _forward(
     mixed_BSHW = tag(from_heads(_joined(mixed_NBKGSW, 3)), OUTPUT_TAG)
     log_BKGS = tag(_joined(log_NBKGS, 3), OUTPUT_TAG)
     return mixed_BSHW, (query_BSHD, key_BTKD, value_BTKW, sinks_H, places, mixed_BSHW, log_BKGS)
-
-
-def _look(
-    plan: Plan,
-    number: jax.Array,
-    turn: jax.Array,
-    places: Places,
-    seen: Seen,
-    query_BKGSD: jax.Array,
-    key_BKTD: jax.Array,
-    value_BKTW: jax.Array,
-) -> Seen:
-    """Returns what has been seen after one more block of keys."""
-    rule = plan.rule
-    here, allowed_BKTGS = _pairs(plan, places, number, turn)
-    score_BKTGS, _ = mapped(rule.score_map, scaled_scores(rule, query_BKGSD, key_BKTD))
-    score_BKTGS = biased(rule, here, score_BKTGS)
-    if rule.weigh is not None:
-        share_BKTGS = jnp.where(allowed_BKTGS, rule.weigh(score_BKTGS), 0)
-        mixed_BKGSW = weighed(share_BKTGS, value_BKTW).reshape(seen.mixed_BKGSW.shape)
-        return seen._replace(mixed_BKGSW=seen.mixed_BKGSW + mixed_BKGSW)
-    score_BKTGS = jnp.where(allowed_BKTGS, score_BKTGS, LOW)
-    top_BKGS = jnp.maximum(seen.top_BKGS, score_BKTGS.max(axis=2))
-    share_BKTGS = jnp.where(allowed_BKTGS, jnp.exp(score_BKTGS - top_BKGS[:, :, None]), 0)
-    mixed_BKGSW = weighed(share_BKTGS, value_BKTW).reshape(seen.mixed_BKGSW.shape)
-    fade_BKGS = jnp.exp(seen.top_BKGS - top_BKGS)
-    return Seen(
-        top_BKGS,
-        fade_BKGS * seen.sum_BKGS + share_BKTGS.sum(axis=2),
-        fade_BKGS[..., None] * seen.mixed_BKGSW + mixed_BKGSW,
-    )
-
-
-def _closed(plan: Plan, seen: Seen, sinks_KG1: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """Returns the output of a block of queries, and the log of the softmax's denominator."""
-    if plan.rule.weigh is not None:
-        return seen.mixed_BKGSW, jnp.zeros_like(seen.top_BKGS)
-    top_BKGS, sum_BKGS, mixed_BKGSW = seen
-    if sinks_KG1 is not None:
-        top_BKGS = jnp.maximum(top_BKGS, sinks_KG1)
-        fade_BKGS = jnp.exp(seen.top_BKGS - top_BKGS)
-        sum_BKGS = fade_BKGS * sum_BKGS + jnp.exp(sinks_KG1 - top_BKGS)
-        mixed_BKGSW = fade_BKGS[..., None] * mixed_BKGSW
-    # A query that sees no key has a sum of 0, shares of 0, and so an output of 0.
-    sum_BKGS = jnp.where(sum_BKGS == 0, 1, sum_BKGS)
-    return mixed_BKGSW / sum_BKGS[..., None], top_BKGS + jnp.log(sum_BKGS)
 
 
 def _backward(plan: Plan, kept: tuple[Any, ...], gradient_BSHW: jax.Array) -> tuple[Any, ...]:
