@@ -11,7 +11,7 @@ from dovetail.features.feature import feature
 @feature(
     "moe",
     kind="feed-forward",
-    files=("layers/moe/", "kernels/grouped_matmul/", "models/mixtures.py"),
+    files=("layers/moe/", "kernels/exchange/", "kernels/grouped_matmul/", "models/mixtures.py"),
     needs={"dovetail.layers:AnyFeedForward": "there is nothing to make experts of"},
     excludes={
         "dovetail.layers.moe:MixtureOfExperts": "set its num_experts and top_k with key.path=value"

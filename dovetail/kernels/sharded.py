@@ -40,6 +40,14 @@ def is_split() -> bool:
     return any(size > 1 for name, size in placement.mesh.shape.items() if name not in manual)
 
 
+def context_mesh() -> Any:
+    """Returns the mesh that a `shard_map` here is over; None without one."""
+    if _manual_axes():
+        return jax.sharding.get_abstract_mesh()
+    placement = current_placement()
+    return placement.mesh if placement else None
+
+
 def indivisible(what: str, size: int, *logical: str) -> str | None:
     """Returns why a size cannot be split as logical axes are here, or None where it can."""
     count = parts(*logical)
@@ -62,10 +70,8 @@ def on_each_device(
     """
     if not is_split():
         return function
-    placement = current_placement()
-    assert placement is not None
-    manual = _manual_axes()
-    mesh = jax.sharding.get_abstract_mesh() if manual else placement.mesh
+    mesh = context_mesh()
+    assert mesh is not None
 
     def spec(axes: Axes) -> PartitionSpec:
         return PartitionSpec(*(mesh_axes(*_names(entry)) or None for entry in axes))
@@ -76,7 +82,7 @@ def on_each_device(
         in_specs=tuple(spec(axes) for axes in in_axes),
         out_specs=spec(out_axes),
         # All of them: a kernel cannot be compiled while XLA may still split something around it.
-        axis_names=frozenset(mesh.axis_names) - manual,
+        axis_names=frozenset(mesh.axis_names) - _manual_axes(),
         check_vma=False,  # kernels do not say along which axes their results differ
     )
 

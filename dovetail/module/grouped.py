@@ -46,12 +46,13 @@ def grouped(
         layer: the repeated child that the body calls.
         body: from the rows to a result.
         rows: what the body is called with; the first says how many rows there are.
-        group_sizes: how many rows each copy has [X]; their sum is the number of rows.
+        group_sizes: how many rows each copy has [X]; rows after them are of no copy, and what they
+            give means nothing. Inside a shard_map that splits the copies, X are those here.
         product: multiplies sorted rows by their matrices, such as
             `dovetail.kernels.grouped_matmul.grouped_matmul`.
     """
     frame = require_frame("grouped")
-    layers = Layered.of(frame, layer)
+    layers = Layered.of(frame, layer, some=group_sizes.shape[0])
     _refuse_nested(layers)
     groups = Groups(group_sizes, math.prod(rows[0].shape[:-1]), product)
     # The index is that of no copy in particular: rows of all copies share one key.

@@ -26,9 +26,12 @@ class Layered:
     cache: Arrays
 
     @classmethod
-    def of(cls, frame: Frame, layer: Module) -> Self:
-        """Gathers the arrays of a repeated child of the module that runs."""
-        count, call_path = _count(frame, layer), frame.enter(layer).call_path
+    def of(cls, frame: Frame, layer: Module, some: int | None = None) -> Self:
+        """Gathers the arrays of a repeated child of the module that runs.
+
+        Inside a shard_map there may be `some` of the copies here.
+        """
+        count, call_path = some or _count(frame, layer), frame.enter(layer).call_path
         params, variables = state_below(frame, layer)
         cache = _cache_below(frame, call_path)
         for path, value in {**params, **variables, **cache}.items():

@@ -171,19 +171,21 @@ def shard_map(
     out_specs: Any,
     axis_names: Iterable[str] | None = None,
     parameter_specs: Callable[[str], Any] | None = None,
+    layer: Module | None = None,
 ) -> Callable[..., Any]:
     """Runs `body` on each device's shard. Losses and summaries merge over the manual mesh axes.
 
-    The parameters and variables of the calling module go in explicitly: replicated, or as
-    `parameter_specs` says for a path. The random key is the same on every device. Outputs and
-    writes of state have no stated reduction, and are refused: return them from the body instead.
+    The parameters and variables of the calling module, or of the one child `layer` that the body
+    calls, go in explicitly: replicated, or as `parameter_specs` says for a path. The random key is
+    the same on every device. Outputs and writes of state have no stated reduction, and are refused:
+    return them from the body instead.
     """
     axes = tuple(axis_names if axis_names is not None else mesh.axis_names)
     spec_of = parameter_specs or (lambda path: PartitionSpec())
 
     def call(*args: Any) -> Any:
         frame = require_frame("shard_map")
-        params, variables = state_below(frame, frame.module)
+        params, variables = state_below(frame, layer or frame.module)
 
         def local(params: Arrays, variables: Arrays, key: Any, *inner_args: Any) -> Any:
             inner = frame.scope.inner(
@@ -194,7 +196,8 @@ def shard_map(
             result, left = run(frame, inner, body, *inner_args)
             return result, left.across(axes)
 
-        own = ({path: spec_of(path) for path in params}, PartitionSpec(), PartitionSpec())
+        specs = [{path: spec_of(path) for path in state} for state in (params, variables)]
+        own = (*specs, PartitionSpec())
         given = in_specs if type(in_specs) is tuple else (in_specs,) * len(args)
         mapped = jax.shard_map(
             local,

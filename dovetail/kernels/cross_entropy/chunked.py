@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from dovetail.kernels.cross_entropy.op import CrossEntropy, cross_entropy_op
 from dovetail.kernels.registry import current_platform
 from dovetail.kernels.score_maps import ScoreMap
-from dovetail.kernels.sharded import parts
+from dovetail.kernels.sharded import mesh_axes, parts
 from dovetail.parallel import constrain, current_placement, note_activation
 
 T = TypeVar("T")
@@ -188,9 +188,19 @@ class Judged(NamedTuple):
 def _judged(logits_NV: jax.Array, targets_N: jax.Array) -> Judged:
     top_N = logits_NV.max(axis=-1)
     log_sum_N = top_N + jnp.log(jnp.exp(logits_NV - top_N[..., None]).sum(axis=-1))
-    index_N1 = targets_N[..., None]
-    at_target_N = jnp.take_along_axis(logits_NV, index_N1, axis=-1, mode="clip")[..., 0]
+    at_target_N = _picked(logits_NV, targets_N[..., None])
     return Judged(log_sum_N, log_sum_N - at_target_N, at_target_N >= top_N)
+
+
+def _picked(logits_NV: jax.Array, index_N1: jax.Array) -> jax.Array:
+    """Returns the logit of each target."""
+    if not mesh_axes("vocab"):
+        return jnp.take_along_axis(logits_NV, index_N1, axis=-1, mode="clip")[..., 0]
+    # A sum over one term, which splits like any other sum. A gather that is split ends the process
+    # inside a shard_map (spmd_partitioner_util.cc:497, JAX 0.10.2).
+    vocabulary_V = jnp.arange(logits_NV.shape[-1])
+    is_target_NV = jnp.clip(index_N1, 0, logits_NV.shape[-1] - 1) == vocabulary_V
+    return jnp.where(is_target_NV, logits_NV, 0).sum(axis=-1)
 
 
 def _summed(plan: Plan, judged: Judged, weights_BS: jax.Array) -> tuple[CrossEntropy, jax.Array]:

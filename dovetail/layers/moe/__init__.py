@@ -5,7 +5,9 @@ key-value heads here), C capacity of an expert in a row, N rows (a token times i
 """
 
 from dovetail.layers.moe.balancing import LossFreeBias, NoBias, SelectionBias
-from dovetail.layers.moe.dispatch import Capacity, Dispatch, Dispatched, Dropless
+from dovetail.layers.moe.capacity import Capacity
+from dovetail.layers.moe.dispatch import Dispatch, Dispatched
+from dovetail.layers.moe.dropless import Dropless
 from dovetail.layers.moe.losses import (
     LoadBalanceLoss,
     RouterZLoss,

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dovetail.layers.moe.dispatch import Dispatched, FixedRoom, run_each
+from dovetail.layers.moe.dispatch import Dispatched
+from dovetail.layers.moe.fixed_room import FixedRoom, run_each
 from dovetail.layers.moe.router import Routing
 
 

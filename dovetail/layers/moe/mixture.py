@@ -9,7 +9,8 @@ import jax
 from dovetail.config import REQUIRED, ConfigOf, wraps
 from dovetail.layers.feed_forward.feed_forward import FeedForward
 from dovetail.layers.interfaces import TokenMap
-from dovetail.layers.moe.dispatch import Dispatch, Dropless
+from dovetail.layers.moe.dispatch import Dispatch
+from dovetail.layers.moe.dropless import Dropless
 from dovetail.layers.moe.losses import LoadBalanceLoss, RoutingLoss
 from dovetail.layers.moe.router import Router, Routing, TopKRouter
 from dovetail.layers.moe.selection import require_choice

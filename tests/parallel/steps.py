@@ -1,0 +1,129 @@
+"""A few training steps of a tiny form under a mesh: what several devices must agree with one on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from dovetail.config import apply_modifier, apply_overrides
+from dovetail.experiments import experiments
+from dovetail.learner import Accumulate
+from dovetail.module import Batch
+from dovetail.parallel import MeshLayout
+
+STEPS = 3
+RATE = 0.1
+
+_STACK = "model.decoder.stack"
+# One model of each kind, as small as its tiny form, in sizes that divide over up to eight devices.
+MODELS: dict[str, dict[str, Any]] = {
+    "tiny-lm": {f"{_STACK}.layer.attention.num_heads": 8, f"{_STACK}.num_layers": 4},
+    "mixtral-8x7b": {
+        f"{_STACK}.layer.attention.num_heads": 8,
+        f"{_STACK}.layer.attention.num_kv_heads": 4,
+        f"{_STACK}.layer.feed_forward.num_experts": 8,
+        f"{_STACK}.num_layers": 4,
+    },
+    "tiny-hybrid": {
+        f"{_STACK}.layers.0.layer.attention.num_heads": 4,
+        f"{_STACK}.layers.0.num_layers": 4,
+        f"{_STACK}.layers.1.layer.attention.num_heads": 4,
+    },
+    "deepseek-v3": {
+        f"{_STACK}.layers.0.layer.attention.num_heads": 8,
+        f"{_STACK}.layers.1.layer.attention.num_heads": 8,
+        f"{_STACK}.layers.1.num_layers": 4,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Losses and gradient norms of each step, and what the steps did to the parameters."""
+
+    losses: list[float]
+    norms: list[float]
+    changes: dict[str, np.ndarray]
+    largest: dict[str, float]
+
+
+def train(
+    name: str,
+    mesh: dict[str, int],
+    gradients: Any = None,
+    modifiers: tuple[str, ...] = (),
+    microbatches: int = 2,
+) -> Steps:
+    """Trains with plain steps along the gradient, so that changes are gradients added up."""
+    program, batch = program_and_batch(name, mesh, gradients, modifiers, microbatches)
+    step = program.lowered.compile()
+    state = program.initialize()
+    before = {path: np.asarray(value) for path, value in state.params.items()}
+    losses, norms = [], []
+    for _ in range(STEPS):
+        state, report = step(state, batch)
+        losses.append(float(report.loss))
+        norms.append(float(report.gradient_norm))
+    after = {path: np.asarray(value) for path, value in state.params.items()}
+    changes = {path: after[path] - before[path] for path in after}
+    return Steps(losses, norms, changes, {path: float(np.abs(after[path]).max()) for path in after})
+
+
+def program_and_batch(
+    name: str,
+    mesh: dict[str, int],
+    gradients: Any = None,
+    modifiers: tuple[str, ...] = (),
+    microbatches: int = 2,
+) -> tuple[Any, Any]:
+    """Returns the program of a tiny form, and a batch where the program wants it."""
+    config = experiments()[name].tiny()
+    sizes = {**MODELS[name], "input.batch_size": 16}
+    config = apply_overrides(config, [f"{path}={value}" for path, value in sizes.items()])
+    for modifier in ("fp32", "schedule:name=constant", f"optimizer:name=sgd,peak={RATE}", *modifiers):
+        config = apply_modifier(config, modifier)
+    config.set(writers={}, evaluators={}, steps=100, mesh=MeshLayout.Config(**mesh))
+    config.learner.gradients = gradients or Accumulate.Config(microbatches=microbatches)
+    trainer = config.build()
+    devices = jax.devices()[: int(np.prod(list(mesh.values())))]
+    program = trainer.program(tuple(devices))
+    batch = _batch(trainer.input.spec())
+    return program, jax.device_put(batch, program.batch_shardings)
+
+
+def assert_same(got: Steps, expected: Steps, tolerance: float = 1e-5) -> None:
+    """Compares losses and norms by their ratio, and changes by the largest of each parameter.
+
+    A change is a difference of parameters, which are rounded themselves.
+    """
+    np.testing.assert_allclose(got.losses, expected.losses, rtol=tolerance)
+    np.testing.assert_allclose(got.norms, expected.norms, rtol=tolerance)
+    for path, change in expected.changes.items():
+        rounding = STEPS * np.finfo(np.float32).eps * expected.largest[path]
+        allowed = tolerance * float(np.abs(change).max()) + rounding
+        np.testing.assert_allclose(got.changes[path], change, rtol=0, atol=allowed, err_msg=path)
+
+
+def _batch(spec: Any) -> Batch:
+    """Returns random tokens: two documents a row, and some that do not count."""
+    shape = spec.tokens.struct().shape
+    random = np.random.default_rng(0)
+    tokens = random.integers(1, 200, size=shape).astype(np.int32)
+    cut = shape[1] * 2 // 5
+    places = np.concatenate([np.arange(cut), np.arange(shape[1] - cut)]).astype(np.int32)
+    weights = np.ones(shape, np.float32)
+    weights[:, :3] = 0
+    return Batch(
+        tokens=tokens,
+        targets=np.roll(tokens, -1, 1),
+        positions=np.tile(places, (shape[0], 1)),
+        segment_ids=np.tile(np.where(np.arange(shape[1]) < cut, 1, 2), (shape[0], 1)).astype("i4"),
+        loss_weights=weights,
+        extras={
+            name: np.ones(one.struct().shape, one.struct().dtype)
+            for name, one in spec.extras.items()
+        },
+    )
