@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from dovetail.kernels.exchange import Runs, exchange, exchange_back
 
@@ -18,7 +18,7 @@ SIZES = np.asarray([[3, 0, 5, 2], [0, 10, 0, 0], [1, 1, 1, 1], [2, 3, 4, 1]])
 
 
 def on_devices(body: Any, *arrays: Any) -> Any:
-    mesh = jax.make_mesh((DEVICES,), ("group",), devices=jax.devices()[:DEVICES])
+    mesh = Mesh(np.asarray(jax.devices()[:DEVICES]), ("group",))
     run = jax.shard_map(body, mesh=mesh, in_specs=SPLIT, out_specs=SPLIT, check_vma=False)
     return jax.jit(run)(*arrays)
 
