@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ class Pair(NamedTuple):
     length: int
 
 
+@runtime_checkable  # the tests check annotations at every call
 class RingLayout(Protocol):
     """Which tokens a device has, and what it computes."""
 

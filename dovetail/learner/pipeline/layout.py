@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import jax
 
@@ -35,7 +35,7 @@ class Layout:
     own: frozenset[str]
 
     @classmethod
-    def of(cls, model: Module, schedule: Rounds) -> Self:
+    def of(cls, model: Module, schedule: Rounds) -> Layout:
         """Splits a model; one that cannot be split is an error that says why."""
         if not isinstance(model, Staged):
             raise ConfigError(
