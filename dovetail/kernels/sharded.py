@@ -68,10 +68,14 @@ def on_each_device(
         in_axes: the logical axes of each argument; an argument may be None.
         out_axes: the logical axes of the result.
     """
-    if not is_split():
-        return function
     mesh = context_mesh()
-    assert mesh is not None
+    if mesh is None or mesh.size == 1:
+        return function
+    # Those of one device too: a kernel cannot be compiled while XLA might still split something
+    # around it, and around it there may be a shard_map over some axes alone.
+    left = frozenset(mesh.axis_names) - _manual_axes()
+    if not left:
+        return function
 
     def spec(axes: Axes) -> PartitionSpec:
         return PartitionSpec(*(mesh_axes(*_names(entry)) or None for entry in axes))
@@ -81,8 +85,7 @@ def on_each_device(
         mesh=mesh,
         in_specs=tuple(spec(axes) for axes in in_axes),
         out_specs=spec(out_axes),
-        # All of them: a kernel cannot be compiled while XLA may still split something around it.
-        axis_names=frozenset(mesh.axis_names) - _manual_axes(),
+        axis_names=left,
         check_vma=False,  # kernels do not say along which axes their results differ
     )
 

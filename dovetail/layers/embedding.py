@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigOf
+from dovetail.kernels.lookup import lookup
 from dovetail.layers.checks import require_positive
 from dovetail.module import Initializer, Module, Normal, parameter
-from dovetail.parallel import constrain
 
 
 class Embedding(Module):
@@ -34,10 +34,7 @@ class Embedding(Module):
 
         A token beyond the vocabulary gives NaN: a wrong tokenizer must not train in silence.
         """
-        # Each device looks up whole vectors for its own rows. Left to itself, the partitioner would
-        # look up slices of vectors for all rows, and then copy everything everywhere.
-        weight_VE = constrain(self.weight, "vocab", None)
-        return jnp.take(weight_VE, tokens_BS, axis=0, mode="fill")
+        return lookup(self.weight, tokens_BS)
 
     def scores(self, x_BSE: jax.Array) -> jax.Array:
         """Scores every token of the vocabulary, in float32: [..., E] to [..., V]."""

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 import jax
-import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
-from dovetail.config import ConfigError, Part
+from dovetail.config import ConfigError, Part, did_you_mean
+from dovetail.parallel.slices import arranged, crossing, slice_sizes
 
 # Outermost first: what talks least stands first, so that neighbours on the network talk most.
 MESH_AXES = ("pipeline", "data", "fsdp", "expert", "sequence", "model")
@@ -19,7 +19,11 @@ class MeshLayout(Part):
     """The number of devices along each mesh axis; -1 means all that are left."""
 
     class Config(Part.Config["MeshLayout"]):
-        """By default all devices hold a slice of the data and a slice of each parameter."""
+        """By default all devices hold a slice of the data and a slice of each parameter.
+
+        `across` says over how many slices an axis goes, where several are joined by a network
+        alone: `{"data": 2}`. By itself it is `data`, or `pipeline` where data does not divide.
+        """
 
         pipeline: int = 1
         data: int = 1
@@ -27,6 +31,7 @@ class MeshLayout(Part):
         expert: int = 1
         sequence: int = 1
         model: int = 1
+        across: dict[str, int] = {}
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -38,6 +43,15 @@ class MeshLayout(Part):
                 f"{self.name}: expected sizes of 1 or more, and at most one -1 (all that are "
                 f"left), got {self}."
             )
+        self.across = dict(config.across)
+        for axis, over in self.across.items():
+            if axis not in MESH_AXES:
+                raise ConfigError(
+                    f"{self.name}.across: there is no mesh axis {axis!r}. "
+                    + did_you_mean(axis, MESH_AXES)
+                )
+            if over < 1:
+                raise ConfigError(f"{self.name}.across.{axis}: expected 1 or more, got {over}.")
 
     def __str__(self) -> str:
         """Writes the axes that matter."""
@@ -58,17 +72,34 @@ class MeshLayout(Part):
         return sizes
 
     def mesh(self, devices: Sequence[jax.Device] | None = None) -> Mesh:
-        """Makes the mesh over the given devices in their order, or over all in the best order."""
-        sizes = tuple(self.shape(jax.device_count() if devices is None else len(devices)).values())
-        auto = (AxisType.Auto,) * len(sizes)
-        if devices is None:
-            return jax.make_mesh(sizes, MESH_AXES, axis_types=auto)
-        return Mesh(np.asarray(devices, dtype=object).reshape(sizes), MESH_AXES, axis_types=auto)
+        """Makes the mesh over the given devices, or over all.
 
-    def abstract(self, device_count: int) -> AbstractMesh:
+        TPUs and GPUs are put where neighbours talk most, whatever the order in which they are
+        given; virtual devices keep it.
+        """
+        devices = jax.devices() if devices is None else devices
+        sizes = self.shape(len(devices))
+        across = self._across(sizes, devices)
+        auto = (AxisType.Auto,) * len(sizes)
+        return Mesh(arranged(devices, sizes, across), MESH_AXES, axis_types=auto)
+
+    def abstract(self, device_count: int, slices: int = 1) -> AbstractMesh:
         """Returns the mesh of devices that are not there: enough to say how arrays are split."""
-        sizes = tuple(self.shape(device_count).values())
-        return AbstractMesh(sizes, MESH_AXES, axis_types=(AxisType.Auto,) * len(sizes))
+        sizes = self.shape(device_count)
+        crossing(sizes, slices, self.across, self.name, any_axis=False)
+        auto = (AxisType.Auto,) * len(sizes)
+        return AbstractMesh(tuple(sizes.values()), MESH_AXES, axis_types=auto)
+
+    def _across(self, sizes: dict[str, int], devices: Sequence[jax.Device]) -> dict[str, int]:
+        """Returns over how many slices each axis goes; slices of unequal size are an error."""
+        each = slice_sizes(devices)
+        if len(set(each)) > 1:
+            raise ConfigError(
+                f"{self.name}: the slices have {', '.join(map(str, each))} devices. A mesh needs "
+                "as many of each: leave some out."
+            )
+        is_gpu = devices[0].platform == "gpu"
+        return crossing(sizes, len(each), self.across, self.name, any_axis=is_gpu)
 
 
 def steps_ahead(mesh: Mesh) -> int:

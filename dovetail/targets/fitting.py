@@ -6,6 +6,7 @@ docs/targets.md). `key=value` comes after a rule, so each can be set otherwise.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ class Fit:
         """Returns the mesh; the outer one of the axes that matter takes what is left."""
         from dovetail.parallel import MeshLayout
 
-        inner = {
+        inner: dict[str, Any] = {
             name: size
             for name, size in (("expert", self.expert), ("model", self.model))
             if size > 1
@@ -66,7 +67,8 @@ def fit_mesh(size: ExperimentSize, machine: Machine, model: int = 1) -> Fit:
     model = _model_parts(size, machine, model)
     room = _STATE_SHARE * machine.memory_per_device
     wanted = size.state_bytes / (room * model)
-    fsdp = _parts(wanted, per_slice // model, size.divisors.get("embed", 1))
+    divisor = math.gcd(size.divisors.get("embed", 1), size.divisors.get("latent", 0))
+    fsdp = _parts(wanted, per_slice // model, divisor)
     expert = _parts(wanted / fsdp, per_slice // (model * fsdp), size.divisors.get("expert", 1))
     data = machine.devices // (model * fsdp * expert)
     return Fit(data, fsdp, expert, model, machine.slices)

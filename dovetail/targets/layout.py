@@ -96,7 +96,7 @@ def lay_out(config: Trainer.Config, machine: Machine, *, with_activations: bool 
     from dovetail.kernels import target_platform
 
     trainer = config.build()
-    program = trainer.program_on(trainer.mesh.abstract(machine.devices))
+    program = trainer.program_on(trainer.mesh.abstract(machine.devices, machine.slices))
     lay = _Layer(program)
     state = lay.state()  # first, so that what does not divide is told of a parameter
     activations: list[Activation] = []

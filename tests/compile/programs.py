@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from dovetail.hardware import can_compile_for, gpu_topology, tpu_topology
-from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
+from dovetail.parallel import MESH_AXES, AxisRules, MeshLayout, Placement, placed
 
-KINDS = "all-gather|all-reduce|all-to-all|reduce-scatter|collective-permute"
+KINDS = "ragged-all-to-all|all-gather|all-reduce|all-to-all|reduce-scatter|collective-permute"
 
 needs_tpu_compiler = pytest.mark.skipif(
     not can_compile_for("tpu"), reason="libtpu is not installed; `make compile` installs it"
@@ -74,9 +77,7 @@ class Exchange(NamedTuple):
 def exchanged(program: Any) -> set[Exchange]:
     """Returns every exchange of arrays between devices, and whether it stands in a loop."""
     bodies = _computations(program.as_text())
-    in_loops = _reached(
-        bodies, [name for text in bodies.values() for name in _called(text, "body")]
-    )
+    in_loops = _in_loops(bodies)
     found = set()
     for name, text in bodies.items():
         for result, kind in re.findall(rf"= (.*?) ({KINDS})(?:-start)?\(", text):
@@ -86,10 +87,155 @@ def exchanged(program: Any) -> set[Exchange]:
     return found
 
 
+class Talk(NamedTuple):
+    """One collective of a program.
+
+    Attributes:
+        kind: what it is; a reduction of which each device keeps a part is a reduce-scatter.
+        axes: the mesh axes along which the devices lie that talk to each other.
+        shapes: what each device has in hand afterwards.
+        in_loop: whether it stands in a loop.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    in_loop: bool
+
+    @property
+    def largest(self) -> int:
+        """The size of the largest array."""
+        return max((math.prod(shape) for shape in self.shapes), default=0)
+
+
+class Crossing(NamedTuple):
+    """What each device of a TPU slice sends over the network to other slices."""
+
+    kind: str
+    shape: tuple[int, ...]
+    in_loop: bool
+
+
+def talks(program: Any, mesh: Mesh) -> list[Talk]:
+    """Returns what devices of one slice tell each other, in order; a thing told once counts once.
+
+    Over several TPU slices it is the program of one of them. `crossings` are the rest.
+    """
+    bodies = _computations(program.as_text())
+    in_loops = _in_loops(bodies)
+    places = _places(mesh)
+    found: dict[str, Talk] = {}
+    for name, text in bodies.items():
+        for line in text.splitlines():
+            match = re.search(rf" = (.*?) ({KINDS})(?:-start)?\(", line)
+            if match is None:
+                continue
+            kind = "reduce-scatter" if "all-reduce-scatter" in name else match[2]
+            axes = _axes_of(_members(line), places)
+            shapes = tuple(map(tuple, map(_numbers, re.findall(r"\w+\[([\d,]*)\]", match[1]))))
+            # An asynchronous one stands in its fusion at every step, each time with its channel.
+            # What a shard_map has written has the same channel everywhere.
+            channel = re.search(r"channel_id=(\d+)", line) if "async" in name else None
+            key = f"{match[2]} {channel[1]}" if channel else line
+            if axes:
+                found.setdefault(key, Talk(kind, axes, shapes, name in in_loops))
+    return list(found.values())
+
+
+def crossings(program: Any) -> list[Crossing]:
+    """Returns what the program of one TPU slice sends to the others."""
+    bodies = _computations(program.as_text())
+    in_loops = _in_loops(bodies)
+    sent = r" = \(\w+\[([\d,]*)\].*? send\(.*_xla_megascale_transfer_type=\"(\w+)\""
+    return [
+        Crossing(kind.lower(), tuple(_numbers(sizes)), name in in_loops)
+        for name, text in bodies.items()
+        for sizes, kind in re.findall(sent, text)
+    ]
+
+
+def _in_loops(bodies: dict[str, str]) -> set[str]:
+    return _reached(bodies, [name for text in bodies.values() for name in _called(text, "body")])
+
+
+def _places(mesh: Mesh) -> np.ndarray[Any, Any]:
+    """Returns where in the mesh each device stands that a program numbers."""
+    slices = np.vectorize(lambda device: getattr(device, "slice_index", 0) or 0)(mesh.devices)
+    first = mesh.devices.flat[0]
+    return np.argwhere((slices == slices.flat[0]) | (first.platform != "tpu"))
+
+
+def _members(line: str) -> list[list[int]]:
+    """Returns the groups of devices that talk to each other, by their place in the mesh."""
+    pairs = re.search(r"source_target_pairs=\{(.*?)\}\}", line)
+    if pairs is not None:
+        return _listed(pairs[1])
+    listed = re.search(r"replica_groups=\{\{(.*?)\}\}", line)
+    if listed is not None:
+        return _listed(listed[1])
+    counted = re.search(r"replica_groups=\[([\d,]+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", line)
+    if counted is not None:
+        return _rows(_in_order(counted[2]).reshape(_numbers(counted[1])))
+    named = re.search(r"replica_groups=mesh\[(.*?)\](.*?) \{(.*?)\}", line)
+    assert named is not None, line
+    return _by_names(*named.groups())
+
+
+def _by_names(sizes: str, order: str, names: str) -> list[list[int]]:
+    """Reads groups that are written as axes of a mesh, of which an axis may be a part."""
+    shape = {name: int(size) for name, size in re.findall(r"('\w+')=(\d+)", sizes)}
+    cut: list[tuple[int, bool]] = []
+    for axis, size in shape.items():
+        parts = re.findall(rf"{axis}(?::\((\d+)\)(\d+))?", names)
+        if not parts or not parts[0][0]:
+            cut.append((size, bool(parts)))
+            continue
+        assert len(parts) == 1, names
+        before, part = map(int, parts[0])
+        cut += [(before, False), (part, True), (size // (before * part), False)]
+    numbers = _in_order(order) if order else np.arange(math.prod(shape.values()))
+    numbers = numbers.reshape([size for size, _ in cut])
+    inside = [index for index, (_, is_inside) in enumerate(cut) if is_inside]
+    outside = [index for index in range(len(cut)) if index not in inside]
+    count = math.prod(cut[index][0] for index in inside)
+    return _rows(numbers.transpose(*outside, *inside).reshape(-1, count))
+
+
+def _in_order(text: str) -> np.ndarray[Any, Any]:
+    """Reads `[4,16]T(1,0)`: the numbers of a table, with its axes in another order."""
+    found = re.search(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
+    assert found is not None, text
+    shape, order = _numbers(found[1]), _numbers(found[2] or "")
+    numbers = np.arange(math.prod(shape)).reshape(shape)
+    return (numbers.transpose(order) if order else numbers).reshape(-1)
+
+
+def _rows(numbers: np.ndarray[Any, Any]) -> list[list[int]]:
+    found: list[list[int]] = numbers.tolist()
+    return found
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def _listed(text: str) -> list[list[int]]:
+    return [_numbers(group) for group in text.split("},{")]
+
+
+def _axes_of(members: list[list[int]], places: np.ndarray[Any, Any]) -> tuple[str, ...]:
+    """Returns the mesh axes along which the members of a group differ."""
+    different = [(places[group] != places[group[0]]).any(axis=0) for group in members]
+    return tuple(
+        name for name, differs in zip(MESH_AXES, np.any(different, 0), strict=True) if differs
+    )
+
+
 def _computations(text: str) -> dict[str, str]:
     """Splits a program into its computations, by name."""
-    found = re.findall(r"^(?:ENTRY )?(%[\w.-]+) \(.*\{\n((?:  .*\n)*)\}", text, re.MULTILINE)
-    return dict(found)
+    # To a brace that stands alone: the metadata of a kernel may have lines of its own.
+    header = r"^(?:ENTRY )?(%[\w.-]+) \([^\n]*\{\n"
+    return dict(re.findall(rf"{header}(.*?)^\}}$", text, re.MULTILINE | re.DOTALL))
 
 
 def _called(text: str, how: str = r"body|condition|calls|to_apply") -> list[str]:

@@ -153,7 +153,7 @@ def latent_attention() -> LatentAttention.Config:
         plain_width=4,
         rotated_width=2,
         value_width=3,
-        query=LowRankLinear.Config(rank=5),
+        query=LowRankLinear.Config(rank=10),
         positions=InterleavedRotaryEmbedding.Config(),
     )
 
@@ -277,7 +277,7 @@ CASES: dict[str, Case] = {
         one,
     ),
     "low-rank-linear": Case(
-        LowRankLinear.Config(in_features=WIDTH, out_features=HIDDEN, out_axis="mlp", rank=5), one
+        LowRankLinear.Config(in_features=WIDTH, out_features=HIDDEN, out_axis="mlp", rank=10), one
     ),
     "embedding": Case(Embedding.Config(vocab_size=VOCAB, width=WIDTH), lambda: (tokens(),)),
     "scaled-embedding": Case(

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
 import jax
+import numpy as np
 import pytest
 from jax.sharding import AxisType
 
@@ -93,3 +98,145 @@ def test_virtual_devices_of_a_cpu_take_one_step_at_a_time():
     layout = MeshLayout.Config().build()
     assert steps_ahead(layout.mesh(jax.devices())) == 0
     assert steps_ahead(layout.mesh(jax.devices()[:1])) == 2
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A device that is not there, with what JAX's devices tell of their place."""
+
+    id: int
+    coords: tuple[int, int, int]
+    slice_index: int = 0
+    platform: str = "tpu"
+    device_kind: str = "TPU v5p"
+    core_on_chip: int = 0
+
+    @property
+    def process_index(self) -> int:
+        return self.id // 8
+
+
+def chips(*shape: int, slices: int = 1, platform: str = "tpu") -> list[Any]:
+    places = list(itertools.product(range(slices), *map(range, shape[::-1])))
+    kind = "TPU v5p" if platform == "tpu" else "H100"
+    return [
+        Chip(index, (x, y, z), number, platform, kind)
+        for index, (number, z, y, x) in enumerate(places)
+    ]
+
+
+def slices_along(mesh: Any, axis: str) -> set[int]:
+    """Returns how many slices stand along an axis, wherever one looks."""
+    axis_last = np.moveaxis(mesh.devices, MESH_AXES.index(axis), -1)
+    lines = axis_last.reshape(-1, axis_last.shape[-1])
+    return {len({device.slice_index for device in line}) for line in lines}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "across"),
+    [
+        ({"data": 2}, {"data": 2}),
+        ({"data": 4, "model": 2}, {"data": 2}),
+        ({"pipeline": 2, "data": 2, "sequence": 2}, {"data": 2}),
+        ({"pipeline": 2, "model": 4}, {"pipeline": 2}),
+        ({"pipeline": 2, "data": 3, "across": {"pipeline": 2}}, {"pipeline": 2}),
+        ({"across": {"fsdp": 2}}, {"fsdp": 2}),
+    ],
+)
+def test_one_axis_crosses_slices(sizes: dict[str, Any], across: dict[str, int]) -> None:
+    devices = chips(2, 2, 6, slices=2)
+    mesh = MeshLayout.Config(**sizes).build().mesh(devices)
+    for axis in MESH_AXES:
+        assert slices_along(mesh, axis) == {across.get(axis, 1)}
+    assert set(mesh.devices.flat) == set(devices)
+    assert mesh.devices.flat[0].slice_index == 0, "the first slice comes first"
+
+
+def test_four_slices_may_be_crossed_by_two_axes() -> None:
+    mesh = MeshLayout.Config(data=2, pipeline=2).build().mesh(chips(2, 2, 1, slices=4))
+    assert slices_along(mesh, "data") == slices_along(mesh, "pipeline") == {2}
+    assert slices_along(mesh, "fsdp") == {1}
+
+
+def test_the_order_in_which_slices_are_given_is_no_matter() -> None:
+    devices = chips(2, 2, 2, slices=2)
+    layout = MeshLayout.Config(data=2, model=2).build()
+    assert (layout.mesh(devices[::-1]).devices == layout.mesh(devices).devices).all()
+
+
+def test_neighbours_on_the_torus_talk_most() -> None:
+    mesh = MeshLayout.Config(fsdp=16, model=4).build().mesh(chips(4, 4, 4))
+    rows = mesh.devices.reshape(16, 4)
+    for row in rows:
+        moved = [len({device.coords[axis] for device in row}) for axis in range(3)]
+        assert sorted(moved) == [1, 1, 4], "a whole ring of the torus"
+
+
+def test_sizes_that_are_no_sides_of_the_torus() -> None:
+    mesh = MeshLayout.Config(fsdp=8, model=8).build().mesh(chips(4, 4, 4))
+    for row in mesh.devices.reshape(8, 8):
+        sides = [len({device.coords[axis] for device in row}) for axis in range(3)]
+        assert np.prod(sides) == 8, "a box, which links join"
+
+
+def test_devices_that_are_no_box_keep_their_order() -> None:
+    devices = chips(2, 2, 2)[:3]
+    assert list(MeshLayout.Config().build().mesh(devices).devices.flat) == devices
+    both = [*chips(2, 2, 1, slices=2)[:3], *chips(2, 2, 1, slices=2)[4:7]]
+    mesh = MeshLayout.Config(fsdp=3, data=2).build().mesh(both)
+    assert list(mesh.devices.flat) == both
+
+
+def test_hosts_of_gpus_share_parameters_where_they_must() -> None:
+    hosts = chips(8, 1, 1, slices=4, platform="gpu")
+    mesh = MeshLayout.Config(fsdp=4, model=8).build().mesh(hosts)
+    assert slices_along(mesh, "model") == {1}
+    assert slices_along(mesh, "fsdp") == {4}
+    mesh = MeshLayout.Config(data=2, fsdp=-1).build().mesh(hosts)
+    assert (slices_along(mesh, "data"), slices_along(mesh, "fsdp")) == ({2}, {2})
+
+
+def error_of(layout: MeshLayout.Config, devices: list[Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        layout.build().mesh(devices)
+    return str(caught.value)
+
+
+def test_no_axis_that_may_cross() -> None:
+    layout = MeshLayout.Config(fsdp=8, model=4)
+    expected = (
+        "mesh: fsdp=8, model=4 over 2 slices: expected data (or pipeline) to be a multiple of 2, "
+        "so that nothing else crosses the network between slices, got data=1 and pipeline=1. Set "
+        "mesh.data=2; or say which axis crosses all the same, such as mesh.across.fsdp=2."
+    )
+    assert error_of(layout, chips(4, 4, 1, slices=2)) == expected
+    with pytest.raises(ConfigError) as caught:
+        layout.build().abstract(32, slices=2)
+    assert str(caught.value) == expected
+    assert layout.build().abstract(32).size == 32
+
+
+def test_what_is_asked_must_fit_the_slices() -> None:
+    devices = chips(2, 2, 2, slices=2)
+    assert error_of(MeshLayout.Config(data=4, across={"data": 4}), devices) == (
+        "mesh.across: data=4 goes over 4 slices, but there are 2. Choose numbers that multiply to "
+        "2, or leave them out, and they are found."
+    )
+    assert "but there is 1." in error_of(MeshLayout.Config(across={"data": 2}), jax.devices())
+    assert error_of(MeshLayout.Config(across={"data": 2}), devices) == (
+        "mesh.across.data: data=1 does not divide over 2 slices. Make mesh.data a multiple of 2, "
+        "or let another axis cross."
+    )
+    assert error_of(MeshLayout.Config(across={"dta": 2}), devices) == (
+        "mesh.across: there is no mesh axis 'dta'. Did you mean 'data'?"
+    )
+    assert error_of(MeshLayout.Config(across={"data": 0}), devices) == (
+        "mesh.across.data: expected 1 or more, got 0."
+    )
+
+
+def test_slices_of_unequal_size() -> None:
+    devices = chips(2, 2, 2, slices=2)[:-2]
+    assert error_of(MeshLayout.Config(data=2), devices) == (
+        "mesh: the slices have 8, 6 devices. A mesh needs as many of each: leave some out."
+    )

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from dovetail.kernels.cross_entropy.op import CrossEntropy, cross_entropy_op
 from dovetail.kernels.registry import current_platform
 from dovetail.kernels.score_maps import ScoreMap
-from dovetail.kernels.sharded import mesh_axes, parts
+from dovetail.kernels.sharded import indivisible, mesh_axes, on_each_device, parts
 from dovetail.parallel import constrain, current_placement, note_activation
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ def _forward(
     total_QRVE, (judged, by_x) = jax.lax.scan(step, start_QRVE, chunks)
     judged, by_x_BSE = _joined(plan, (judged, by_x), targets_BS.shape)
     sums, loss_BS = _summed(plan, judged, weights_BS)
-    by_weight_VE = constrain(total_QRVE.sum(axis=(0, 1)), "vocab", "embed")
+    by_weight_VE = _added_up(total_QRVE)
     return sums, Gradients(by_x_BSE, by_weight_VE, loss_BS)
 
 
@@ -222,6 +222,33 @@ def _by_weight(plan: Plan, by_logits_NV: jax.Array, x_NE: jax.Array) -> jax.Arra
         return _product("nv,ne->ve", by_logits_NV, x_NE)[None, None]
     by_logits, x = (array.reshape(*shards, -1, *array.shape[1:]) for array in (by_logits_NV, x_NE))
     return _product("qrnv,qrne->qrve", by_logits, x)
+
+
+def _added_up(total_QRVE: jax.Array) -> jax.Array:
+    """Adds up what the shards have apart, each column on the devices that hold it.
+
+    XLA would add up the whole of it on all devices, over the network between slices too, and cut
+    it then.
+    """
+    summed, columns = mesh_axes("sequence", "batch"), mesh_axes("embed")
+    rest = tuple(axis for axis in summed if axis not in columns)
+    is_even = indivisible("columns", total_QRVE.shape[-1], "embed") is None
+    if total_QRVE.shape[:2] != (parts("sequence"), parts("batch")) or not is_even:
+        return constrain(total_QRVE.sum(axis=(0, 1)), "vocab", "embed")
+    if not set(columns) <= set(summed) or set(columns) & set(mesh_axes("vocab")):
+        return constrain(total_QRVE.sum(axis=(0, 1)), "vocab", "embed")
+
+    def part(total_QRVE: jax.Array) -> jax.Array:
+        by_weight_VE = total_QRVE[0, 0]
+        if columns:
+            by_weight_VE = jax.lax.psum_scatter(
+                by_weight_VE, columns, scatter_dimension=1, tiled=True
+            )
+        return jax.lax.psum(by_weight_VE, rest) if rest else by_weight_VE
+
+    apart = ("sequence", "batch", "vocab", None)
+    by_weight_VE: jax.Array = on_each_device(part, (apart,), ("vocab", "embed"))(total_QRVE)
+    return by_weight_VE
 
 
 def _kept_apart(total_QRVE: jax.Array) -> jax.Array:

@@ -34,9 +34,8 @@ class LowRankLinear(Module):
             in_features=config.in_features, in_axis=config.in_axis, out_features=config.rank
         )
         self.norm = config.norm.build(width=config.rank, axis=None)
-        self.up = config.up.build(
-            in_features=config.rank, out_features=config.out_features, out_axis=config.out_axis
-        )
+        outward = {"out_features": config.out_features, "out_axis": config.out_axis}
+        self.up = config.up.build(in_features=config.rank, in_axis="latent", **outward)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [..., in] to [..., out]."""

@@ -1,0 +1,136 @@
+"""Mixtures of parallelisms on slices that are not there: what devices tell each other, counted.
+
+The tables say which collectives a step has, along which mesh axes, for arrays of more than a few
+thousand numbers. Each is compiled with the least effort, which takes half of the time: the
+collectives are the same, but asynchronous ones stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dovetail.hardware import gpu_topology, tpu_topology
+from dovetail.kernels import choices
+from tests.compile.mixtures import BATCH, HEAD, HEADS, SEQUENCE, VOCABULARY, WIDTH, Mixture
+from tests.compile.programs import (
+    Talk,
+    crossings,
+    custom_calls,
+    needs_gpu_compiler,
+    needs_tpu_compiler,
+    talks,
+)
+
+LEAST_EFFORT = {"exec_time_optimization_effort": -1.0}
+# Norms, counts and figures are smaller; every matrix and every activation is larger.
+SMALL = 4096
+# The largest matrix of one layer. Four of them are stacked.
+LAYER = WIDTH * HEADS * HEAD
+TABLE = WIDTH * VOCABULARY
+MOE = ("moe:num_experts=16",)
+
+Expected = set[tuple[str, str]]
+
+# What fsdp always has: each layer's parameters are gathered in the loop, and its gradients go to
+# those that hold them.
+FSDP: Expected = {("all-gather", "fsdp"), ("reduce-scatter", "fsdp")}
+# XLA takes reductions apart into permutations that hide behind the products around them, where
+# `model` splits those; and adds up small shards whole, to cut them then.
+FSDP_IN_PARTS: Expected = {("collective-permute", "fsdp"), ("all-reduce", "fsdp")}
+
+CUBE: dict[str, tuple[Mixture, Expected]] = {
+    # Gradients alone.
+    "data": (Mixture({"data": 64}), {("all-reduce", "data")}),
+    # Over a whole torus XLA gathers by adding up parts that are zero elsewhere.
+    "fsdp": (Mixture({"fsdp": 64}), {("all-reduce", "fsdp")}),
+    # Only the parts of gradients that a device holds are added up over data.
+    "data-fsdp": (Mixture({"data": 4, "fsdp": 16}), {*FSDP, ("all-reduce", "data")}),
+    # Activations are added up after attention and after the feed-forward.
+    "fsdp-model": (
+        Mixture({"fsdp": 16, "model": 4}),
+        {*FSDP, *FSDP_IN_PARTS, ("all-reduce", "model")},
+    ),
+    # The same as a scatter and a gather, with the stream split in between. The loss adds up.
+    "stream": (
+        Mixture({"fsdp": 16, "model": 4}, ("stream-parallel",)),
+        {
+            *FSDP,
+            *FSDP_IN_PARTS,
+            ("all-gather", "model"),
+            ("reduce-scatter", "model"),
+            ("all-reduce", "model"),
+        },
+    ),
+    "ulysses": (
+        Mixture({"data": 4, "fsdp": 4, "sequence": 4}),
+        {*FSDP, ("all-reduce", "data sequence"), ("all-to-all", "sequence")},
+    ),
+    "ring": (
+        Mixture({"data": 4, "fsdp": 4, "sequence": 4}, prefer={"attention": "ring"}),
+        {*FSDP, ("all-reduce", "data sequence"), ("collective-permute", "sequence")},
+    ),
+    # Tokens go to their experts and back; the rest of a layer is as with data.
+    "experts": (
+        Mixture({"fsdp": 8, "expert": 8}, MOE),
+        {*FSDP, ("all-reduce", "fsdp"), ("all-reduce", "expert"), ("ragged-all-to-all", "expert")},
+    ),
+    # Stages hand activations on; what stands around the layers is added up over them at the end.
+    "pipeline": (
+        Mixture({"pipeline": 4, "data": 4, "model": 4}, microbatches=8),
+        {
+            ("collective-permute", "pipeline"),
+            ("all-reduce", "pipeline"),
+            ("all-reduce", "data"),
+            ("all-reduce", "model"),
+        },
+    ),
+}
+
+
+def compiled(mixture: Mixture, devices: Sequence[Any], options: Any) -> tuple[Any, list[Talk]]:
+    program = mixture.program(devices)
+    executable = program.lowered.compile(options)
+    return executable, talks(executable, program.placement.device_mesh)
+
+
+def large(found: list[Talk]) -> Expected:
+    return {(talk.kind, " ".join(talk.axes)) for talk in found if talk.largest > SMALL}
+
+
+def sizes(found: list[Talk], kind: str, *axes: str) -> list[int]:
+    return [talk.largest for talk in found if (talk.kind, talk.axes) == (kind, axes)]
+
+
+def check_sizes(found: list[Talk], mixture: Mixture) -> None:
+    """Nothing is of the size of stacked parameters, nor of all devices' activations."""
+    mesh = {"sequence": 1, "data": 1, "fsdp": 1, "expert": 1} | mixture.mesh
+    rows = BATCH // math.prod(mesh[axis] for axis in ("data", "fsdp", "expert"))
+    activation = rows * SEQUENCE // mesh["sequence"] * max(WIDTH, HEADS * HEAD)
+    for talk in found:
+        if talk.kind != "ragged-all-to-all":  # there is room for what may come
+            assert talk.largest <= max(LAYER, TABLE, activation), talk
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize("name", CUBE)
+def test_on_a_cube_of_tpus(name: str) -> None:
+    mixture, expected = CUBE[name]
+    executable, found = compiled(mixture, tpu_topology("v5p:4x4x4"), LEAST_EFFORT)
+    assert large(found) == expected
+    check_sizes(found, mixture)
+    if name != "ring":
+        assert custom_calls(executable)["tpu_custom_call"] >= 3, "kernels run on every mesh"
+
+
+@needs_tpu_compiler
+def test_layers_are_gathered_one_by_one_and_gradients_scattered() -> None:
+    mixture, _ = CUBE["data-fsdp"]
+    _, found = compiled(mixture, tpu_topology("v5p:4x4x4"), LEAST_EFFORT)
+    assert {talk.in_loop for talk in found if talk.largest == LAYER} == {True}
+    assert max(sizes(found, "all-reduce", "data")) == LAYER // 16
+    gathered = [talk for talk in found if talk.kind == "all-gather" and not talk.in_loop]
+    assert {talk.largest for talk in gathered} == {TABLE}, "the two tables, once each"
