@@ -105,13 +105,14 @@ def program_and_batch(
 def assert_same(got: Steps, expected: Steps, tolerance: float = 1e-5) -> None:
     """Compares losses and norms by their ratio, and changes by the largest of each parameter.
 
-    A change is a difference of parameters, which are rounded themselves.
+    A change is what all steps added, of which each may be off; and a difference of parameters,
+    which are rounded themselves.
     """
     np.testing.assert_allclose(got.losses, expected.losses, rtol=tolerance)
     np.testing.assert_allclose(got.norms, expected.norms, rtol=tolerance)
     for path, change in expected.changes.items():
         rounding = STEPS * np.finfo(np.float32).eps * expected.largest[path]
-        allowed = tolerance * float(np.abs(change).max()) + rounding
+        allowed = STEPS * tolerance * float(np.abs(change).max()) + rounding
         np.testing.assert_allclose(got.changes[path], change, rtol=0, atol=allowed, err_msg=path)
 
 
