@@ -38,6 +38,9 @@ JOINTS: dict[str, dict[str, str]] = {
     "no-positions": {
         "layers/": "the default of attention that is told no positions",
     },
+    "offload": {
+        "parallel/": "a policy of what waits for the backward pass, which every stack can be given",
+    },
     "optimizer": {
         "cli/": "the part of a training state of that name",
         "targets/layout.py": "the part of a training state of that name",
@@ -48,6 +51,11 @@ JOINTS: dict[str, dict[str, str]] = {
     },
     "pre-norm": {
         "layers/": "the default of every block",
+    },
+    "remat": {
+        "layers/stack/": "every stack has a policy of what it keeps; the feature chooses it",
+        "parallel/": "the policies and their interface",
+        "targets/fitting.py": "how much memory a machine has decides on what is kept",
     },
     "rms-norm": {
         "layers/": "the default norm of all parts",

@@ -11,7 +11,16 @@ from dovetail.parallel.constraints import (
 )
 from dovetail.parallel.distributed import Processes, start_distributed
 from dovetail.parallel.mesh import MESH_AXES, MeshLayout, steps_ahead
-from dovetail.parallel.remat import KeepAll, KeepDots, KeepNothing, KeepTags, Remat, tag
+from dovetail.parallel.remat import (
+    KeepAll,
+    KeepDots,
+    KeepNothing,
+    KeepTags,
+    OffloadTags,
+    Remat,
+    note_tag,
+    tag,
+)
 from dovetail.parallel.rules import AnyMesh, AxisRules
 from dovetail.parallel.schedules import Rounds
 from dovetail.parallel.vote import Vote
@@ -26,6 +35,7 @@ __all__ = [
     "KeepNothing",
     "KeepTags",
     "MeshLayout",
+    "OffloadTags",
     "Placement",
     "Processes",
     "Remat",
@@ -34,6 +44,7 @@ __all__ = [
     "constrain",
     "current_placement",
     "note_activation",
+    "note_tag",
     "placed",
     "start_distributed",
     "steps_ahead",
