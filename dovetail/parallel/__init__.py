@@ -10,6 +10,7 @@ from dovetail.parallel.constraints import (
     watch_activations,
 )
 from dovetail.parallel.distributed import Processes, start_distributed
+from dovetail.parallel.memory import DeviceMemory, HostMemory, Memory
 from dovetail.parallel.mesh import MESH_AXES, MeshLayout, steps_ahead
 from dovetail.parallel.remat import (
     KeepAll,
@@ -30,10 +31,13 @@ __all__ = [
     "Activation",
     "AnyMesh",
     "AxisRules",
+    "DeviceMemory",
+    "HostMemory",
     "KeepAll",
     "KeepDots",
     "KeepNothing",
     "KeepTags",
+    "Memory",
     "MeshLayout",
     "OffloadTags",
     "Placement",
