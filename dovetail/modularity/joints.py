@@ -46,6 +46,10 @@ JOINTS: dict[str, dict[str, str]] = {
         "targets/layout.py": "the part of a training state of that name",
         "learner/": "every learner has an optimizer; the feature chooses one by name",
     },
+    "pipeline": {
+        "learner/": "a way to produce gradients, which every learner can be given",
+        "parallel/": "the mesh axis of that name",
+    },
     "plain-feed-forward": {
         "layers/feed_forward/plain.py": "a part of its own, which families use, too",
     },
