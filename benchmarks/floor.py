@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import hand_written
@@ -50,12 +51,12 @@ def main() -> None:
         heads=arguments.heads,
         hidden=arguments.hidden,
     )
-    batch = _batch(arguments.batch, arguments.sequence, sizes.vocab)
+    batch = random_batch(arguments.batch, arguments.sequence, sizes.vocab)
     if arguments.devices > 1:
         print(json.dumps(_collectives(sizes, batch, arguments.devices)))
         return
     collectives = _in_another_process(["--devices", str(_DEVICES), *sys.argv[1:]])
-    program = _dovetail(sizes, batch, 1)
+    program = program_of(sizes, batch)
     state = program.initialize()
     params = state.params
     steps: dict[str, tuple[Any, Any]] = {
@@ -93,7 +94,12 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _dovetail(sizes: hand_written.Sizes, batch: Any, devices: int) -> Program:
+def program_of(
+    sizes: hand_written.Sizes,
+    batch: Any,
+    devices: int = 1,
+    kernels: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Program:
     """Returns the program that the trainer would run; several devices split the batch."""
     model = llama(
         vocab_size=sizes.vocab,
@@ -112,10 +118,12 @@ def _dovetail(sizes: hand_written.Sizes, batch: Any, devices: int) -> Program:
     spec = sequence_batch_spec(*batch.tokens.shape)
     mesh = MeshLayout.Config(data=devices, fsdp=1).build().mesh(jax.devices()[:devices])
     placement = Placement(mesh, AxisRules.Config().build())
-    return Program(model.build(), learner.build(), spec, placement, lambda: jax.random.key(0))
+    parts = (model.build(), learner.build(), spec, placement)
+    return Program(*parts, make_key=lambda: jax.random.key(0), kernels=kernels)
 
 
-def _batch(rows: int, length: int, vocab: int) -> Any:
+def random_batch(rows: int, length: int, vocab: int) -> Any:
+    """Returns a batch of one document a row."""
     tokens = np.random.default_rng(0).integers(0, vocab, (rows, length + 1), dtype=np.int32)
     positions = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
     batch = Batch(
@@ -134,7 +142,7 @@ def _compile(step: Callable[..., Any], state: Any, batch: Any) -> tuple[Any, Any
 
 def _collectives(sizes: hand_written.Sizes, batch: Any, devices: int) -> dict[str, dict[str, int]]:
     """Counts what both programs do when several devices split the batch."""
-    program = _dovetail(sizes, batch, devices)
+    program = program_of(sizes, batch, devices)
     everywhere = NamedSharding(program.placement.mesh, PartitionSpec())
     state = jax.eval_shape(hand_written.init, program.state_shapes.params)
     step = jax.jit(

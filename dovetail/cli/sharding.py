@@ -99,6 +99,8 @@ def _print(name: str, layout: Layout) -> None:
     for group, total in layout.totals().items():
         print(f"{group:<12} {size(total):>9}")
     print(f"{'in all':<12} {verdict(layout)}")
+    if (elsewhere := layout.elsewhere()) > 0:
+        print(f"{'on the host':<12} {size(elsewhere):>9} for each device")
     if (text := warning(layout)) is not None:
         print(text)
 
@@ -135,6 +137,7 @@ def _facts(name: str, layout: Layout) -> dict[str, Any]:
         "parameters": {"total": parameters, "in_words": count(parameters)},
         "memory_bytes_per_device": layout.machine.memory_per_device,
         "bytes_per_device": layout.totals(),
+        "host_bytes_per_device": layout.elsewhere(),
         "replicated_bytes": sum(laid.bytes_per_device for laid in replicated),
         "replicated": [f"{laid.group}: {laid.path}" for laid in replicated],
         "arrays": [

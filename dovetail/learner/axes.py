@@ -9,7 +9,7 @@ coefficients kept beside a 3 x 8 matrix, is no axis of the parameter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,9 +22,23 @@ Shape = tuple[int, ...]
 
 
 class LogicalAxes(tuple[str | None, ...]):
-    """The logical axis of each dimension of an array. A leaf for JAX, unlike a plain tuple."""
+    """The logical axis of each dimension of an array, and the memory that it lies in.
 
-    __slots__ = ()
+    A leaf for JAX, unlike a plain tuple.
+    """
+
+    memory: str | None
+    """As JAX calls it; None is the device's own."""
+
+    def __new__(cls, axes: Iterable[str | None] = (), memory: str | None = None) -> LogicalAxes:
+        """Takes the axes, as a tuple does."""
+        self = super().__new__(cls, axes)
+        self.memory = memory
+        return self
+
+    def in_memory(self, memory: str | None) -> LogicalAxes:
+        """Returns the same axes of an array that lies in another memory."""
+        return LogicalAxes(self, memory)
 
 
 def optimizer_axes(optimizer: Optimizer, specs: Specs) -> Any:

@@ -19,6 +19,7 @@ from dovetail.learner.optimizers import AdamW
 from dovetail.learner.schedules import Cosine, Schedule
 from dovetail.learner.state import Arrays, StepReport, TrainState, main_loss
 from dovetail.module import Module, parameter_specs, variable_specs
+from dovetail.parallel import DeviceMemory, Memory
 
 
 class Learner(Part):
@@ -31,6 +32,8 @@ class Learner(Part):
         schedule: ConfigOf[Schedule] = Cosine.Config()
         # All produce the gradients of the same loss, so a run may go on with another of them.
         gradients: ConfigOf[GradientProducer] = incidental(Autodiff.Config())
+        # Where the optimizer's state lies between steps; the numbers are the same.
+        optimizer_memory: ConfigOf[Memory] = incidental(DeviceMemory.Config())
         ema: ConfigOf[Ema] | None = None
         clip_norm: float | None = 1.0  # the largest global norm of a gradient
         weight_decay: float = 0.0  # decoupled, times the learning rate; only where the spec decays
@@ -46,6 +49,7 @@ class Learner(Part):
         self.optimizer = config.optimizer.build()
         self.schedule = _with_end(config.schedule, config.total_steps).build()
         self.gradients = config.gradients.build()
+        self.optimizer_memory = config.optimizer_memory.build()
         self.ema = config.ema.build() if config.ema is not None else None
         self.clip_norm, self.weight_decay = config.clip_norm, config.weight_decay
         self.frozen = config.frozen
@@ -92,8 +96,9 @@ class Learner(Part):
             return self._update(old, trained, clipped, learning_rate, produced.variables)
 
         accepted = health.finite & (state.halted_at < 0)
+        optimizer = self.optimizer_memory.fetch(state.optimizer, after=health.gradient_norm)
         # What is wholly frozen stays out of it, so that it is not even passed through.
-        new = update_if(accepted, update, replace(state, params=training))
+        new = update_if(accepted, update, replace(state, params=training, optimizer=optimizer))
         first_bad = ~health.finite & (state.halted_at < 0)
         new = replace(
             new,
@@ -111,7 +116,10 @@ class Learner(Part):
             step=scalar,
             params=params,
             variables={p: LogicalAxes(spec.axes) for p, spec in variable_specs(model).items()},
-            optimizer=optimizer_axes(self.optimizer, trained),
+            optimizer=jax.tree.map(
+                lambda axes: axes.in_memory(self.optimizer_memory.kind if axes else None),
+                optimizer_axes(self.optimizer, trained),
+            ),
             ema={path: params[path] for path in trained} if self.ema is not None else {},
             halted_at=scalar,
         )

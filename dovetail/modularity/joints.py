@@ -38,16 +38,28 @@ JOINTS: dict[str, dict[str, str]] = {
     "no-positions": {
         "layers/": "the default of attention that is told no positions",
     },
+    "offload": {
+        "parallel/": "a policy of what waits for the backward pass, which every stack can be given",
+    },
     "optimizer": {
         "cli/": "the part of a training state of that name",
         "targets/layout.py": "the part of a training state of that name",
         "learner/": "every learner has an optimizer; the feature chooses one by name",
+    },
+    "pipeline": {
+        "learner/": "a way to produce gradients, which every learner can be given",
+        "parallel/": "the mesh axis of that name",
     },
     "plain-feed-forward": {
         "layers/feed_forward/plain.py": "a part of its own, which families use, too",
     },
     "pre-norm": {
         "layers/": "the default of every block",
+    },
+    "remat": {
+        "layers/stack/": "every stack has a policy of what it keeps; the feature chooses it",
+        "parallel/": "the policies and their interface",
+        "targets/fitting.py": "how much memory a machine has decides on what is kept",
     },
     "rms-norm": {
         "layers/": "the default norm of all parts",

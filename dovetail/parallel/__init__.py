@@ -10,8 +10,18 @@ from dovetail.parallel.constraints import (
     watch_activations,
 )
 from dovetail.parallel.distributed import Processes, start_distributed
+from dovetail.parallel.memory import DeviceMemory, HostMemory, Memory
 from dovetail.parallel.mesh import MESH_AXES, MeshLayout, steps_ahead
-from dovetail.parallel.remat import KeepAll, KeepDots, KeepNothing, KeepTags, Remat, tag
+from dovetail.parallel.remat import (
+    KeepAll,
+    KeepDots,
+    KeepNothing,
+    KeepTags,
+    OffloadTags,
+    Remat,
+    note_tag,
+    tag,
+)
 from dovetail.parallel.rules import AnyMesh, AxisRules
 from dovetail.parallel.schedules import Rounds
 from dovetail.parallel.vote import Vote
@@ -21,11 +31,15 @@ __all__ = [
     "Activation",
     "AnyMesh",
     "AxisRules",
+    "DeviceMemory",
+    "HostMemory",
     "KeepAll",
     "KeepDots",
     "KeepNothing",
     "KeepTags",
+    "Memory",
     "MeshLayout",
+    "OffloadTags",
     "Placement",
     "Processes",
     "Remat",
@@ -34,6 +48,7 @@ __all__ = [
     "constrain",
     "current_placement",
     "note_activation",
+    "note_tag",
     "placed",
     "start_distributed",
     "steps_ahead",

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
-from dovetail.config import Part
+from dovetail.config import ConfigError, Part
 
 Body = Callable[..., Any]
 
@@ -66,27 +66,43 @@ class KeepTags(Part):
     def around(self, body: Body, *, in_loop: bool) -> Body:
         """Recomputes all but the named values."""
         policy = jax.checkpoint_policies.save_only_these_names(*self.names)
-        return _checkpoint(self._checked(body), policy, in_loop)
+        where = self.config.locate("names")
+        body = _checked(body, self.names, where, "all is computed again")
+        return _checkpoint(body, policy, in_loop)
 
-    def _checked(self, body: Body) -> Body:
-        """Warns where none of the names occurs: some may, in a policy that serves many models."""
 
-        def call(*args: Any) -> Any:
-            seen: set[str] = set()
-            token = _tags.set(seen)
-            try:
-                result = body(*args)
-            finally:
-                _tags.reset(token)
-            if seen.isdisjoint(self.names):
-                warnings.warn(
-                    f"{self.config.locate('names')}: no layer tags any of {', '.join(self.names)}, "
-                    f"so all is computed again. Tags here: {', '.join(sorted(seen)) or 'none'}.",
-                    stacklevel=2,
-                )
-            return result
+class OffloadTags(Part):
+    """Lets the tagged values that it names wait in the host's memory for the backward pass.
 
-        return call
+    It keeps others where they are, and computes the rest again. On a CPU there is but one memory,
+    and what it names is kept.
+    """
+
+    class Config(Part.Config["OffloadTags"]):
+        """The tags, as layers give them with `tag()`: those that move, and those that stay."""
+
+        names: tuple[str, ...] = ("layer_input", "attention_output")
+        keep: tuple[str, ...] = ()
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.names, self.keep = config.names, config.keep
+        if both := sorted({*self.names} & {*self.keep}):
+            raise ConfigError(
+                f"{config.locate('keep')}: {', '.join(both)} cannot both stay and move. Name each "
+                "tag in `keep` or in `names`."
+            )
+
+    def around(self, body: Body, *, in_loop: bool) -> Body:
+        """Recomputes all but the named values."""
+        policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=self.keep,
+            names_which_can_be_offloaded=self.names,
+            offload_src="device",
+            offload_dst="pinned_host",
+        )
+        where = self.config.locate("names")
+        return _checkpoint(_checked(body, self.names, where, "nothing moves"), policy, in_loop)
 
 
 _tags: ContextVar[set[str] | None] = ContextVar("dovetail_tags", default=None)
@@ -94,10 +110,38 @@ _tags: ContextVar[set[str] | None] = ContextVar("dovetail_tags", default=None)
 
 def tag(array: jax.Array, name: str) -> jax.Array:
     """Names an activation, so that a policy can keep it."""
+    note_tag(name)
+    return checkpoint_name(array, name)
+
+
+def note_tag(name: str) -> None:
+    """Tells who looks for it that a kernel gives a value this tag by itself."""
     seen = _tags.get()
     if seen is not None:
         seen.add(name)
-    return checkpoint_name(array, name)
+
+
+def _checked(body: Body, names: tuple[str, ...], where: str, so: str) -> Body:
+    """Warns where none of the names occurs: some may, in a policy that serves many models."""
+
+    def call(*args: Any) -> Any:
+        around, seen = _tags.get(), set[str]()
+        token = _tags.set(seen)
+        try:
+            result = body(*args)
+        finally:
+            _tags.reset(token)
+        if around is not None:  # a stack of stacks: the outer policy speaks of the same layers
+            around |= seen
+        if seen.isdisjoint(names):
+            warnings.warn(
+                f"{where}: no layer tags any of {', '.join(names)}, so {so}. "
+                f"Tags here: {', '.join(sorted(seen)) or 'none'}.",
+                stacklevel=2,
+            )
+        return result
+
+    return call
 
 
 def _checkpoint(body: Body, policy: Any, in_loop: bool) -> Body:

@@ -38,6 +38,7 @@ class Laid:
         split: for each axis, the mesh axes that split it.
         local_shape: what one device holds.
         copies: how many devices hold the same piece.
+        memory: the memory that it lies in, as JAX calls it; None is the device's own.
     """
 
     group: str
@@ -51,6 +52,7 @@ class Laid:
     copies: int
     devices: int
     owner: str = ""
+    memory: str | None = None
 
     @property
     def bytes_per_device(self) -> int:
@@ -77,10 +79,15 @@ class Layout:
 
     def totals(self) -> dict[str, int]:
         """Returns the bytes that each group takes on a device, for what is there all the time."""
-        sums = {
-            name: sum(laid.bytes_per_device for laid in self.group(name)) for name in STATE_GROUPS
-        }
+        sums = dict.fromkeys(STATE_GROUPS, 0)
+        for laid in self.arrays:
+            if laid.group in sums and laid.memory is None:
+                sums[laid.group] += laid.bytes_per_device
         return {name: total for name, total in sums.items() if total}
+
+    def elsewhere(self) -> int:
+        """Returns the bytes of the state that lie in the host's memory for each device."""
+        return sum(laid.bytes_per_device for laid in self.arrays if laid.memory is not None)
 
     def replicated(self) -> list[Laid]:
         """Returns the parameters and their state that every device holds whole, largest first."""
@@ -133,6 +140,7 @@ class _Layer:
             for (keys, names), (_, leaf) in pairs:
                 found = self(group, "/".join(keys), names, leaf.shape, leaf.dtype.name)
                 is_state = group == "optimizer" and keys and keys[-1] in shapes.params
+                found = replace(found, memory=names.memory)
                 laid.append(replace(found, owner=keys[-1]) if is_state else found)
         return laid
 

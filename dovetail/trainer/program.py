@@ -59,13 +59,14 @@ class Program:
 
     @functools.cached_property
     def state_shardings(self) -> TrainState:
-        """The sharding of every array of the state."""
+        """The sharding of every array of the state, and the memory that it lies in."""
 
         def sharding(path: Any, names: Any, shape: Any) -> Any:
             # State is keyed by the path of its parameter, wherever the optimizer keeps it.
             keys = [str(entry.key) for entry in path if hasattr(entry, "key")]
             what = keys[-1] if keys else jax.tree_util.keystr(path)
-            return self.placement.sharding(names, shape.shape, what)
+            found = self.placement.sharding(names, shape.shape, what)
+            return found if names.memory is None else found.with_memory_kind(names.memory)
 
         return jax.tree_util.tree_map_with_path(sharding, self.state_axes, self.state_shapes)
 

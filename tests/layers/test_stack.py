@@ -35,6 +35,7 @@ POLICIES = {
 }
 # How many numbers of each tagged value one token has.
 TAGS = {
+    "layer_input": 0,  # every policy keeps it, tagged or not
     "attention_query": WIDTH,
     "attention_key": WIDTH // 2,
     "attention_value": WIDTH // 2,

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import Config, from_text, to_text
-from dovetail.parallel import KeepAll, KeepDots, KeepNothing, KeepTags, tag
+from dovetail.config import Config, ConfigError, from_text, to_text
+from dovetail.parallel import KeepAll, KeepDots, KeepNothing, KeepTags, OffloadTags, tag
+from dovetail.parallel.named_remat import named_remat
 
 LAYERS, ROWS, WIDTH = 4, 6, 8
 POLICIES = {
@@ -18,6 +19,7 @@ POLICIES = {
     "nothing": KeepNothing.Config(),
     "dots": KeepDots.Config(),
     "tags": KeepTags.Config(names=("waved",)),
+    "offloaded": OffloadTags.Config(names=("waved",)),
 }
 
 
@@ -61,7 +63,7 @@ def test_policies_give_equal_gradients(
 def test_policies_keep_what_they_say(weights: jax.Array, x: jax.Array) -> None:
     kept = {name: kept_values(config, weights, x) for name, config in POLICIES.items()}
     one_value = LAYERS * ROWS * WIDTH
-    assert kept["tags"] == kept["nothing"] + one_value
+    assert kept["tags"] == kept["offloaded"] == kept["nothing"] + one_value
     assert kept["dots"] == kept["nothing"] + 2 * one_value
     assert kept["all"] > kept["dots"]
 
@@ -95,3 +97,57 @@ def test_one_used_tag_is_enough(weights: jax.Array, x: jax.Array) -> None:
 @pytest.mark.parametrize("name", POLICIES)
 def test_policies_survive_text(name: str) -> None:
     assert from_text(to_text(POLICIES[name])) == POLICIES[name]
+
+
+def test_what_moves_to_the_host_comes_back(weights: jax.Array, x: jax.Array) -> None:
+    def moves(config: Config[Any]) -> tuple[int, int]:
+        program = str(jax.make_jaxpr(jax.grad(lambda w: loss(config, w, x)))(weights))
+        return program.count("(MemorySpace.Host,)"), program.count("(MemorySpace.Device,)")
+
+    assert moves(POLICIES["offloaded"]) == (1, 1)
+    assert moves(POLICIES["tags"]) == (0, 0)
+
+
+def test_what_stays_is_named_apart_from_what_moves() -> None:
+    with pytest.raises(ConfigError) as caught:
+        OffloadTags.Config(names=("a", "b"), keep=("b", "c")).build()
+    assert str(caught.value) == (
+        "keep: b cannot both stay and move. Name each tag in `keep` or in `names`."
+    )
+
+
+def test_tags_that_would_move_and_that_nobody_uses_are_reported(
+    weights: jax.Array, x: jax.Array
+) -> None:
+    config = OffloadTags.Config(names=("weaved",), keep=("waved",))
+    with pytest.warns(UserWarning, match="no layer tags any of weaved, so nothing moves. Tags"):
+        jax.eval_shape(lambda w: loss(config, w, x), weights)
+
+
+def test_a_policy_around_another_sees_the_same_tags(weights: jax.Array, x: jax.Array) -> None:
+    keep = POLICIES["tags"].build()
+
+    def inner(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, None]:
+        return keep.around(layer, in_loop=True)(x, weight)
+
+    jax.eval_shape(keep.around(inner, in_loop=True), x, weights[0])  # a warning is an error
+
+
+@pytest.mark.parametrize(
+    ("keep", "policy"),
+    [
+        (("nothing",), KeepNothing.Config()),
+        (("dots",), KeepDots.Config()),
+        (("attention",), KeepTags.Config(names=("attention_output",))),
+        (("everything",), KeepAll.Config()),
+        (("waved", "other"), KeepTags.Config(names=("waved", "other"))),
+    ],
+)
+def test_ready_policies(keep: tuple[str, ...], policy: Config[Any]) -> None:
+    assert named_remat(keep) == policy
+
+
+@pytest.mark.parametrize("keep", [(), ("dots", "waved")])
+def test_a_ready_policy_stands_alone(keep: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="keep: expected one of nothing, dots, attention, every"):
+        named_remat(keep)

@@ -84,6 +84,17 @@ def test_a_machine_that_is_not_there_is_no_matter() -> None:
     assert layout.totals()["optimizer"] == pytest.approx(2 * parameters, rel=0.001)
 
 
+def test_what_lies_with_the_host_is_no_matter_of_the_device() -> None:
+    config = apply_modifier(tiny(fsdp=4), "offload-optimizer")
+    layout = lay_out(config, parse_target("tpu-v5e-4"), with_activations=False)
+    plain = lay_out(tiny(fsdp=4), parse_target("tpu-v5e-4"), with_activations=False)
+    assert plain.elsewhere() == 0
+    assert layout.totals() | {"optimizer": 0} == plain.totals() | {"optimizer": 0}
+    left = layout.totals().get("optimizer", 0)
+    assert left + layout.elsewhere() == plain.totals()["optimizer"]
+    assert left <= 8, "single numbers stay"
+
+
 def test_what_does_not_divide_is_named() -> None:
     config = tiny(fsdp=5)
     with pytest.raises(ConfigError, match=r"input.batch_size .* has size 8, .*into 5 parts"):

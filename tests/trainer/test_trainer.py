@@ -15,7 +15,8 @@ from dovetail.config import REQUIRED, ConfigError, Part, identity
 from dovetail.data import PreparedData, SplitSummary
 from dovetail.learner import Accumulate
 from dovetail.module import Module, parameter
-from dovetail.parallel import MeshLayout
+from dovetail.parallel import HostMemory, MeshLayout
+from dovetail.runtime import abstract_state
 from dovetail.trainer import (
     HeldOutLoss,
     Hooks,
@@ -171,8 +172,6 @@ def test_a_gradient_that_is_not_finite_stops_with_step_and_parameter(config, tmp
     trainer = config.build()
     trainer.checkpointer.open(folder / "checkpoints")
     program = trainer.program()
-    from dovetail.runtime import abstract_state
-
     step, state = trainer.checkpointer.restore(
         abstract_state(program.state_shapes, program.state_shardings)
     )
@@ -225,6 +224,25 @@ def test_accumulation_trains_like_the_big_batch(config, tmp_path):
     train(config, tmp_path / "parts")
     ours, theirs = losses(tmp_path / "parts"), losses(tmp_path / "whole")
     np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=1e-5)
+
+
+def test_an_optimizer_that_lies_with_the_host_trains_saves_and_resumes(config, tmp_path):
+    train(config, tmp_path / "device")
+    hosted = config.clone(steps=8)
+    hosted.learner.optimizer_memory = HostMemory.Config()
+    train(hosted, tmp_path / "host")
+
+    trainer = hosted.build()
+    trainer.checkpointer.open(tmp_path / "host" / "checkpoints")
+    program = trainer.program()
+    like = abstract_state(program.state_shapes, program.state_shardings)
+    step, state = trainer.checkpointer.restore(like)
+    assert step == 8
+    kinds = {leaf.ndim > 0: leaf.sharding.memory_kind for leaf in jax.tree.leaves(state.optimizer)}
+    assert kinds == {True: "pinned_host", False: "device"}
+
+    train(config, tmp_path / "host")  # where it lies may change when a run goes on
+    assert losses(tmp_path / "host") == losses(tmp_path / "device")
 
 
 def test_the_state_is_sharded_and_donated(config):

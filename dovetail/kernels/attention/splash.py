@@ -21,6 +21,7 @@ from dovetail.kernels.attention.masks import Band, Mask
 from dovetail.kernels.attention.op import OUTPUT_TAG, attention_op
 from dovetail.kernels.registry import is_interpreted
 from dovetail.kernels.score_maps import ScoreMap, SoftCap
+from dovetail.parallel import note_tag
 
 LIBRARY = "jax.experimental.pallas.ops.tpu.splash_attention"
 LANES = 128
@@ -90,6 +91,7 @@ def _on_device(
     _, sequence, heads, width = query_BSHD.shape
     size = block_size(sequence, max(width, value_BSKW.shape[3]), query_BSHD.dtype.itemsize)
     kernel = _kernel(band, cap, sequence, heads, size, is_interpreted())
+    note_tag(OUTPUT_TAG)  # the kernel gives it by itself
     sinks_H = None if sinks_H is None else _own_gradient_type(sinks_H)
 
     def row(query_HSD: Any, key_KSD: Any, value_KSW: Any, segments_S: Any) -> Any:

@@ -13,7 +13,7 @@ from dovetail.layers.checks import require_positive
 from dovetail.layers.interfaces import Layer, Places
 from dovetail.layers.stack.transformer import TransformerBlock
 from dovetail.module import Module, repeated, scan
-from dovetail.parallel import KeepAll, Remat
+from dovetail.parallel import KeepAll, Remat, tag
 
 
 class Stack(Module):
@@ -57,7 +57,7 @@ class Stack(Module):
         """
 
         def body(x_BSE: jax.Array, _: None) -> tuple[jax.Array, None]:
-            return self.layer(x_BSE, places), None
+            return self.layer(tag(x_BSE, "layer_input"), places), None
 
         loop: dict[str, Any] = {"unroll": self.unroll, "around": self.around, "times": self._times}
         return scan(self.layer, body, x_BSE, first=first, **loop)[0]

@@ -55,7 +55,7 @@ class Pipeline(Part):
         """Returns the gradients of the whole batch."""
         placement = current_placement()
         stages = 1 if placement is None else placement.mesh.shape[PIPELINE]
-        if stages == 1:
+        if placement is None or stages == 1:
             plain = Accumulate.Config(microbatches=self.microbatches).build()
             return plain(model, trained, fixed, variables, batch, key)
         layout = Layout.of(model, Rounds(stages, self.microbatches, self.rounds))

@@ -1,0 +1,79 @@
+"""Features of memory: what each sets, for every kind of model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dovetail.config import ConfigError, select
+from dovetail.layers import Stack
+from dovetail.learner import GPipe, OneForwardOneBackward
+from dovetail.parallel import (
+    HostMemory,
+    KeepAll,
+    KeepDots,
+    KeepNothing,
+    KeepTags,
+    MeshLayout,
+    OffloadTags,
+)
+from tests.features.representatives import every_representative, tiny
+
+KEPT = {
+    "remat": KeepNothing.Config(),
+    "remat:keep=nothing": KeepNothing.Config(),
+    "remat:keep=dots": KeepDots.Config(),
+    "remat:keep=attention": KeepTags.Config(names=("attention_output",)),
+    "remat:keep=everything": KeepAll.Config(),
+    "remat:keep=attention_key": KeepTags.Config(names=("attention_key",)),
+    "remat:keep=(attention_key,feed_forward_up)": KeepTags.Config(
+        names=("attention_key", "feed_forward_up")
+    ),
+    "offload": OffloadTags.Config(names=("layer_input", "attention_output")),
+    "offload:names=(layer_input),keep=(attention_output)": OffloadTags.Config(
+        names=("layer_input",), keep=("attention_output",)
+    ),
+}
+
+
+def policies(config: Any) -> list[Any]:
+    return [stack.remat for stack in select(config, Stack)]
+
+
+@pytest.mark.parametrize("text", KEPT)
+@every_representative
+def test_every_stack_keeps_what_is_asked_for(name: str, text: str) -> None:
+    found = policies(tiny(name, text))
+    assert found
+    assert all(policy == KEPT[text] for policy in found)
+
+
+def test_a_ready_policy_and_tags_do_not_mix() -> None:
+    with pytest.raises(ConfigError, match=r"keep: expected one of nothing, dots, .* or a list of"):
+        tiny("tiny-lm", "remat:keep=(dots,attention_key)")
+
+
+@every_representative
+def test_the_optimizers_state_lies_with_the_host(name: str) -> None:
+    config = tiny(name, "offload-optimizer")
+    assert config.learner.optimizer_memory == HostMemory.Config()
+    config.build()
+
+
+@every_representative
+def test_pipelines(name: str) -> None:
+    assert tiny(name, "pipeline").learner.gradients == OneForwardOneBackward.Config(microbatches=8)
+    text = "pipeline:microbatches=4,schedule=gpipe,rounds=2"
+    assert tiny(name, text).learner.gradients == GPipe.Config(microbatches=4, rounds=2)
+
+
+def test_an_unknown_schedule() -> None:
+    with pytest.raises(ConfigError, match="pipeline:schedule: expected one of '1f1b', 'gpipe'"):
+        tiny("tiny-lm", "pipeline:schedule=zero")
+
+
+def test_a_pipeline_runs_along_its_axis() -> None:
+    config = tiny("tiny-lm", "pipeline:microbatches=4").set(mesh=MeshLayout.Config(pipeline=2))
+    config.input.batch_size = 16
+    assert "ppermute" in str(config.build().program().traced.jaxpr)
