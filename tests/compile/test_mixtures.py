@@ -14,8 +14,17 @@ from typing import Any
 import pytest
 
 from dovetail.hardware import gpu_topology, tpu_topology
-from dovetail.kernels import choices
-from tests.compile.mixtures import BATCH, HEAD, HEADS, SEQUENCE, VOCABULARY, WIDTH, Mixture
+from tests.compile.mixtures import (
+    BATCH,
+    EXPERTS,
+    HEAD,
+    HEADS,
+    HIDDEN,
+    SEQUENCE,
+    VOCABULARY,
+    WIDTH,
+    Mixture,
+)
 from tests.compile.programs import (
     Talk,
     crossings,
@@ -31,7 +40,7 @@ SMALL = 4096
 # The largest matrix of one layer. Four of them are stacked.
 LAYER = WIDTH * HEADS * HEAD
 TABLE = WIDTH * VOCABULARY
-MOE = ("moe:num_experts=16",)
+MOE = (f"moe:num_experts={EXPERTS}",)
 
 Expected = set[tuple[str, str]]
 
@@ -91,6 +100,35 @@ CUBE: dict[str, tuple[Mixture, Expected]] = {
 }
 
 
+# What crosses from slice to slice, and how large it is at the most: a part of a layer's gradient,
+# since within each slice parts are added up first.
+SLICES: dict[str, tuple[Mixture, set[str], int]] = {
+    "data-fsdp": (Mixture({"data": 2, "fsdp": 16}), {"all_reduce"}, LAYER // 16),
+    "ulysses": (Mixture({"data": 2, "fsdp": 4, "sequence": 4}), {"all_reduce"}, LAYER // 16),
+    "experts": (
+        Mixture({"data": 2, "fsdp": 2, "expert": 8}, MOE),
+        {"all_reduce"},
+        EXPERTS // 8 * WIDTH * HIDDEN // 2,
+    ),
+    "pipeline-data": (
+        Mixture({"pipeline": 2, "data": 4, "model": 4}, microbatches=8),
+        {"all_reduce"},
+        LAYER // 8,
+    ),
+    # Stages in different slices: an activation goes over, and at the end what all stages have.
+    "pipeline": (
+        Mixture({"pipeline": 2, "fsdp": 4, "model": 4}, microbatches=8),
+        {"one_to_one", "all_reduce"},
+        BATCH // (8 * 4) * SEQUENCE * WIDTH,
+    ),
+}
+
+# Hosts of eight, which a network joins: what goes along the axis that crosses, and along others.
+HOSTS: dict[str, tuple[Mixture, Expected]] = {
+    "data-fsdp": (Mixture({"data": 2, "fsdp": 8}), {*FSDP, ("all-reduce", "data")}),
+}
+
+
 def compiled(mixture: Mixture, devices: Sequence[Any], options: Any) -> tuple[Any, list[Talk]]:
     program = mixture.program(devices)
     executable = program.lowered.compile(options)
@@ -99,10 +137,6 @@ def compiled(mixture: Mixture, devices: Sequence[Any], options: Any) -> tuple[An
 
 def large(found: list[Talk]) -> Expected:
     return {(talk.kind, " ".join(talk.axes)) for talk in found if talk.largest > SMALL}
-
-
-def sizes(found: list[Talk], kind: str, *axes: str) -> list[int]:
-    return [talk.largest for talk in found if (talk.kind, talk.axes) == (kind, axes)]
 
 
 def check_sizes(found: list[Talk], mixture: Mixture) -> None:
@@ -115,6 +149,15 @@ def check_sizes(found: list[Talk], mixture: Mixture) -> None:
             assert talk.largest <= max(LAYER, TABLE, activation), talk
 
 
+def check_one_by_one(found: list[Talk]) -> None:
+    """Layers are gathered in the loop; over data only the parts that a device holds are added."""
+    assert {talk.in_loop for talk in found if talk.largest == LAYER} == {True}
+    over_data = [talk.largest for talk in found if talk.axes == ("data",)]
+    assert max(over_data) == LAYER // 16
+    outside = {t.largest for t in found if t.kind == "all-gather" and not t.in_loop}
+    assert outside == {TABLE}, "the two tables"
+
+
 @needs_tpu_compiler
 @pytest.mark.parametrize("name", CUBE)
 def test_on_a_cube_of_tpus(name: str) -> None:
@@ -122,15 +165,27 @@ def test_on_a_cube_of_tpus(name: str) -> None:
     executable, found = compiled(mixture, tpu_topology("v5p:4x4x4"), LEAST_EFFORT)
     assert large(found) == expected
     check_sizes(found, mixture)
-    if name != "ring":
+    if name == "data-fsdp":
+        check_one_by_one(found)
+    if name != "ring":  # it is made of plain operations
         assert custom_calls(executable)["tpu_custom_call"] >= 3, "kernels run on every mesh"
 
 
 @needs_tpu_compiler
-def test_layers_are_gathered_one_by_one_and_gradients_scattered() -> None:
-    mixture, _ = CUBE["data-fsdp"]
-    _, found = compiled(mixture, tpu_topology("v5p:4x4x4"), LEAST_EFFORT)
-    assert {talk.in_loop for talk in found if talk.largest == LAYER} == {True}
-    assert max(sizes(found, "all-reduce", "data")) == LAYER // 16
-    gathered = [talk for talk in found if talk.kind == "all-gather" and not talk.in_loop]
-    assert {talk.largest for talk in gathered} == {TABLE}, "the two tables, once each"
+@pytest.mark.parametrize("name", SLICES)
+def test_over_two_slices_of_tpus(name: str) -> None:
+    mixture, kinds, most = SLICES[name]
+    executable, found = compiled(mixture, tpu_topology("v5e:4x4", slices=2), LEAST_EFFORT)
+    crossed = crossings(executable)
+    assert {crossing.kind for crossing in crossed} == kinds
+    assert max(math.prod(c.shape) for c in crossed if c.in_loop) == most
+    check_sizes(found, mixture)
+
+
+@needs_gpu_compiler
+@pytest.mark.parametrize("name", HOSTS)
+def test_over_two_hosts_of_gpus(name: str) -> None:
+    mixture, expected = HOSTS[name]
+    _, found = compiled(mixture, gpu_topology("h100", hosts=2), None)
+    assert large(found) == expected
+    check_sizes(found, mixture)
