@@ -84,6 +84,22 @@ def test_a_machine_that_is_not_there_is_no_matter() -> None:
     assert layout.totals()["optimizer"] == pytest.approx(2 * parameters, rel=0.001)
 
 
+def test_maps_out_of_a_latent_vector_are_split() -> None:
+    config = find_experiment("deepseek-v3").config()
+    config.mesh = MeshLayout.Config(fsdp=512)
+    layout = lay_out(config, parse_target("tpu-v5p-1024"), with_activations=False)
+    assert max(laid.bytes_per_device for laid in layout.replicated()) < 1e6, "norms alone"
+
+
+def test_several_slices_need_an_axis_that_crosses() -> None:
+    config = tiny(data=1, fsdp=8)
+    config.input.batch_size = 8
+    with pytest.raises(ConfigError, match=r"expected data \(or pipeline\) to be a multiple of 2"):
+        lay_out(config, parse_target("2xtpu-v5e-4"))
+    config.mesh = MeshLayout.Config(data=2)
+    assert lay_out(config, parse_target("2xtpu-v5e-4")).mesh == {"data": 2, "fsdp": 4}
+
+
 def test_what_does_not_divide_is_named() -> None:
     config = tiny(fsdp=5)
     with pytest.raises(ConfigError, match=r"input.batch_size .* has size 8, .*into 5 parts"):
