@@ -33,7 +33,7 @@ def test_it_agrees_with_what_is_compiled(layout: Layout) -> None:
 
 def test_stacked_parameters_show_their_layers(layout: Layout) -> None:
     weight = next(laid for laid in layout.group("parameters") if "query/weight" in laid.path)
-    assert weight.axes == ("layers", "embed", "heads")
+    assert weight.axes == ("stage", "embed", "heads")
     assert weight.split == ((), ("fsdp",), ())
     assert weight.local_shape == (weight.shape[0], weight.shape[1] // 4, weight.shape[2])
     assert weight.copies == 2, "each slice of data has one"
@@ -51,7 +51,7 @@ def test_optimizer_state_lies_as_its_parameter(layout: Layout) -> None:
 
 def test_the_main_activations_are_there(layout: Layout) -> None:
     axes = {laid.axes for laid in layout.group("activations")}
-    assert ("batch", "sequence", "embed") in axes, "the stream"
+    assert ("batch", "stream", "embed") in axes
     assert ("batch", "sequence", "heads", None) in axes
     assert ("batch", "vocab") in axes, "a chunk of logits"
     stream = next(a for a in layout.group("activations") if a.axes[-1] == "embed")
