@@ -10,7 +10,6 @@ import numpy as np
 
 from dovetail.config import apply_modifier, apply_overrides
 from dovetail.experiments import experiments
-from dovetail.learner import Accumulate
 from dovetail.module import Batch
 from dovetail.parallel import MeshLayout
 
@@ -53,40 +52,49 @@ class Steps:
 def train(
     name: str,
     mesh: dict[str, int],
-    gradients: Any = None,
+    gradients: Any,
     modifiers: tuple[str, ...] = (),
-    microbatches: int = 2,
 ) -> Steps:
     """Trains with plain steps along the gradient, so that changes are gradients added up."""
-    program, batch = program_and_batch(name, mesh, gradients, modifiers, microbatches)
-    step = program.lowered.compile()
-    state = program.initialize()
-    before = {path: np.asarray(value) for path, value in state.params.items()}
-    losses, norms = [], []
-    for _ in range(STEPS):
-        state, report = step(state, batch)
-        losses.append(float(report.loss))
-        norms.append(float(report.gradient_norm))
+    program, batch = program_and_batch(name, mesh, gradients, modifiers)
+    before = {path: np.asarray(value) for path, value in program.initialize().params.items()}
+    losses, norms, state = take_steps(program, batch)
     after = {path: np.asarray(value) for path, value in state.params.items()}
     changes = {path: after[path] - before[path] for path in after}
     return Steps(losses, norms, changes, {path: float(np.abs(after[path]).max()) for path in after})
 
 
+def take_steps(program: Any, batch: Any) -> tuple[list[float], list[float], Any]:
+    """Returns the loss and the norm of the gradient of each step, and the state after the last."""
+    step = program.lowered.compile()
+    state = program.initialize()
+    losses, norms = [], []
+    for _ in range(STEPS):
+        state, report = step(state, batch)
+        losses.append(float(report.loss))
+        norms.append(float(report.gradient_norm))
+    return losses, norms, state
+
+
 def program_and_batch(
     name: str,
     mesh: dict[str, int],
-    gradients: Any = None,
+    gradients: Any,
     modifiers: tuple[str, ...] = (),
-    microbatches: int = 2,
 ) -> tuple[Any, Any]:
     """Returns the program of a tiny form, and a batch where the program wants it."""
     config = experiments()[name].tiny()
     sizes = {**MODELS[name], "input.batch_size": 16}
     config = apply_overrides(config, [f"{path}={value}" for path, value in sizes.items()])
-    for modifier in ("fp32", "schedule:name=constant", f"optimizer:name=sgd,peak={RATE}", *modifiers):
+    for modifier in (
+        "fp32",
+        "schedule:name=constant",
+        f"optimizer:name=sgd,peak={RATE}",
+        *modifiers,
+    ):
         config = apply_modifier(config, modifier)
     config.set(writers={}, evaluators={}, steps=100, mesh=MeshLayout.Config(**mesh))
-    config.learner.gradients = gradients or Accumulate.Config(microbatches=microbatches)
+    config.learner.gradients = gradients
     trainer = config.build()
     devices = jax.devices()[: int(np.prod(list(mesh.values())))]
     program = trainer.program(tuple(devices))
@@ -97,13 +105,14 @@ def program_and_batch(
 def assert_same(got: Steps, expected: Steps, tolerance: float = 1e-5) -> None:
     """Compares losses and norms by their ratio, and changes by the largest of each parameter.
 
-    A change is a difference of parameters, which are rounded themselves.
+    A change is what all steps added, of which each may be off; and a difference of parameters,
+    which are rounded themselves.
     """
     np.testing.assert_allclose(got.losses, expected.losses, rtol=tolerance)
     np.testing.assert_allclose(got.norms, expected.norms, rtol=tolerance)
     for path, change in expected.changes.items():
         rounding = STEPS * np.finfo(np.float32).eps * expected.largest[path]
-        allowed = tolerance * float(np.abs(change).max()) + rounding
+        allowed = STEPS * tolerance * float(np.abs(change).max()) + rounding
         np.testing.assert_allclose(got.changes[path], change, rtol=0, atol=allowed, err_msg=path)
 
 

@@ -1,4 +1,4 @@
-"""Trains a tiny sharded model for three steps, and prints what came out; run once a process."""
+"""Trains tiny models under mixtures of parallelisms and prints what came; run once a process."""
 
 from __future__ import annotations
 
@@ -7,62 +7,41 @@ import sys
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
-from dovetail.parallel import AxisRules, MeshLayout, Placement, constrain, placed, start_distributed
+from dovetail.learner import Accumulate, OneForwardOneBackward
+from dovetail.parallel import start_distributed
+from tests.parallel.steps import program_and_batch, take_steps
 
-BATCH, EMBED, HIDDEN, VOCAB = 8, 16, 32, 24
-AXES: dict[str, tuple[str | None, ...]] = {
-    "embedding": ("vocab", "embed"),
-    "up": ("embed", "mlp"),
-    "down": ("mlp", "embed"),
+# What stands first crosses processes: stages of a pipeline, rows of the batch, experts, a sequence.
+MIXTURES: dict[str, tuple[str, dict[str, int], Any]] = {
+    "1f1b x fsdp x tensor": (
+        "tiny-lm",
+        {"pipeline": 2, "fsdp": 2, "model": 2},
+        OneForwardOneBackward.Config(microbatches=2),
+    ),
+    "data x fsdp x tensor": (
+        "deepseek-v3",
+        {"data": 2, "fsdp": 2, "model": 2},
+        Accumulate.Config(microbatches=2),
+    ),
+    "experts": ("mixtral-8x7b", {"fsdp": 1, "expert": 8}, Accumulate.Config(microbatches=2)),
+    "context": ("tiny-lm", {"fsdp": 1, "sequence": 8}, Accumulate.Config(microbatches=2)),
+    "fsdp": ("tiny-hybrid", {"fsdp": 8}, Accumulate.Config(microbatches=2)),
 }
-SHAPES = {"embedding": (VOCAB, EMBED), "up": (EMBED, HIDDEN), "down": (HIDDEN, EMBED)}
 
 
 def main(devices: int) -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", devices)
     processes = start_distributed()
-    mesh = MeshLayout.Config(data=2, fsdp=2, model=2).build().mesh()
-    placement = Placement(mesh, AxisRules.Config().build())
-
-    random = np.random.default_rng(0)
-    state = {name: random.normal(0, 0.3, shape) for name, shape in SHAPES.items()}
-    params = {
-        name: put(value, placement.sharding(AXES[name], value.shape, name))
-        for name, value in state.items()
-    }
-    tokens = put(np.arange(BATCH) * 5 % VOCAB, placement.sharding(("batch",), (BATCH,)))
-
-    @jax.jit
-    def step(params: Any, tokens: jax.Array) -> tuple[Any, jax.Array]:
-        with placed(placement):
-            loss, gradients = jax.value_and_grad(loss_of)(params, tokens)
-        return jax.tree.map(lambda p, g: p - 0.5 * g, params, gradients), loss
-
-    losses = []
-    for _ in range(3):
-        params, loss = step(params, tokens)
-        losses.append(float(loss))
-    norm = jax.jit(lambda tree: jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))))
-    result = {"index": processes.index, "count": processes.count, "devices": jax.device_count()}
-    print(json.dumps(result | {"losses": losses, "norm": float(norm(params))}))
+    found = {name: figures(*how) for name, how in MIXTURES.items()}
+    about = {"index": processes.index, "count": processes.count, "devices": jax.device_count()}
+    print(json.dumps(about | {"figures": found}))
 
 
-def loss_of(params: Any, tokens: jax.Array) -> jax.Array:
-    x = constrain(params["embedding"][tokens], "batch", "embed")
-    hidden = constrain(jnp.tanh(x @ params["up"]), "batch", "mlp")
-    scores = (x + hidden @ params["down"]) @ params["embedding"].T
-    wanted = (tokens + 1) % VOCAB
-    picked = jnp.take_along_axis(jax.nn.log_softmax(scores), wanted[:, None], axis=-1)
-    return -jnp.mean(picked)
-
-
-def put(value: Any, sharding: jax.sharding.Sharding) -> jax.Array:
-    array = np.asarray(value, np.int32 if value.dtype.kind == "i" else np.float32)
-    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+def figures(model: str, mesh: dict[str, int], gradients: Any) -> dict[str, list[float]]:
+    losses, norms, _ = take_steps(*program_and_batch(model, mesh, gradients))
+    return {"losses": losses, "norms": norms}
 
 
 if __name__ == "__main__":

@@ -46,8 +46,10 @@ def around(stack: Any) -> tuple[list[Any], Any, list[Any]]:
 
 
 def _longest(layers: list[Any]) -> int | None:
+    """Returns which stack is the longest; one that is a part of it stays it, however short."""
     able = [index for index, layer in enumerate(layers) if _is_split(layer)]
-    return max(able, key=lambda index: layers[index].num_layers, default=None)
+    marked = [index for index in able if layers[index].axis == AXIS]
+    return max(marked or able, key=lambda index: layers[index].num_layers, default=None)
 
 
 def _is_split(stack: Any) -> bool:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import Config
+from dovetail.config import Config, ConfigError
 from dovetail.layers.moe import Capacity, Dropless
 from dovetail.module import functional, parameter_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
@@ -51,3 +51,34 @@ def test_split_experts_equal_whole_ones(mesh: str, dispatch: Config[Any]) -> Non
     np.testing.assert_allclose(result, expected, atol=1e-5)
     for path, gradient in expected_gradients.items():
         np.testing.assert_allclose(gradients[path], gradient, atol=1e-4, err_msg=path)
+
+
+def test_what_finds_no_room_is_dropped_and_counted() -> None:
+    x = vectors(3, 4, 8, 16)
+    placement = Placement(MESHES["experts"].build().mesh(), AxisRules.Config().build())
+
+    def run(room: float | None) -> tuple[Any, Any]:
+        model = mixture().set(dispatch=Dropless.Config(room=room)).build()
+
+        @jax.jit
+        def call(params: Any) -> Any:
+            with placed(placement):
+                return functional(model, params, x, training=True, losses="discard")
+
+        result, outputs = call(random_params(model))
+        return np.asarray(result), outputs.summaries
+
+    whole, _ = run(None)
+    ample, summaries = run(4.0)
+    np.testing.assert_array_equal(ample, whole)
+    assert float(summaries["dropped"].value()) == 0
+    tight, summaries = run(0.25)
+    dropped = float(summaries["dropped"].value())
+    assert 0.4 < dropped < 0.9, "a quarter of an even load, of a load that is not even"
+    changed = np.any(np.abs(tight - whole) > 1e-6, axis=-1).mean()
+    assert changed >= dropped
+
+
+def test_room_is_above_nothing() -> None:
+    with pytest.raises(ConfigError, match=r"room: expected above 0, got 0\.0"):
+        Dropless.Config(room=0.0).build()

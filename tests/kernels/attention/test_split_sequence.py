@@ -1,0 +1,199 @@
+"""Attention over a split sequence: outputs, gradients, and which device does what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+
+from dovetail.kernels import choices, forget_choices, prefer
+from dovetail.kernels.attention import (
+    Causal,
+    Full,
+    Mask,
+    Prefix,
+    ScoreBias,
+    ScoreMap,
+    SlidingWindow,
+    SoftCap,
+    attention,
+    attention_op,
+)
+from dovetail.kernels.attention.ring_layouts import Folded, InOrder, ring_layout
+from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
+from tests.kernels.attention.cases import aligned_call, arrays
+from tests.kernels.attention.compare import TOLERANCES, assert_close, results
+
+LENGTH = 64
+MESHES = {"eight": {"sequence": 8}, "mixed": {"data": 2, "sequence": 2, "model": 2}}
+MASKS: dict[str, Mask] = {
+    "causal": Causal(),
+    "window": SlidingWindow(11),
+    "wide window": SlidingWindow(40),
+    "full": Full(),
+    "prefix": Causal() | Prefix(20),
+}
+
+
+def placement_of(**sizes: int) -> Placement:
+    layout = MeshLayout.Config(**({"fsdp": 1} | sizes)).build()
+    return Placement(layout.mesh(), AxisRules.Config().build())
+
+
+@dataclass(frozen=True)
+class Distance(ScoreBias):
+    """A bias that differs by head and place."""
+
+    def __call__(self, heads: jax.Array, queries: jax.Array, keys: jax.Array) -> jax.Array:
+        return -0.01 * (heads + 1) * (queries - keys)
+
+
+@dataclass(frozen=True)
+class Sigmoid(ScoreMap):
+    """Weights of keys by themselves."""
+
+    def __call__(self, scores: jax.Array, /) -> jax.Array:
+        return jax.nn.sigmoid(scores)
+
+
+@pytest.mark.parametrize("is_packed", [False, True], ids=["plain", "packed"])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
+@pytest.mark.parametrize("name", ["ring", "ulysses"])
+def test_it_is_what_one_device_computes(
+    name: str, mesh: dict[str, int], mask: Mask, is_packed: bool
+) -> None:
+    inputs = arrays(2, LENGTH, LENGTH, 16, 2 if name == "ring" else 8, 8)
+    call = aligned_call(mask, 2, LENGTH, is_packed)
+    sinks = jnp.linspace(-1, 1, 16)
+    expected = results("reference", inputs, call, sinks)
+    with placed(placement_of(**mesh)):
+        got = results(name, inputs, call, sinks)
+    assert_close(got, expected, TOLERANCES["float32"])
+
+
+@pytest.mark.parametrize("extra", ["bias", "weigh", "map", "bfloat16", "other width"])
+@pytest.mark.parametrize("name", ["ring", "ulysses"])
+def test_it_takes_what_the_op_takes(name: str, extra: str) -> None:
+    dtype = "bfloat16" if extra == "bfloat16" else "float32"
+    inputs = arrays(2, LENGTH, LENGTH, 4, 4, 8, dtype, 12 if extra == "other width" else None)
+    call = aligned_call(Causal(), 2, LENGTH, is_packed=True)
+    more: dict[str, Any] = {
+        "bias": {"score_bias": Distance()},
+        "weigh": {"weigh": Sigmoid()},
+        "map": {"score_map": SoftCap(2.0)},
+    }.get(extra, {})
+    if (name, extra) == ("ulysses", "bias"):
+        with placed(placement_of(data=2, sequence=4)), pytest.raises(ValueError, match="counts"):
+            results(name, inputs, call | more)
+        return
+    expected = results("reference", inputs, call | more)
+    with placed(placement_of(data=2, sequence=4)):
+        got = results(name, inputs, call | more)
+    assert_close(got, expected, TOLERANCES[dtype])
+
+
+def test_heads_decide_which_runs() -> None:
+    with placed(placement_of(data=2, sequence=4)):
+        assert chosen(heads=8, kv_heads=4) == "ulysses"
+        assert chosen(heads=8, kv_heads=2) == "ring"
+        assert chosen(heads=8, kv_heads=4, aligned=False) == "reference"
+        assert chosen(heads=8, kv_heads=4, batch=3) == "reference"
+    with placed(placement_of(data=8)):
+        assert chosen(heads=8, kv_heads=4, batch=8) == "reference"
+    with placed(placement_of(data=2, sequence=2, model=2)):
+        assert chosen(heads=8, kv_heads=4, score_bias=Distance()) == "reference"
+
+
+def chosen(heads: int, kv_heads: int, batch: int = 2, **changes: Any) -> str:
+    inputs = arrays(batch, LENGTH, LENGTH, heads, kv_heads, 8)
+    call = aligned_call(Causal(), batch, LENGTH, is_packed=False) | {"scale": 1.0} | changes
+    return attention_op.choose(*inputs, **call).name
+
+
+def test_the_kernel_inside_an_exchange_is_told_too() -> None:
+    forget_choices()
+    call = aligned_call(Causal(), 2, LENGTH, is_packed=False)
+    with placed(placement_of(data=2, sequence=4)):
+        jax.eval_shape(lambda *a: attention(*a, **call), *arrays(2, LENGTH, LENGTH, 8, 4, 8))
+    assert [line.split(" (")[0] for line in choices()] == [
+        "attention: ulysses",
+        "attention: reference",
+    ]
+
+
+def test_a_wish_that_cannot_be_says_why() -> None:
+    inputs = arrays(2, LENGTH, LENGTH, 8, 2, 8)
+    call = aligned_call(Causal(), 2, LENGTH, is_packed=False)
+    refused = pytest.raises(ValueError, match="2 key-value heads do not divide over 4 devices")
+    with placed(placement_of(data=2, sequence=4)), prefer(attention="ulysses"), refused:
+        attention(*inputs, **call)
+
+
+def test_the_work_of_a_causal_ring_is_shared_evenly() -> None:
+    layout = ring_layout(Causal(), ("sequence",), 4, 16)
+    assert isinstance(layout, Folded)
+    index = [np.asarray(layout.index(jnp.int32(device))) for device in range(4)]
+    assert sorted(np.concatenate(index)) == list(range(64))
+    for device in range(4):
+        own = worked(layout, index, device, None)
+        others = [worked(layout, index, device, other) for other in range(4) if other != device]
+        assert [useful / computed for useful, computed in others] == [1.0] * 3, "nothing is masked"
+        assert len({computed for _, computed in others}) == 1
+        # Of its own three pairs of pieces two lie on the diagonal.
+        assert own == (8 * 9 // 2 * 2 + 64, 3 * 64)
+
+
+def worked(layout: Folded, index: list[np.ndarray], device: int, other: int | None) -> Any:
+    """Returns how many pairs of tokens are allowed, of those that a device computes."""
+    there = index[device if other is None else other]
+    which = None if other is None else jnp.int32(other)
+    useful = computed = 0
+    for pair in layout.pairs(jnp.int32(device), which):
+        queries = index[device][int(pair.query) :][: pair.length]
+        keys = there[int(pair.key) :][: pair.length]
+        useful += int((keys[None] <= queries[:, None]).sum())
+        computed += pair.length**2
+    return useful, computed
+
+
+def test_a_window_goes_as_far_as_it_reaches() -> None:
+    assert ring_layout(SlidingWindow(17), ("sequence",), 8, 16).hops == 1
+    assert ring_layout(SlidingWindow(18), ("sequence",), 8, 16).hops == 2
+    assert ring_layout(SlidingWindow(1), ("sequence",), 8, 16).hops == 0
+    assert ring_layout(Full(), ("sequence",), 8, 16).hops == 7
+    assert isinstance(ring_layout(Causal(), ("sequence",), 8, 15), InOrder), "no two halves"
+
+
+@pytest.mark.parametrize("devices", [2, 3, 8])
+def test_folding_can_be_undone(devices: int) -> None:
+    layout = Folded(("ring",), devices, 6)
+    mesh = Mesh(np.asarray(jax.devices()[:devices]), ("ring",))
+    split = PartitionSpec("ring")
+
+    def both(x: jax.Array) -> Any:
+        folded = layout.arrange(x, 0)
+        return folded, layout.restore(folded, 0), layout.index(jax.lax.axis_index("ring"))
+
+    run = jax.shard_map(both, mesh=mesh, in_specs=split, out_specs=split, check_vma=False)
+    x = jnp.arange(6 * devices)
+    folded, restored, index = jax.jit(run)(x)
+    np.testing.assert_array_equal(folded, index)
+    np.testing.assert_array_equal(restored, x)
+
+
+@pytest.mark.slow
+def test_a_long_sequence_on_a_ring_of_eight() -> None:
+    """32,768 tokens: what eight devices compute is what one does, and each holds its part."""
+    length = 32_768
+    inputs = arrays(1, length, length, 2, 1, 16)
+    call = aligned_call(Causal(), 1, length, is_packed=False)
+    expected = results("blockwise", inputs, call)
+    with placed(placement_of(sequence=8)):
+        got = results("ring", inputs, call)
+    assert_close(got, expected, 2e-5)
