@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.sharded import indivisible, mesh_axes, on_each_device
-from dovetail.parallel import constrain
+from dovetail.parallel import constrain, note_activation
 
 
 def lookup(table_VE: jax.Array, tokens_BS: jax.Array) -> jax.Array:
@@ -31,6 +31,7 @@ def lookup(table_VE: jax.Array, tokens_BS: jax.Array) -> jax.Array:
             table_VE = jax.lax.all_gather(table_VE, columns, axis=1, tiled=True)
         return _in_rows(table_VE, tokens_BS, rows, count)
 
+    note_activation(table_VE, "vocab", None)  # gathered, it takes as much memory as one
     tokens = ("batch", "sequence")
     run = on_each_device(part, (("vocab", "embed"), tokens), (*tokens, None))
     x_BSE: jax.Array = run(table_VE, tokens_BS)

@@ -14,8 +14,18 @@ from typing import Any
 import pytest
 
 from dovetail.hardware import gpu_topology, tpu_topology
-from dovetail.kernels import choices
-from tests.compile.mixtures import BATCH, HEAD, HEADS, SEQUENCE, VOCABULARY, WIDTH, Mixture
+from tests.compile.mixtures import (
+    BATCH,
+    EXPERTS,
+    HEAD,
+    HEADS,
+    HIDDEN,
+    LAYERS,
+    SEQUENCE,
+    VOCABULARY,
+    WIDTH,
+    Mixture,
+)
 from tests.compile.programs import (
     Talk,
     crossings,
@@ -31,16 +41,17 @@ SMALL = 4096
 # The largest matrix of one layer. Four of them are stacked.
 LAYER = WIDTH * HEADS * HEAD
 TABLE = WIDTH * VOCABULARY
-MOE = ("moe:num_experts=16",)
+MOE = (f"moe:num_experts={EXPERTS}",)
 
 Expected = set[tuple[str, str]]
 
-# What fsdp always has: each layer's parameters are gathered in the loop, and its gradients go to
-# those that hold them.
+# Each layer's parameters are gathered in the loop, and its gradients go to those that hold them.
 FSDP: Expected = {("all-gather", "fsdp"), ("reduce-scatter", "fsdp")}
-# XLA takes reductions apart into permutations that hide behind the products around them, where
-# `model` splits those; and adds up small shards whole, to cut them then.
-FSDP_IN_PARTS: Expected = {("collective-permute", "fsdp"), ("all-reduce", "fsdp")}
+# On TPUs a part of fewer than 256 columns in bfloat16 (128 in float32) is cut from the whole sum:
+# here the table's.
+FSDP_ON_TPUS = FSDP | {("all-reduce", "fsdp")}
+# Where `model` splits products, XLA takes reductions around them apart, to hide behind them.
+IN_PARTS: Expected = {("collective-permute", "fsdp")}
 
 CUBE: dict[str, tuple[Mixture, Expected]] = {
     # Gradients alone.
@@ -48,18 +59,18 @@ CUBE: dict[str, tuple[Mixture, Expected]] = {
     # Over a whole torus XLA gathers by adding up parts that are zero elsewhere.
     "fsdp": (Mixture({"fsdp": 64}), {("all-reduce", "fsdp")}),
     # Only the parts of gradients that a device holds are added up over data.
-    "data-fsdp": (Mixture({"data": 4, "fsdp": 16}), {*FSDP, ("all-reduce", "data")}),
+    "data-fsdp": (Mixture({"data": 4, "fsdp": 16}), {*FSDP_ON_TPUS, ("all-reduce", "data")}),
     # Activations are added up after attention and after the feed-forward.
     "fsdp-model": (
         Mixture({"fsdp": 16, "model": 4}),
-        {*FSDP, *FSDP_IN_PARTS, ("all-reduce", "model")},
+        {*FSDP_ON_TPUS, *IN_PARTS, ("all-reduce", "model")},
     ),
     # The same as a scatter and a gather, with the stream split in between. The loss adds up.
     "stream": (
         Mixture({"fsdp": 16, "model": 4}, ("stream-parallel",)),
         {
-            *FSDP,
-            *FSDP_IN_PARTS,
+            *FSDP_ON_TPUS,
+            *IN_PARTS,
             ("all-gather", "model"),
             ("reduce-scatter", "model"),
             ("all-reduce", "model"),
@@ -67,16 +78,16 @@ CUBE: dict[str, tuple[Mixture, Expected]] = {
     ),
     "ulysses": (
         Mixture({"data": 4, "fsdp": 4, "sequence": 4}),
-        {*FSDP, ("all-reduce", "data sequence"), ("all-to-all", "sequence")},
+        {*FSDP_ON_TPUS, ("all-reduce", "data sequence"), ("all-to-all", "sequence")},
     ),
     "ring": (
         Mixture({"data": 4, "fsdp": 4, "sequence": 4}, prefer={"attention": "ring"}),
-        {*FSDP, ("all-reduce", "data sequence"), ("collective-permute", "sequence")},
+        {*FSDP_ON_TPUS, ("all-reduce", "data sequence"), ("collective-permute", "sequence")},
     ),
     # Tokens go to their experts and back; the rest of a layer is as with data.
     "experts": (
         Mixture({"fsdp": 8, "expert": 8}, MOE),
-        {*FSDP, ("all-reduce", "fsdp"), ("all-reduce", "expert"), ("ragged-all-to-all", "expert")},
+        {*FSDP_ON_TPUS, ("all-reduce", "expert"), ("ragged-all-to-all", "expert")},
     ),
     # Stages hand activations on; what stands around the layers is added up over them at the end.
     "pipeline": (
@@ -91,6 +102,41 @@ CUBE: dict[str, tuple[Mixture, Expected]] = {
 }
 
 
+# What crosses from slice to slice, and how large it is at the most: a part of a layer's gradient,
+# since within each slice parts are added up first.
+SLICES: dict[str, tuple[Mixture, set[str], int]] = {
+    "data-fsdp": (Mixture({"data": 2, "fsdp": 16}), {"all_reduce"}, LAYER // 16),
+    "ulysses": (Mixture({"data": 2, "fsdp": 4, "sequence": 4}), {"all_reduce"}, LAYER // 16),
+    "experts": (
+        Mixture({"data": 2, "fsdp": 2, "expert": 8}, MOE),
+        {"all_reduce"},
+        EXPERTS // 8 * WIDTH * HIDDEN // 2,
+    ),
+    "pipeline-data": (
+        Mixture({"pipeline": 2, "data": 4, "model": 4}, microbatches=8),
+        {"all_reduce"},
+        LAYER // 8,
+    ),
+    # Stages in different slices: an activation goes over, and at the end what all stages have.
+    "pipeline": (
+        Mixture({"pipeline": 2, "fsdp": 4, "model": 4}, microbatches=8),
+        {"one_to_one", "all_reduce"},
+        BATCH // (8 * 4) * SEQUENCE * WIDTH,
+    ),
+}
+
+# Hosts of eight GPUs, which a network joins.
+HOSTS: dict[str, tuple[Mixture, Expected]] = {
+    "data-fsdp": (Mixture({"data": 2, "fsdp": 8}), {*FSDP, ("all-reduce", "data")}),
+    "fsdp-model": (Mixture({"fsdp": 2, "model": 8}), {*FSDP, ("all-reduce", "model")}),
+    "experts": (
+        Mixture({"data": 2, "expert": 8}, MOE),
+        # Experts have their own part of the mesh; the rest of a layer is the same on all.
+        {("all-reduce", "data"), ("all-reduce", "data expert"), ("ragged-all-to-all", "expert")},
+    ),
+}
+
+
 def compiled(mixture: Mixture, devices: Sequence[Any], options: Any) -> tuple[Any, list[Talk]]:
     program = mixture.program(devices)
     executable = program.lowered.compile(options)
@@ -99,10 +145,6 @@ def compiled(mixture: Mixture, devices: Sequence[Any], options: Any) -> tuple[An
 
 def large(found: list[Talk]) -> Expected:
     return {(talk.kind, " ".join(talk.axes)) for talk in found if talk.largest > SMALL}
-
-
-def sizes(found: list[Talk], kind: str, *axes: str) -> list[int]:
-    return [talk.largest for talk in found if (talk.kind, talk.axes) == (kind, axes)]
 
 
 def check_sizes(found: list[Talk], mixture: Mixture) -> None:
@@ -115,6 +157,15 @@ def check_sizes(found: list[Talk], mixture: Mixture) -> None:
             assert talk.largest <= max(LAYER, TABLE, activation), talk
 
 
+def check_one_by_one(found: list[Talk]) -> None:
+    """Layers are gathered in the loop; over data only the parts that a device holds are added."""
+    assert {talk.in_loop for talk in found if talk.largest == LAYER} == {True}
+    over_data = [talk.largest for talk in found if talk.axes == ("data",)]
+    assert max(over_data) == LAYER // 16
+    outside = {t.largest for t in found if t.kind == "all-gather" and not t.in_loop}
+    assert outside == {TABLE}, "the two tables"
+
+
 @needs_tpu_compiler
 @pytest.mark.parametrize("name", CUBE)
 def test_on_a_cube_of_tpus(name: str) -> None:
@@ -122,15 +173,29 @@ def test_on_a_cube_of_tpus(name: str) -> None:
     executable, found = compiled(mixture, tpu_topology("v5p:4x4x4"), LEAST_EFFORT)
     assert large(found) == expected
     check_sizes(found, mixture)
-    if name != "ring":
+    if name == "data-fsdp":
+        check_one_by_one(found)
+    if name != "ring":  # it is made of plain operations
         assert custom_calls(executable)["tpu_custom_call"] >= 3, "kernels run on every mesh"
 
 
 @needs_tpu_compiler
-def test_layers_are_gathered_one_by_one_and_gradients_scattered() -> None:
-    mixture, _ = CUBE["data-fsdp"]
-    _, found = compiled(mixture, tpu_topology("v5p:4x4x4"), LEAST_EFFORT)
-    assert {talk.in_loop for talk in found if talk.largest == LAYER} == {True}
-    assert max(sizes(found, "all-reduce", "data")) == LAYER // 16
-    gathered = [talk for talk in found if talk.kind == "all-gather" and not talk.in_loop]
-    assert {talk.largest for talk in gathered} == {TABLE}, "the two tables, once each"
+@pytest.mark.parametrize("name", SLICES)
+def test_over_two_slices_of_tpus(name: str) -> None:
+    mixture, kinds, most = SLICES[name]
+    executable, found = compiled(mixture, tpu_topology("v5e:4x4", slices=2), LEAST_EFFORT)
+    crossed = crossings(executable)
+    assert {crossing.kind for crossing in crossed} == kinds
+    assert max(math.prod(c.shape) for c in crossed if c.in_loop) == most
+    check_sizes(found, mixture)
+
+
+@needs_gpu_compiler
+@pytest.mark.parametrize("name", HOSTS)
+def test_over_two_hosts_of_gpus(name: str) -> None:
+    mixture, expected = HOSTS[name]
+    _, found = compiled(mixture, gpu_topology("h100", hosts=2), None)
+    assert large(found) == expected
+    # XLA joins the gradients of a layer for GPUs. Along `model` activations go.
+    apart = [talk for talk in found if "model" not in talk.axes and "ragged" not in talk.kind]
+    assert all(talk.largest < LAYERS * LAYER for talk in apart)

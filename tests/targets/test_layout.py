@@ -33,7 +33,7 @@ def test_it_agrees_with_what_is_compiled(layout: Layout) -> None:
 
 def test_stacked_parameters_show_their_layers(layout: Layout) -> None:
     weight = next(laid for laid in layout.group("parameters") if "query/weight" in laid.path)
-    assert weight.axes == ("layers", "embed", "heads")
+    assert weight.axes == ("stage", "embed", "heads")
     assert weight.split == ((), ("fsdp",), ())
     assert weight.local_shape == (weight.shape[0], weight.shape[1] // 4, weight.shape[2])
     assert weight.copies == 2, "each slice of data has one"
@@ -51,7 +51,7 @@ def test_optimizer_state_lies_as_its_parameter(layout: Layout) -> None:
 
 def test_the_main_activations_are_there(layout: Layout) -> None:
     axes = {laid.axes for laid in layout.group("activations")}
-    assert ("batch", "sequence", "embed") in axes, "the stream"
+    assert ("batch", "stream", "embed") in axes
     assert ("batch", "sequence", "heads", None) in axes
     assert ("batch", "vocab") in axes, "a chunk of logits"
     stream = next(a for a in layout.group("activations") if a.axes[-1] == "embed")
@@ -93,6 +93,22 @@ def test_what_lies_with_the_host_is_no_matter_of_the_device() -> None:
     left = layout.totals().get("optimizer", 0)
     assert left + layout.elsewhere() == plain.totals()["optimizer"]
     assert left <= 8, "single numbers stay"
+
+
+def test_maps_out_of_a_latent_vector_are_split() -> None:
+    config = find_experiment("deepseek-v3").config()
+    config.mesh = MeshLayout.Config(fsdp=512)
+    layout = lay_out(config, parse_target("tpu-v5p-1024"), with_activations=False)
+    assert max(laid.bytes_per_device for laid in layout.replicated()) < 1e6, "norms alone"
+
+
+def test_several_slices_need_an_axis_that_crosses() -> None:
+    config = tiny(data=1, fsdp=8)
+    config.input.batch_size = 8
+    with pytest.raises(ConfigError, match=r"expected data \(or pipeline\) to be a multiple of 2"):
+        lay_out(config, parse_target("2xtpu-v5e-4"))
+    config.mesh = MeshLayout.Config(data=2)
+    assert lay_out(config, parse_target("2xtpu-v5e-4")).mesh == {"data": 2, "fsdp": 4}
 
 
 def test_what_does_not_divide_is_named() -> None:
