@@ -71,8 +71,10 @@ class Keys(NamedTuple):
     index_T: jax.Array
 
 
-QUERY_AXES = Queries(3, 1, 1, 0)  # type: ignore[arg-type]  # where each has its tokens
-KEY_AXES = Keys(2, 2, 1, 1, 0)  # type: ignore[arg-type]
+# Where each array has its tokens.
+QUERY_AXES: Any = Queries._make((3, 1, 1, 0))
+KEY_AXES: Any = Keys._make((2, 2, 1, 1, 0))
+SEEN_AXES: Any = Seen._make((3, 3, 3))
 
 
 def _supports(
@@ -238,7 +240,7 @@ def _next(plan: Plan, keys: Keys) -> Keys:
 def _looked(plan: Plan, seen: Seen, queries: Queries, keys: Keys, pair: Pair) -> Seen:
     """Returns what has been seen after the keys of one pair, a block of scores at a time."""
     here = _cut(queries, QUERY_AXES, pair.query, pair.length)
-    seen_here = _cut(seen, Seen(3, 3, 3), pair.query, pair.length)
+    seen_here = _cut(seen, SEEN_AXES, pair.query, pair.length)
     there = _blocks(_cut(keys, KEY_AXES, pair.key, pair.length), KEY_AXES)
 
     def block(rows: tuple[Queries, Seen]) -> Seen:
@@ -250,8 +252,8 @@ def _looked(plan: Plan, seen: Seen, queries: Queries, keys: Keys, pair: Pair) ->
 
         return jax.lax.scan(step, seen, there)[0]
 
-    rows = (_blocks(here, QUERY_AXES), _blocks(seen_here, Seen(3, 3, 3)))
-    updated = _joined(jax.lax.map(block, rows), Seen(3, 3, 3))
+    rows = (_blocks(here, QUERY_AXES), _blocks(seen_here, SEEN_AXES))
+    updated = _joined(jax.lax.map(block, rows), SEEN_AXES)
     return _put(seen, updated, pair.query)
 
 

@@ -39,10 +39,11 @@ def around(stack: Any) -> tuple[list[Any], Any, list[Any]]:
     """Returns what comes before the longest stack, the stack itself, and what comes after."""
     if not isinstance(stack, Pattern):
         return [], stack, []
-    longest = _longest([layer.config for layer in stack.layers])
+    layers: list[Any] = list(stack.layers)
+    longest = _longest([layer.config for layer in layers])
     if longest is None:
         return [], stack, []
-    return stack.layers[:longest], stack.layers[longest], stack.layers[longest + 1 :]
+    return layers[:longest], layers[longest], layers[longest + 1 :]
 
 
 def _longest(layers: list[Any]) -> int | None:
