@@ -57,7 +57,8 @@ class Implementation:
     """One way to compute an op.
 
     `supports` and `slow` get the arguments of the call. `supports` answers None for yes, or the
-    reason why not; `slow` says whether running this one is worth a warning.
+    reason why not; `slow` says whether running this one is worth a warning. `when` says whether it
+    is in question at all: if not, its reasons are no news.
     """
 
     name: str
@@ -65,6 +66,11 @@ class Implementation:
     platforms: tuple[str, ...] | None
     supports: Callable[..., str | None]
     slow: Callable[..., bool]
+    when: Callable[[], bool]
+
+    def in_question(self, platform: str) -> bool:
+        """Returns whether it is made for a platform, and for what there is."""
+        return self.runs_on(platform) and self.when()
 
     def runs_on(self, platform: str) -> bool:
         """Returns whether it is made for a platform."""
@@ -100,6 +106,7 @@ class Op:
         supports: Callable[..., str | None] = lambda *_, **__: None,
         slow: Callable[..., bool] = lambda *_, **__: False,
         before: str | None = None,
+        when: Callable[[], bool] = lambda: True,
     ) -> Callable[[F], F]:
         """Returns a decorator that adds an implementation.
 
@@ -109,10 +116,11 @@ class Op:
             supports: answers None for a call that it can take, or the reason why not.
             slow: says for which calls running it is worth a warning.
             before: the implementation that it takes precedence over; None means last.
+            when: says whether it is in question; where it is not, nobody is told why.
         """
 
         def add(function: F) -> F:
-            made = Implementation(name, function, platforms, supports, slow)
+            made = Implementation(name, function, platforms, supports, slow, when)
             with _lock:
                 others = [other for other in self._implementations if other.name != name]
                 names = [other.name for other in others]
@@ -137,8 +145,7 @@ class Op:
         for implementation in self._implementations:
             refusal = implementation.refusal(platform, *args, **kwargs)
             if refusal is None:
-                # Those made for other platforms were never in question.
-                asked = [text for one, text in refusals.items() if one.runs_on(platform)]
+                asked = [text for one, text in refusals.items() if one.in_question(platform)]
                 choice = Choice(self.name, implementation.name, platform, tuple(asked))
                 _note(choice, is_slow=implementation.slow(*args, **kwargs))
                 return implementation

@@ -48,11 +48,16 @@ def common_refusal(
 
 def split_refusal(query_BSHD: jax.Array, key_BTKD: jax.Array, aligned: bool) -> str | None:
     """Returns why a call is not one of a sequence that is split evenly over devices."""
-    if not mesh_axes("sequence"):
+    if not is_sequence_split():
         return "the sequence is not split over devices"
     if not aligned:
         return "queries and keys are not the same tokens"
     return indivisible("tokens", query_BSHD.shape[1], "sequence") or _uneven(query_BSHD, key_BTKD)
+
+
+def is_sequence_split() -> bool:
+    """Says whether devices have parts of the sequence."""
+    return bool(mesh_axes("sequence"))
 
 
 def _uneven(query_BSHD: jax.Array, key_BTKD: jax.Array) -> str | None:

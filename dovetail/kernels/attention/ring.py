@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.attention.device_parts import split_refusal
+from dovetail.kernels.attention.device_parts import is_sequence_split, split_refusal
 from dovetail.kernels.attention.masks import Mask
 from dovetail.kernels.attention.online import Seen, closed, look, seen_nothing
 from dovetail.kernels.attention.op import OUTPUT_TAG, attention_op
@@ -94,7 +94,9 @@ def _is_slow(*_: Any, **__: Any) -> bool:
     return current_platform() != "cpu"
 
 
-@attention_op.register("ring", supports=_supports, slow=_is_slow, before="blockwise")
+@attention_op.register(
+    "ring", supports=_supports, slow=_is_slow, when=is_sequence_split, before="blockwise"
+)
 def ring(
     query_BSHD: jax.Array,
     key_BTKD: jax.Array,

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from dovetail.kernels.attention.device_parts import split_refusal
+from dovetail.kernels.attention.device_parts import is_sequence_split, split_refusal
 from dovetail.kernels.attention.op import attention_op
 from dovetail.kernels.score_maps import ScoreBias
 from dovetail.kernels.sharded import indivisible, mesh_axes, on_each_device
@@ -33,7 +33,7 @@ def _supports(
     )
 
 
-@attention_op.register("ulysses", supports=_supports, before="ring")
+@attention_op.register("ulysses", supports=_supports, when=is_sequence_split, before="ring")
 def ulysses(
     query_BSHD: jax.Array,
     key_BTKD: jax.Array,
