@@ -66,6 +66,9 @@ MIXTURES: dict[str, dict[str, Any]] = {
         "gradients": _INTERLEAVED,
     },
 }
+# Recurrent layers exponentiate sums: of one token's row in the embedding, whose vector is small, the
+# gradient is off by up to 1.5e-5 of the largest a step.
+OF_CHANGES = {"tiny-hybrid": 3e-5}
 WITH_EXPERTS = ("mixtral-8x7b", "deepseek-v3")
 # One for each model in the default tests.
 QUICK = {
@@ -95,4 +98,5 @@ def on_one_device(model: str, microbatches: int) -> Steps:
 def test_it_trains_as_one_device_does(model: str, how: dict[str, Any]) -> None:
     gradients = how.get("gradients", Accumulate.Config(microbatches=2))
     got = train(model, {"fsdp": 1} | how["mesh"], gradients, how.get("modifiers", ()))
-    assert_same(got, on_one_device(model, gradients.microbatches))
+    of_changes = OF_CHANGES.get(model, 1e-5)
+    assert_same(got, on_one_device(model, gradients.microbatches), of_changes=of_changes)

@@ -72,12 +72,14 @@ class Course(NamedTuple):
 
         What a call begins with goes on from the call before it, unless it stands at position 0.
         """
-        segments_BS = places.segments_BS
+        segments_BS = jnp.maximum(places.segments_BS, 0)
         real_BS = segments_BS > 0
-        # The index of the last token up to each place, padding passed over; -1 where there is none.
-        index_BS = jnp.where(real_BS, jnp.arange(segments_BS.shape[1]), -1)
-        latest_BS = jax.lax.cummax(index_BS, axis=1)
-        before_BS = jnp.pad(latest_BS, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
-        previous_BS = jnp.take_along_axis(segments_BS, jnp.maximum(before_BS, 0), axis=1)
-        is_other_BS = (before_BS >= 0) & (previous_BS != segments_BS)
+        # The segment of the last token up to each place, padding passed over; 0 if there is none.
+        latest_BS = jax.lax.associative_scan(_last, segments_BS, axis=1)
+        before_BS = jnp.pad(latest_BS, ((0, 0), (1, 0)))[:, :-1]
+        is_other_BS = (before_BS > 0) & (before_BS != segments_BS)
         return cls(real_BS, real_BS & (is_other_BS | (places.positions_BS == 0)))
+
+
+def _last(earlier: jax.Array, later: jax.Array) -> jax.Array:
+    return jnp.where(later > 0, later, earlier)
