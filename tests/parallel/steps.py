@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +11,13 @@ import numpy as np
 
 from dovetail.config import apply_modifier, apply_overrides
 from dovetail.experiments import experiments
+from dovetail.learner import Accumulate
 from dovetail.module import Batch
 from dovetail.parallel import MeshLayout
 
 STEPS = 3
 RATE = 0.1
+TWO_PARTS = Accumulate.Config(microbatches=2)
 
 _STACK = "model.decoder.stack"
 # One model of each kind, as small as its tiny form, in sizes that divide over up to eight devices.
@@ -54,22 +57,21 @@ class Steps:
 def train(
     name: str,
     mesh: dict[str, int],
-    gradients: Any,
+    gradients: Any = TWO_PARTS,
     modifiers: tuple[str, ...] = (),
 ) -> Steps:
     """Trains with plain steps along the gradient, so that changes are gradients added up."""
-    program, batch = program_and_batch(name, mesh, gradients, modifiers)
-    before = {path: np.asarray(value) for path, value in program.initialize().params.items()}
-    losses, norms, state = take_steps(program, batch)
+    losses, norms, state = take_steps(name, *program_and_batch(name, mesh, gradients, modifiers))
+    before = first_state(name).params
     after = {path: np.asarray(value) for path, value in state.params.items()}
     changes = {path: after[path] - before[path] for path in after}
     return Steps(losses, norms, changes, {path: float(np.abs(after[path]).max()) for path in after})
 
 
-def take_steps(program: Any, batch: Any) -> tuple[list[float], list[float], Any]:
+def take_steps(name: str, program: Any, batch: Any) -> tuple[list[float], list[float], Any]:
     """Returns the loss and the norm of the gradient of each step, and the state after the last."""
     step = program.lowered.compile()
-    state = program.initialize()
+    state = jax.device_put(first_state(name), program.state_shardings)
     losses, norms = [], []
     for _ in range(STEPS):
         state, report = step(state, batch)
@@ -78,30 +80,38 @@ def take_steps(program: Any, batch: Any) -> tuple[list[float], list[float], Any]
     return losses, norms, state
 
 
+@functools.cache
+def first_state(name: str) -> Any:
+    """Returns the state before the first step, made on one device: it is the same on any mesh."""
+    trainer = _config(name, {"fsdp": 1}).build()
+    state = trainer.program((jax.local_devices()[0],)).initialize()
+    return jax.tree.map(np.asarray, state)
+
+
 def program_and_batch(
     name: str,
     mesh: dict[str, int],
-    gradients: Any,
+    gradients: Any = TWO_PARTS,
     modifiers: tuple[str, ...] = (),
 ) -> tuple[Any, Any]:
     """Returns the program of a tiny form, and a batch where the program wants it."""
-    config = experiments()[name].tiny()
-    sizes = {**MODELS[name], "input.batch_size": 16}
-    config = apply_overrides(config, [f"{path}={value}" for path, value in sizes.items()])
-    for modifier in (
-        "fp32",
-        "schedule:name=constant",
-        f"optimizer:name=sgd,peak={RATE}",
-        *modifiers,
-    ):
-        config = apply_modifier(config, modifier)
-    config.set(writers={}, evaluators={}, steps=100, mesh=MeshLayout.Config(**mesh))
-    config.learner.gradients = gradients
+    config = _config(name, mesh, modifiers)
+    config.learner.gradients = gradients.clone()
     trainer = config.build()
     devices = jax.devices()[: int(np.prod(list(mesh.values())))]
     program = trainer.program(tuple(devices))
     batch = _batch(trainer.input.spec())
     return program, jax.device_put(batch, program.batch_shardings)
+
+
+def _config(name: str, mesh: dict[str, int], modifiers: tuple[str, ...] = ()) -> Any:
+    config = experiments()[name].tiny()
+    sizes = {**MODELS[name], "input.batch_size": 16}
+    config = apply_overrides(config, [f"{path}={value}" for path, value in sizes.items()])
+    plain = ("fp32", "schedule:name=constant", f"optimizer:name=sgd,peak={RATE}")
+    for modifier in (*plain, *modifiers):
+        config = apply_modifier(config, modifier)
+    return config.set(writers={}, evaluators={}, steps=100, mesh=MeshLayout.Config(**mesh))
 
 
 def assert_same(

@@ -40,7 +40,7 @@ def main(devices: int) -> None:
 
 
 def figures(model: str, mesh: dict[str, int], gradients: Any) -> dict[str, list[float]]:
-    losses, norms, _ = take_steps(*program_and_batch(model, mesh, gradients))
+    losses, norms, _ = take_steps(model, *program_and_batch(model, mesh, gradients))
     return {"losses": losses, "norms": norms}
 
 
