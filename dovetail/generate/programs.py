@@ -179,5 +179,5 @@ class Programs:
 
 def decoding_placement(placement: Placement) -> Placement:
     """Returns the placement without a split along the sequence: when decoding, it is one token."""
-    rules = dict(placement.rules.rules) | {"sequence": ()}
+    rules = dict(placement.rules.rules) | {"sequence": (), "stream": ()}
     return Placement(placement.mesh, AxisRules.Config(rules=rules).build())

@@ -15,7 +15,7 @@ from dovetail.interop.exporting import Exported, RunModel, json_file, number_typ
 from dovetail.interop.folders import refuse_existing, whole_folder
 from dovetail.interop.merging import Wrapper, wrappers
 from dovetail.interop.stored import stored_model
-from dovetail.layers import AddsLowRank, LowRank
+from dovetail.layers import LAYER_AXES, AddsLowRank, LowRank
 from dovetail.learner import select_trained
 from dovetail.module import Spec, Tensor, Transpose, parameter_specs, variable_specs
 from dovetail.runtime import RunFolder, SafetensorsWriter
@@ -140,7 +140,7 @@ def _places(found: RunModel, around: list[Wrapper]) -> dict[str, dict[tuple[int,
 def _check_plain(name: str, tensor: Tensor, path: str, spec: Spec) -> None:
     """Refuses what is not one torch Linear on their side."""
     problem = ""
-    if any(axis != "layers" for axis in spec.axes[: spec.stacked]):
+    if any(axis not in LAYER_AXES for axis in spec.axes[: spec.stacked]):
         problem = f"holds experts of {path}, which transformers keeps stacked"
     elif len(tensor.slots[0]) > 1:
         joined = ", ".join(slot.path.removesuffix(f"/{_WEIGHT}") for slot in tensor.slots[0])

@@ -49,12 +49,13 @@ from dovetail.layers.stack.stack import (
     layers_of,
     rearrange,
 )
-from dovetail.layers.stack.stages import in_stages
+from dovetail.layers.stack.stages import LAYER_AXES, in_stages
 from dovetail.layers.stack.transformer import TransformerBlock
 
 import_submodules(__name__)  # so that config text may name every layer
 
 __all__ = [
+    "LAYER_AXES",
     "AddsLowRank",
     "AnyAttention",
     "AnyFeedForward",

@@ -30,7 +30,7 @@ class AxisRules(Part):
             "sequence": ("sequence",),
             "stream": ("sequence",),
             "embed": ("fsdp",),
-            "latent": ("fsdp",),
+            "rank": ("fsdp",),
             "heads": ("model",),
             "kv_heads": ("model",),
             "mlp": ("model",),

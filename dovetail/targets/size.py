@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 # What training holds for each parameter in float32: itself, its gradient and two moments.
 STATE_BYTES = 16
 
-# The axis of stacked layers; it is a stage in the longest stack, which a pipeline splits.
-_LAYERS = ("stage", "layers")
-
 # Fields of layers' configs whose number is the size of a logical axis of activations.
 _COUNTS = {"num_heads": "heads", "num_kv_heads": "kv_heads"}
 
@@ -95,9 +92,11 @@ def _outputs(spec: Any) -> int:
 
 def _layers(specs: Mapping[str, Any]) -> int:
     """Adds up the outermost loops over layers, each known by its path."""
+    from dovetail.layers import LAYER_AXES
+
     loops: dict[str, int] = {}
     for path, spec in specs.items():
-        if spec.stacked and spec.axes[0] in _LAYERS:
+        if spec.stacked and spec.axes[0] in LAYER_AXES:
             loops["/".join(path.split("/")[: spec.depths[0]])] = spec.shape[0]
     return max(1, sum(loops.values()))
 

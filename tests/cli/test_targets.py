@@ -148,7 +148,7 @@ def test_listing_targets_loads_no_jax():
 
 def test_sharding_prints_every_array(capsys):
     shown = output(capsys, "config", "sharding", "llama2-7b", "--target", "tpu-v5p-512")
-    weight = "decoder/stack/layer/attention/query/weight  layers:32 embed:4096 heads:4096  float32"
+    weight = "decoder/stack/layer/attention/query/weight  stage:32 embed:4096 heads:4096  float32"
     assert weight in shown
     assert "embed over fsdp: 32x64x4096, 33.6 MB a device" in shown
     assert "optimizer: mu, nu lie alike, 67.1 MB a device" in shown
@@ -172,7 +172,7 @@ def test_sharding_warns_of_what_is_replicated(capsys):
     facts = json.loads(output(capsys, *argv, "--json"))
     assert facts["replicated_bytes"] > facts["bytes_per_device"]["parameters"]
     stacked = next(array for array in facts["arrays"] if "query/weight" in array["path"])
-    assert stacked["axes"][0] == "layers"
+    assert stacked["axes"][0] == "stage"
 
 
 class Page(html.parser.HTMLParser):

@@ -49,7 +49,7 @@ class LatentAttention(AnyAttention):
         self.latent_norm = config.latent_norm.build(width=config.latent_width, axis=None)
         self.expand = config.expand.build(
             in_features=config.latent_width,
-            in_axis="latent",
+            in_axis="rank",
             out_features=heads * (self.plain + config.value_width),
             out_axis="heads",
         )

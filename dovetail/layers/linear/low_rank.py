@@ -35,7 +35,7 @@ class LowRankLinear(Module):
         )
         self.norm = config.norm.build(width=config.rank, axis=None)
         outward = {"out_features": config.out_features, "out_axis": config.out_axis}
-        self.up = config.up.build(in_features=config.rank, in_axis="latent", **outward)
+        self.up = config.up.build(in_features=config.rank, in_axis="rank", **outward)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [..., in] to [..., out]."""

@@ -8,6 +8,8 @@ from dovetail.config import Config, ConfigError
 from dovetail.layers.stack.stack import Pattern, Stack
 
 AXIS = "stage"
+# The axes along which layers stand.
+LAYER_AXES = (AXIS, "layers")
 
 
 def in_stages(stack: Config[Any], parts: int = 1) -> Config[Any]:

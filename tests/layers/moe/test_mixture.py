@@ -207,7 +207,7 @@ def test_one_line_gives_every_model_experts_and_paths_stay() -> None:
     path = "decoder/stack/layer/feed_forward/gate/weight"
     assert (after[path].shape, after[path].axes) == (
         (2, 8, 16, 24),
-        ("layers", "expert", "embed", "mlp"),
+        ("stage", "expert", "embed", "mlp"),
     )
     paths = after[path].layer_paths(path)
     assert len(paths) == len(set(paths)) == 16
