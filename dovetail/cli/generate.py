@@ -173,7 +173,7 @@ def _restore(
     """Reads what the model needs of the run's newest parameters, and nothing else of them."""
     import jax
 
-    from dovetail.module import VariableSpec, make_first_values
+    from dovetail.module import VariableSpec
     from dovetail.runtime import read_parameters
 
     like = _structs(specs, placement)
@@ -183,8 +183,8 @@ def _restore(
     step, arrays = found
     missing = sorted(like.keys() - arrays.keys())
     if not step:  # other programs' files know no variables of ours
-        fresh = {path: specs[path] for path in missing if isinstance(specs[path], VariableSpec)}
-        initial = make_first_values(fresh, jax.random.key(0))
+        fresh = [path for path in missing if isinstance(specs[path], VariableSpec)]
+        initial = {path: specs[path].initial(jax.random.key(0), path) for path in fresh}
         arrays |= {path: jax.device_put(initial[path], like[path].sharding) for path in fresh}
         missing = [path for path in missing if path not in arrays]
     if missing:

@@ -8,7 +8,6 @@ from dovetail.module.batch import (
     sequence_batch_spec,
 )
 from dovetail.module.context import current_path
-from dovetail.module.first_values import first_values, make_first_values
 from dovetail.module.functional import Outputs, functional, initialize, initialize_variables
 from dovetail.module.grouped import (
     Grouped,
@@ -85,13 +84,11 @@ __all__ = [
     "cond",
     "current_path",
     "evaluated",
-    "first_values",
     "fold_in_path",
     "functional",
     "grouped",
     "initialize",
     "initialize_variables",
-    "make_first_values",
     "match_weights",
     "merge_into",
     "modules",

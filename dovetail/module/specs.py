@@ -117,17 +117,18 @@ class Spec:
         """Returns the shape and type as JAX writes them."""
         return jax.ShapeDtypeStruct(self.shape, jnp.dtype(self.dtype))
 
-    def from_keys(self, keys: jax.Array) -> jax.Array:
-        """Makes the first value, from a key for each layer's array."""
+    def initial(self, key: jax.Array, path: str) -> jax.Array:
+        """Makes the first value. It depends on path and layer index alone, not on mesh or order."""
         fan_in = math.prod(self.layer_shape[axis] for axis in self.fan_in)
         fan_out = math.prod(self.layer_shape[axis] for axis in self.fan_out)
 
-        def make(layer_key: jax.Array) -> jax.Array:
+        def one_layer(layer_key: jax.Array) -> jax.Array:
             return self.init(layer_key, self.layer_shape, fan_in, fan_out)
 
-        for _ in range(self.stacked):
-            make = jax.vmap(make)
-        return make(keys).astype(self.dtype)
+        make = one_layer
+        for count in reversed(self.shape[: self.stacked]):
+            make = _over_layers(make, count)
+        return make(fold_in_path(key, path)).astype(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -169,15 +170,15 @@ def variable(
 
 def fold_in_path(key: jax.Array, path: str) -> jax.Array:
     """Derives a key from a path; the same path gives the same key on every machine."""
-    return fold_in_numbers(key, path_numbers(path))
-
-
-def path_numbers(path: str) -> tuple[int, int]:
-    """Returns the two numbers that stand for a path in keys."""
     digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
-    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+    first, second = digest[:4], digest[4:]
+    key = jax.random.fold_in(key, int.from_bytes(first, "little"))
+    return jax.random.fold_in(key, int.from_bytes(second, "little"))
 
 
-def fold_in_numbers(key: jax.Array, numbers: Any) -> jax.Array:
-    """Derives a key from two numbers."""
-    return jax.random.fold_in(jax.random.fold_in(key, numbers[0]), numbers[1])
+def _over_layers(make: Any, count: int) -> Any:
+    def stacked(key: jax.Array) -> jax.Array:
+        keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(jnp.arange(count))
+        return jax.vmap(make)(keys)
+
+    return stacked

@@ -15,14 +15,7 @@ import jax
 
 from dovetail.kernels import references
 from dovetail.learner import StepReport, TrainState
-from dovetail.module import (
-    Module,
-    first_values,
-    functional,
-    make_first_values,
-    parameter_specs,
-    variable_specs,
-)
+from dovetail.module import Module, functional, parameter_specs, variable_specs
 from dovetail.parallel import Activation, Placement, placed, watch_activations
 from dovetail.runtime import matmul_flops
 
@@ -83,18 +76,8 @@ class Program:
 
     def initialize(self) -> TrainState:
         """Makes the first state, each array on its own shards."""
-        key, shardings = self._first_key(), self.state_shardings
-        both = (
-            (parameter_specs(self.model), shardings.params),
-            (variable_specs(self.model), shardings.variables),
-        )
         with placed(self.placement):
-            arrays = [make_first_values(specs, key, where) for specs, where in both]
-            start = functools.partial(self.learner.init, self.model)
-            state: TrainState = jax.jit(start, donate_argnums=(0, 1), out_shardings=shardings)(
-                *arrays
-            )
-        return state
+            return jax.jit(self._initial, out_shardings=self.state_shardings)()
 
     @functools.cached_property
     def traced(self) -> Any:
@@ -146,14 +129,11 @@ class Program:
         return jax.tree.map(lambda leaf: leaf.struct(), self.batch_spec)
 
     def _initial(self) -> TrainState:
-        key = self._first_key()
-        params = first_values(parameter_specs(self.model), key)
-        variables = first_values(variable_specs(self.model), key)
+        key = jax.random.fold_in(self.make_key(), 0)
+        params = {p: spec.initial(key, p) for p, spec in parameter_specs(self.model).items()}
+        variables = {p: spec.initial(key, p) for p, spec in variable_specs(self.model).items()}
         state: TrainState = self.learner.init(self.model, params, variables)
         return state
-
-    def _first_key(self) -> jax.Array:
-        return jax.random.fold_in(self.make_key(), 0)
 
     def _step(self, state: TrainState, batch: Any) -> tuple[TrainState, StepReport]:
         key = jax.random.fold_in(self.make_key(), 1)

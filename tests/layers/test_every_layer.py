@@ -18,7 +18,7 @@ from dovetail.layers.attention.scores import PositionedScores, SoftmaxFree
 from dovetail.layers.linear.adapter import Adapter
 from dovetail.layers.moe.losses import WeightedLoss
 from dovetail.layers.norms.last import EndsInNorm
-from dovetail.module import Module, first_values, functional, parameter_specs, variable_specs
+from dovetail.module import Module, functional, parameter_specs, variable_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
 from tests.layers.cases import CASES, SEQUENCE, random_params
 
@@ -155,7 +155,7 @@ def test_step_by_step_equals_all_at_once(name: str) -> None:
 
 def run(module: Module, params: Any, arguments: Any) -> list[jax.Array]:
     """Returns the arrays of numbers that a layer gives."""
-    variables = first_values(variable_specs(module), KEY)
+    variables = {p: spec.initial(KEY, p) for p, spec in variable_specs(module).items()}
     leaves = jax.tree.leaves(functional(module, params, arguments, variables=variables)[0])
     return [leaf for leaf in leaves if is_floating(leaf)]
 

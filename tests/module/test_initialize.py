@@ -13,7 +13,6 @@ from dovetail.module import (
     Module,
     Normal,
     ParameterSpec,
-    first_values,
     initialize,
     initialize_variables,
     parameter,
@@ -92,15 +91,14 @@ def spec(init, fan_in=(0,), fan_out=(1,)) -> ParameterSpec:
     ],
 )
 def test_the_spread_of_first_values(init, deviation: float) -> None:
-    values = first_values({"path": spec(init)}, KEY)["path"]
+    values = spec(init).initial(KEY, "path")
     np.testing.assert_allclose(values.std(), deviation, rtol=0.02)
     np.testing.assert_allclose(values.mean(), 3.0 if deviation == 0 else 0.0, atol=0.01)
 
 
 def test_fans_leave_stacked_axes_out() -> None:
-    one = spec(FanScaled.Config())
-    values = first_values({"one": one, "many": one.stack(16, "layers", 0)}, KEY)
-    single, stacked = values["one"].std(), values["many"].std()
+    single = spec(FanScaled.Config()).initial(KEY, "path").std()
+    stacked = spec(FanScaled.Config()).stack(16, "layers", 0).initial(KEY, "path").std()
     np.testing.assert_allclose(single, stacked, rtol=0.02)
 
 
@@ -132,15 +130,3 @@ def test_a_huge_model_is_described_without_an_array() -> None:
     assert time.perf_counter() - start < 1.0
     assert sum(spec.size for spec in specs.values()) > 400e9
     assert shapes["layer/w0"].shape == (126, 16384, 24576)
-
-
-def test_made_now_is_what_is_traced() -> None:
-    """Arrays of one kind share a program, and still each has its own values."""
-    layer = Sequence.Config(parts={"a": Dense.Config(), "b": Dense.Config()})
-    model = Stack.Config(layer=layer, num_layers=3).build()
-    made = initialize(model, KEY)
-    traced = jax.jit(lambda key: first_values(parameter_specs(model), key))(KEY)
-    assert made.keys() == traced.keys()
-    for path, value in traced.items():
-        np.testing.assert_array_equal(made[path], value)
-    assert not np.array_equal(made["layer/parts/a/weight"], made["layer/parts/b/weight"])
