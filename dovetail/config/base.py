@@ -227,12 +227,11 @@ class Config(HasNode, Generic[T_co], metaclass=ConfigMeta):
 
     def _copy(self, parent: Any, key: str) -> Self:
         copy = object.__new__(type(self))
-        node = Node(explicit=dict(self._node.explicit), parent=parent, key=key)
-        object.__setattr__(copy, "_node", node)
-        node.values = {
-            name: value if type(value) in SCALARS else copied(copy, name, value)
-            for name, value in self._node.values.items()
-        }
+        values = self._node.values.copy()
+        object.__setattr__(copy, "_node", Node(values, self._node.explicit.copy(), parent, key))
+        for name, value in values.items():
+            if type(value) not in SCALARS:
+                values[name] = copied(copy, name, value)
         return copy
 
     def _settle(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from dovetail.config.errors import ConfigError
 from dovetail.config.required import REQUIRED
 
-SCALARS = (bool, int, float, str, type(None))
+SCALARS = frozenset((bool, int, float, str, type(None)))
 CONTAINERS = (list, tuple, dict)
 _KEY = re.compile(r"[\w\-]+")
 _NUMBER = re.compile(r"[0-9]{1,15}")

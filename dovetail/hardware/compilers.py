@@ -30,7 +30,7 @@ LIBTPU_SETTINGS = {
 
 @dataclass(frozen=True)
 class GpuFigures:
-    """What XLA asks about a GPU; published by NVIDIA in its architecture papers."""
+    """What XLA asks about a GPU: from NVIDIA's architecture papers; a B200 as it reports itself."""
 
     device_kind: str
     capability: tuple[int, int]
@@ -49,6 +49,10 @@ GPU_FIGURES = {
     ),
     "h100": GpuFigures(
         "NVIDIA H100 80GB HBM3", (9, 0), 132, 1.98, 228 << 10, 50 << 20, 80 << 30, 3.35e12
+    ),
+    "h200": GpuFigures("NVIDIA H200", (9, 0), 132, 1.98, 228 << 10, 50 << 20, 141 * 10**9, 4.8e12),
+    "b200": GpuFigures(
+        "NVIDIA B200", (10, 0), 148, 1.965, 228 << 10, 129536 << 10, 182631 << 20, 8e12
     ),
 }
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dovetail.experiments import experiments
 from dovetail.modularity.leaks import COMPOSERS, Line, all_naming_lines, leaking_lines
@@ -76,12 +76,12 @@ def without_feature(
     using = [name for name in texts if name not in kept]
     lines = leaking_lines(package, files)
     named = [line for line in all_naming_lines(package, files) if line not in lines]
-    before = before or probe(package.parent, "wholes", *kept)
+    before = before or probe(package.parent, "wholes", *kept).found
     with scratch_copy(package, files) as copy:
-        users, broken = settle(copy)
-        if broken and not lines:
-            lines = [Line(file, 1, error) for file, error in broken.items()]
-        after = before if broken else probe(copy, "wholes", *kept)
+        users, (broken, found) = settle(copy, "wholes", *kept)
+    if broken and not lines:
+        lines = [Line(file, 1, error) for file, error in broken.items()]
+    after = before if broken else found
     changed = {name: after[name] for name in kept if before[name] != after[name]}
     composed = [line for line in named if _is_used(line.file, users, using)]
     leaks = [*lines, *(line for line in named if line not in composed)]
@@ -113,8 +113,8 @@ def without_all_unused(
     """
     gone = [file for files in features.values() if not uses(text, files) for file in files]
     with scratch_copy(package, gone) as copy:
-        settle(copy)
-        return str(probe(copy, "programs", experiment)[experiment])
+        _, (broken, found) = settle(copy, "programs", experiment)
+    return "; ".join(broken.values()) or found[experiment]
 
 
 def uses(text: str, files: Iterable[str]) -> bool:
@@ -138,7 +138,14 @@ def scratch_copy(package: Path, gone: Iterable[str]) -> Iterator[Path]:
         yield copy.parent
 
 
-def probe(folder: Path, what: str, *names: str) -> dict[str, str]:
+class Answer(NamedTuple):
+    """What a package said: which files cannot be imported, each with the error; else what it is."""
+
+    failed: dict[str, str]
+    found: dict[str, str]
+
+
+def probe(folder: Path, what: str, *names: str) -> Answer:
     """Asks the package in a folder; see `dovetail.modularity.probe`."""
     environment = {**os.environ, "PYTHONPATH": str(folder), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-B", "-m", "dovetail.modularity.probe", what, *names]
@@ -147,23 +154,23 @@ def probe(folder: Path, what: str, *names: str) -> dict[str, str]:
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return dict.fromkeys(names or ("the package",), last)
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        return Answer({"the package": last}, dict.fromkeys(names, last))
+    return Answer(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def settle(folder: Path) -> tuple[tuple[str, ...], dict[str, str]]:
+def settle(folder: Path, what: str, *names: str) -> tuple[tuple[str, ...], Answer]:
     """Takes compositions away that cannot be imported, until the rest stands or does not.
 
-    A feature that builds on what is gone went with it; any other that names it is a leak.
+    A feature that builds on what is gone went with it; any other that names it is a leak. Returns
+    what was taken away, and what the rest says then.
     """
     users: list[str] = []
     while True:
-        failed = probe(folder, "imports")
-        composed = [file for file in failed if file.partition("/")[0] in COMPOSERS]
+        answer = probe(folder, what, *names)
+        composed = [file for file in answer.failed if file.partition("/")[0] in COMPOSERS]
         composed = [file for file in composed if not file.endswith("__init__.py")]
         if not composed:
-            return tuple(users), failed
+            return tuple(users), answer
         for file in composed:
             (folder / "dovetail" / file).unlink()
         users += composed

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from dovetail.features import features
 from dovetail.models import families
-from dovetail.modularity.deletion import probe, scratch_copy, settle, without_feature
+from dovetail.modularity.deletion import scratch_copy, settle, without_feature
 from dovetail.modularity.own_files import own_files, texts_without
 from dovetail.modularity.paths import file_of
 from dovetail.modularity.plot import Panel, svg
@@ -113,8 +113,8 @@ def lines_at(name: str, axis: str, size: int) -> list[int]:
     texts = texts_without(files)
     gone = [file for group in _groups(axis, name)[size:] for file in group if file not in files]
     with scratch_copy(PACKAGE, gone) as copy:
-        settle(copy)
-        there = {one for one, found in probe(copy, "wholes", *texts).items() if is_hash(found)}
+        _, answer = settle(copy, "wholes", *texts)
+        there = {one for one, found in answer.found.items() if is_hash(found)}
         texts = {one: text for one, text in texts.items() if one in there}
         found = without_feature(name, files, texts, copy / PACKAGE.name)
         return [found.count, len(found.composed)]

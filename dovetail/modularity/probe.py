@@ -1,8 +1,8 @@
 """What a copy of the package looks like from inside: run as a program in a scratch copy.
 
-`python -m dovetail.modularity.probe imports` tells which files cannot be imported; `wholes NAME...`
-what experiments resolve to, with all defaults and parameters; `programs NAME...` what their tiny
-forms compute, training and decoding. Each prints JSON.
+`python -m dovetail.modularity.probe wholes NAME...` tells what experiments resolve to, with all
+defaults and parameters; `programs NAME...` what their tiny forms compute, training and decoding.
+Both first import every file, and where one cannot be, tell that alone. What they print is JSON.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def main(what: str, *names: str) -> None:
-    """Prints one answer."""
-    answers: dict[str, Any] = {"imports": imports, "wholes": wholes, "programs": programs}
-    print(json.dumps(answers[what](*names)))
+    """Prints which files cannot be imported, or else the answer."""
+    answers: dict[str, Any] = {"wholes": wholes, "programs": programs}
+    failed = imports()
+    print(json.dumps({"failed": failed, "found": {} if failed else answers[what](*names)}))
 
 
 def imports() -> dict[str, str]:

@@ -86,7 +86,7 @@ def alone(experiment: str) -> str:
     known = features()
     files = {name: own_files(feature, known) for name, feature in known.items()}
     after = without_all_unused(experiment, to_text(experiments()[experiment].tiny()), files)
-    before = probe(PACKAGE.parent, "programs", experiment)[experiment]
+    before = probe(PACKAGE.parent, "programs", experiment).found[experiment]
     if not is_hash(before):
         return f"cannot be traced: {before}"
     return "" if before == after else f"computes otherwise: {after}"

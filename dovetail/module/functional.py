@@ -9,9 +9,9 @@ from typing import Any, Literal
 import jax
 
 from dovetail.module.context import Arrays, Frame, Scope, running
+from dovetail.module.first_values import first_values
 from dovetail.module.module import Module
 from dovetail.module.outputs import SideOutputs
-from dovetail.module.specs import Spec
 from dovetail.module.tree import Tree, parameter_specs, variable_specs
 
 Losses = Literal["error", "return", "discard"]
@@ -71,22 +71,12 @@ def functional(
 
 def initialize(module: Module, key: jax.Array, shardings: Any = None) -> Arrays:
     """Makes the first parameters of a model, under jit, each on its own shards."""
-    return _make(parameter_specs(module), key, shardings)
+    return first_values(parameter_specs(module), key, shardings)
 
 
 def initialize_variables(module: Module, key: jax.Array, shardings: Any = None) -> Arrays:
     """Makes the first variables of a model."""
-    return _make(variable_specs(module), key, shardings)
-
-
-def _make(specs: Mapping[str, Spec], key: jax.Array, shardings: Any) -> Arrays:
-    if not specs:
-        return {}
-
-    def make(key: jax.Array) -> Arrays:
-        return {path: spec.initial(key, path) for path, spec in specs.items()}
-
-    return jax.jit(make, out_shardings=shardings)(key)
+    return first_values(variable_specs(module), key, shardings)
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -119,6 +119,10 @@ class Spec:
 
     def initial(self, key: jax.Array, path: str) -> jax.Array:
         """Makes the first value. It depends on path and layer index alone, not on mesh or order."""
+        return self.from_key(fold_in_path(key, path))
+
+    def from_key(self, key: jax.Array) -> jax.Array:
+        """Makes the first value from the key of its path."""
         fan_in = math.prod(self.layer_shape[axis] for axis in self.fan_in)
         fan_out = math.prod(self.layer_shape[axis] for axis in self.fan_out)
 
@@ -128,7 +132,7 @@ class Spec:
         make = one_layer
         for count in reversed(self.shape[: self.stacked]):
             make = _over_layers(make, count)
-        return make(fold_in_path(key, path)).astype(self.dtype)
+        return make(key).astype(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -170,10 +174,18 @@ def variable(
 
 def fold_in_path(key: jax.Array, path: str) -> jax.Array:
     """Derives a key from a path; the same path gives the same key on every machine."""
+    return fold_in_numbers(key, path_numbers(path))
+
+
+def path_numbers(path: str) -> tuple[int, int]:
+    """Returns the two numbers that stand for a path in keys."""
     digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
-    first, second = digest[:4], digest[4:]
-    key = jax.random.fold_in(key, int.from_bytes(first, "little"))
-    return jax.random.fold_in(key, int.from_bytes(second, "little"))
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+
+def fold_in_numbers(key: jax.Array, numbers: Any) -> jax.Array:
+    """Derives a key from two numbers."""
+    return jax.random.fold_in(jax.random.fold_in(key, numbers[0]), numbers[1])
 
 
 def _over_layers(make: Any, count: int) -> Any:

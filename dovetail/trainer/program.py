@@ -15,7 +15,14 @@ import jax
 
 from dovetail.kernels import references
 from dovetail.learner import StepReport, TrainState
-from dovetail.module import Module, functional, parameter_specs, variable_specs
+from dovetail.module import (
+    Module,
+    functional,
+    initialize,
+    initialize_variables,
+    parameter_specs,
+    variable_specs,
+)
 from dovetail.parallel import Activation, Placement, placed, watch_activations
 from dovetail.runtime import matmul_flops
 
@@ -42,7 +49,12 @@ class Program:
     @functools.cached_property
     def state_shapes(self) -> TrainState:
         """The state as shapes and types."""
-        return jax.eval_shape(self._initial)
+        specs = (parameter_specs(self.model), variable_specs(self.model))
+        structs = [{path: spec.struct() for path, spec in found.items()} for found in specs]
+        state: TrainState = jax.eval_shape(
+            functools.partial(self.learner.init, self.model), *structs
+        )
+        return state
 
     @functools.cached_property
     def state_axes(self) -> TrainState:
@@ -76,8 +88,14 @@ class Program:
 
     def initialize(self) -> TrainState:
         """Makes the first state, each array on its own shards."""
+        key, shardings = jax.random.fold_in(self.make_key(), 0), self.state_shardings
         with placed(self.placement):
-            return jax.jit(self._initial, out_shardings=self.state_shardings)()
+            params = initialize(self.model, key, shardings.params)
+            variables = initialize_variables(self.model, key, shardings.variables)
+            init = functools.partial(self.learner.init, self.model)
+            start = jax.jit(init, donate_argnums=(0, 1), out_shardings=shardings)
+            state: TrainState = start(params, variables)
+        return state
 
     @functools.cached_property
     def traced(self) -> Any:
@@ -127,13 +145,6 @@ class Program:
 
     def _batch_shapes(self) -> Any:
         return jax.tree.map(lambda leaf: leaf.struct(), self.batch_spec)
-
-    def _initial(self) -> TrainState:
-        key = jax.random.fold_in(self.make_key(), 0)
-        params = {p: spec.initial(key, p) for p, spec in parameter_specs(self.model).items()}
-        variables = {p: spec.initial(key, p) for p, spec in variable_specs(self.model).items()}
-        state: TrainState = self.learner.init(self.model, params, variables)
-        return state
 
     def _step(self, state: TrainState, batch: Any) -> tuple[TrainState, StepReport]:
         key = jax.random.fold_in(self.make_key(), 1)

@@ -1,4 +1,4 @@
-"""Grouped matmul for TPUs: kernels in all three products, and rows shared by all devices."""
+"""Grouped matmul for TPUs and GPUs: kernels in all three products, rows shared by all devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import pytest
 
 from dovetail.kernels import choices, forget_choices
 from dovetail.kernels.grouped_matmul import grouped_matmul
-from tests.compile.programs import compiled, custom_calls, needs_tpu_compiler, tpus
+from tests.compile.programs import (
+    compiled,
+    custom_calls,
+    gpus,
+    needs_gpu_compiler,
+    needs_tpu_compiler,
+    tpus,
+)
 
 ROWS, GROUPS, IN, OUT = 4096, 8, 384, 640
 
@@ -48,3 +55,24 @@ def test_all_devices_share_the_rows() -> None:
     program = compiled(gradients, placement, *arrays_of("bfloat16"))
     assert custom_calls(program)["tpu_custom_call"] == 3
     assert program.cost_analysis()["flops"] < 1.2 * 3 * 2 * ROWS * IN * OUT / 8
+
+
+@needs_gpu_compiler
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("chip", ["a100", "h100", "b200"])
+def test_triton_on_gpus(chip: str, dtype: str) -> None:
+    forget_choices()
+    program = compiled(gradients, gpus(chip), *arrays_of(dtype))
+    assert custom_calls(program)["__gpu$xla.gpu.triton"] == 3, "forward, rows, matrices"
+    assert choices() == ["grouped_matmul: triton (gpu)"]
+    # XLA itself multiplies nothing, and no array has every row for every group.
+    assert " dot(" not in program.as_text()
+    assert f"[{GROUPS},{ROWS}" not in program.as_text()
+
+
+@needs_gpu_compiler
+def test_all_gpus_share_the_rows() -> None:
+    placement = gpus("h100", data=2, fsdp=2, model=2)
+    program = compiled(gradients, placement, *arrays_of("bfloat16"))
+    assert custom_calls(program)["__gpu$xla.gpu.triton"] == 3
+    assert f"bf16[{ROWS // 8},{OUT}]" in program.as_text()

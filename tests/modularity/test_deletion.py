@@ -111,7 +111,7 @@ def test_a_planted_computation_is_seen(tmp_path: Path) -> None:
     text = to_text(experiments()["tiny-lm"].tiny())
     files = {"alibi": features()["alibi"].files}
     alone = without_all_unused("tiny-lm", text, files, package)
-    before = probe(package.parent, "programs", "tiny-lm")["tiny-lm"]
+    before = probe(package.parent, "programs", "tiny-lm").found["tiny-lm"]
     assert is_hash(alone)
     assert is_hash(before)
     assert alone != before
@@ -122,4 +122,4 @@ def test_a_form_computes_the_same_with_nothing_but_what_it_names() -> None:
     text = to_text(experiments()["tiny-lm"].tiny())
     files = {name: own_files(feature, features()) for name, feature in features().items()}
     alone = without_all_unused("tiny-lm", text, files)
-    assert alone == probe(PACKAGE.parent, "programs", "tiny-lm")["tiny-lm"]
+    assert alone == probe(PACKAGE.parent, "programs", "tiny-lm").found["tiny-lm"]

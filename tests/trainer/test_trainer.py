@@ -13,7 +13,7 @@ import pytest
 
 from dovetail.config import REQUIRED, ConfigError, Part, identity
 from dovetail.data import PreparedData, SplitSummary
-from dovetail.learner import Accumulate
+from dovetail.learner import Accumulate, OneForwardOneBackward
 from dovetail.module import Module, parameter
 from dovetail.parallel import HostMemory, MeshLayout
 from dovetail.runtime import abstract_state
@@ -38,6 +38,13 @@ def train(config, folder, **options):
 def losses(folder):
     entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return {entry["step"]: entry["loss"] for entry in entries if "loss" in entry}
+
+
+def evaluations(folder):
+    entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    found = {e["step"]: v for e in entries for k, v in e.items() if k.endswith("held_out/loss")}
+    assert found
+    return found
 
 
 def test_the_loss_falls(config, tmp_path):
@@ -216,6 +223,23 @@ def test_another_mesh_gives_the_same_losses(config, tmp_path):
     train(config.clone(mesh=MeshLayout.Config(fsdp=1, data=-1)), tmp_path / "data")
     ours, theirs = losses(tmp_path / "sharded"), losses(tmp_path / "data")
     np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=1e-5)
+
+
+@pytest.mark.sweep
+def test_a_run_may_go_on_in_stages_and_back_on_one_axis(config, tmp_path):
+    held_out = HeldOutLoss.Config(num_batches=1, every=4)
+    config.set(evaluators={"held_out": held_out})
+    config.learner.gradients = Accumulate.Config(microbatches=2)
+    train(config, tmp_path / "whole")
+    staged = config.clone(mesh=MeshLayout.Config(pipeline=2, fsdp=2, model=2))
+    staged.learner.gradients = OneForwardOneBackward.Config(microbatches=2)
+    train(config.clone(steps=4), tmp_path / "staged")
+    train(staged.clone(steps=8), tmp_path / "staged")
+    train(config, tmp_path / "staged")
+    for found in (losses, evaluations):
+        ours, theirs = found(tmp_path / "staged"), found(tmp_path / "whole")
+        assert list(ours) == list(theirs)
+        np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=1e-5)
 
 
 def test_accumulation_trains_like_the_big_batch(config, tmp_path):

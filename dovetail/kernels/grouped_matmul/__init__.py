@@ -9,6 +9,7 @@ from dovetail.kernels.grouped_matmul import reference as _reference
 # isort: split
 from dovetail.kernels.grouped_matmul import blocked as _blocked
 from dovetail.kernels.grouped_matmul import megablox as _megablox
+from dovetail.kernels.grouped_matmul import triton as _triton
 
 __all__ = ["grouped_matmul", "grouped_matmul_op"]
-del _blocked, _megablox, _reference
+del _blocked, _megablox, _reference, _triton
