@@ -20,8 +20,9 @@ def first_values(
     specs: Mapping[str, Spec], key: jax.Array, shardings: Mapping[str, Any] | None = None
 ) -> dict[str, jax.Array]:
     """Makes the first value of every array, each on its own shards."""
-    # Plain numbers, which every process of several has alike.
-    seed = np.asarray(jax.random.key_data(key))
+    seed: Any = jax.random.key_data(key)
+    if not isinstance(seed, jax.core.Tracer):
+        seed = np.asarray(seed)  # as plain numbers, every process of several has it alike
     kind_of_key = jax.random.key_impl(key)
     return {
         path: _maker(spec, kind_of_key, None if shardings is None else shardings[path])(

@@ -13,6 +13,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory.py"
 SMALL = {"width": 64, "layers": 2, "heads": 2, "hidden": 128, "vocab": 4096, "sequence": 512}
 
 
+@pytest.mark.sweep
 def test_each_saving_shows_beside_a_plain_step() -> None:
     options = [text for name, size in SMALL.items() for text in (f"--{name}", str(size))]
     command = [sys.executable, str(SCRIPT), *options]

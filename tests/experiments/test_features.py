@@ -118,6 +118,7 @@ def test_a_feature_of_this_file_trains_in_every_experiment(name, feature, tmp_pa
     assert np.isfinite([loss for _, loss in outcome.losses]).all()
 
 
+@pytest.mark.sweep
 def test_experts_with_adapters_train(tmp_path):
     """Two features that do not know of each other: every linear map of every expert is adapted."""
     config = replace(

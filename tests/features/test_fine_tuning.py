@@ -30,6 +30,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.sweep
 def test_dora_in_fp8_beside_a_teacher(
     work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

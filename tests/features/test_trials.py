@@ -14,10 +14,23 @@ from dovetail.modularity import pairs
 
 
 @pytest.fixture
-def tried(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def written(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Collects the trainers whose models would have written tokens."""
+    found: list[Any] = []
+    monkeypatch.setattr(pairs, "_generate", lambda trainer, *_: found.append(trainer))
+    return found
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch, written: list[Any]) -> list[Any]:
     """Collects the trainers that would have been run."""
     found: list[Any] = []
-    monkeypatch.setattr(pairs, "_train_and_generate", found.append)
+
+    def train(trainer: Any) -> Any:
+        found.append(trainer)
+        return {}, {}
+
+    monkeypatch.setattr(pairs, "_train", train)
     return found
 
 
@@ -41,11 +54,21 @@ def test_the_arguments_reach_the_model(tried: list[Any]) -> None:
     assert masks == [SlidingWindow(4)]
 
 
+def test_a_model_writes_once_however_it_is_trained(tried: list[Any], written: list[Any]) -> None:
+    pairs.executed_pair("tiny-lm", "schedule")
+    assert (len(tried), len(written)) == (len(schedule_names()), 1)
+    pairs.executed_pair("tiny-lm", "mamba2")
+    assert len(written) == 3, "two trials that are two models"
+
+
+@pytest.mark.usefixtures("written")
 def test_what_fails_says_with_which_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(trainer: Any) -> None:
+    def failing(trainer: Any) -> Any:
         if schedules([trainer]) == ["Cosine.Config"]:
             raise FloatingPointError("no number")
 
-    monkeypatch.setattr(pairs, "_train_and_generate", failing)
+        return {}, {}
+
+    monkeypatch.setattr(pairs, "_train", failing)
     found = pairs.executed_pair("tiny-lm", "schedule")
     assert (found.outcome, found.detail) == ("fails", "name=cosine: FloatingPointError: no number")

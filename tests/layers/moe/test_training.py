@@ -65,6 +65,7 @@ def weighed(coefficient: float) -> Any:
     return model(losses={"balance": LoadBalanceLoss.Config(coefficient=coefficient)})
 
 
+@pytest.mark.sweep
 def test_the_balance_loss_reaches_loss_and_router() -> None:
     reports = {each: step(weighed(each))[2] for each in (0.0, 0.1, 0.2)}
     even = reports[0.1].losses[BALANCE] / 0.1

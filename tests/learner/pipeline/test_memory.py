@@ -43,6 +43,7 @@ def temporaries(schedule: Any, microbatches: int, rounds: int) -> int:
     return int(program.lowered.compile().memory_analysis().temp_size_in_bytes)
 
 
+@pytest.mark.sweep
 def test_1f1b_keeps_no_more_for_more_microbatches() -> None:
     # Its rows, put in order, are all that a micro-batch adds: 1.2 times its size was measured.
     assert growth(OneForwardOneBackward, few=8) < 1.5 * MICROBATCH
@@ -54,5 +55,6 @@ def test_interleaved_1f1b_keeps_no_more_for_more_microbatches() -> None:
     assert growth(OneForwardOneBackward, few=16, rounds=2) < 1.5 * MICROBATCH
 
 
+@pytest.mark.sweep
 def test_gpipe_keeps_what_each_microbatch_handed_on() -> None:
     assert HANDED_ON < growth(GPipe, few=8) < 1.5 * HANDED_ON
