@@ -28,9 +28,9 @@ from dovetail.module import Grouped, multiply
 class RoundedProduct(Part):
     """A product in a small type; a subclass says in which.
 
-    Experts that run as one grouped product share the scale of a column. That product is the usual
-    one, given the rounded numbers in the type that came in, which holds them exactly: the result is
-    that of the small type, without the speed.
+    Experts that run as one grouped product share the scale of a column, over the rows that are on
+    one device. That product is the usual one, given the rounded numbers in the type that came in,
+    which holds them exactly: the result is that of the small type, without the speed.
     """
 
     values: ClassVar[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -164,7 +165,7 @@ def test_rounded_experts_on_several_devices(name: str) -> None:
         for path, spec in parameter_specs(module).items()
     }
 
-    def measure(params: Any, x: jax.Array) -> jax.Array:
+    def measure(params: Any, x: jax.Array, module: Any = module) -> jax.Array:
         return (functional(module, params, (x,), losses="discard")[0] ** 2).sum()
 
     def sharded(params: Any, x: jax.Array) -> Any:
@@ -174,10 +175,15 @@ def test_rounded_experts_on_several_devices(name: str) -> None:
     batch = placement.sharding(("batch",))
     split = jax.jit(sharded, in_shardings=(shardings, batch), out_shardings=shardings)
     whole = jax.jit(jax.grad(measure))(params, vectors())
+    exact = jax.jit(jax.grad(functools.partial(measure, module=mixture().build())))(
+        params, vectors()
+    )
     for path, gradient in split(params, vectors()).items():
-        # Sums in another order may round to the next number of the small type.
-        difference = np.linalg.norm(gradient - whole[path])
-        assert difference < 0.02 * np.linalg.norm(whole[path]), path
+        # A device finds the scale of a column among its own rows, so what is rounded differs; but
+        # it is rounded as well, and alike but for that.
+        errors = [np.linalg.norm(each - exact[path]) for each in (gradient, whole[path])]
+        assert errors[0] < 1.05 * errors[1], path
+        assert np.linalg.norm(gradient - whole[path]) < 0.5 * errors[1], path
 
 
 def test_a_plain_product_adds_nothing_to_the_program() -> None:
