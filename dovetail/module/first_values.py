@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from dovetail.module.specs import Spec, fold_in_numbers, path_numbers
 
@@ -21,7 +22,7 @@ def first_values(
 ) -> dict[str, jax.Array]:
     """Makes the first value of every array, each on its own shards."""
     seed: Any = jax.random.key_data(key)
-    if not isinstance(seed, jax.core.Tracer):
+    if not isinstance(seed, Tracer):
         seed = np.asarray(seed)  # as plain numbers, every process of several has it alike
     kind_of_key = jax.random.key_impl(key)
     return {

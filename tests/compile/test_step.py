@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
 
-from dovetail.config import apply_overrides
+from dovetail.config import apply_modifier
 from dovetail.experiments import find_experiment
 from dovetail.hardware import gpu_topology, tpu_topology
 from dovetail.kernels import choices, forget_choices
@@ -14,10 +15,10 @@ from dovetail.parallel import MeshLayout
 from tests.compile.programs import custom_calls, needs_gpu_compiler, needs_tpu_compiler
 
 
-def compiled_step(name: str, devices: Any, *sizes: str) -> Any:
+def compiled_step(name: str, devices: Any, *modifiers: str) -> Any:
     """Compiles the step of an experiment's tiny form over eight devices."""
     forget_choices()
-    config = apply_overrides(find_experiment(name).tiny(), list(sizes))
+    config = functools.reduce(apply_modifier, modifiers, find_experiment(name).tiny())
     config.input.sequence_length = 128
     config.input.batch_size = 16
     config.mesh = MeshLayout.Config(fsdp=4, model=2)
@@ -48,13 +49,14 @@ def test_on_tpus_nothing_is_slow(name: str, kernels: int) -> None:
 
 @needs_gpu_compiler
 @pytest.mark.parametrize(
-    ("name", "kernels", "chosen_too"),
-    [("tiny-lm", 3, set()), ("qwen3-30b-a3b", 12, {"grouped_matmul: triton"})],
+    ("modifiers", "kernels", "chosen_too"),
+    [((), 3, set()), (("moe:num_experts=4",), 12, {"grouped_matmul: triton"})],
+    ids=["dense", "experts"],
 )
-def test_on_gpus_nothing_is_slow(name: str, kernels: int, chosen_too: set[str]) -> None:
-    attention = "model.decoder.stack.layer.attention"  # heads that are wide enough for Triton
-    sizes = (f"{attention}.num_heads=2", f"{attention}.num_kv_heads=2")
-    program = compiled_step(name, gpu_topology("h100"), *sizes)
+def test_on_gpus_nothing_is_slow(
+    modifiers: tuple[str, ...], kernels: int, chosen_too: set[str]
+) -> None:
+    program = compiled_step("tiny-lm", gpu_topology("h100"), *modifiers)
     assert custom_calls(program)["__gpu$xla.gpu.triton"] == kernels
     assert chosen() == {"attention: triton", "cross_entropy: chunked"} | chosen_too
     assert all("(gpu" in line for line in choices())
