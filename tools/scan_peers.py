@@ -153,8 +153,19 @@ def _unpack(archive: Path, folder: Path) -> None:
             wheel.extractall(folder, [name for name in wheel.namelist() if name.endswith(_READ)])
     else:
         with tarfile.open(archive) as source:
-            members = [member for member in source if member.name.endswith(_READ)]
-            source.extractall(folder, members, filter="data")
+            for member in source:
+                if member.isfile() and member.name.endswith(_READ):
+                    _write(folder, member.name, source)
+
+
+def _write(folder: Path, name: str, source: tarfile.TarFile) -> None:
+    """Writes a file of an archive; Python has a safe way of its own only from 3.11.4 on."""
+    path = (folder / name).resolve()
+    content = source.extractfile(name)
+    if content is None or not path.is_relative_to(folder.resolve()):
+        raise SystemExit(f"{name} in the archive is no file that may be unpacked")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.read())
 
 
 def _package(folder: Path, name: str) -> Path:

@@ -48,6 +48,17 @@ def test_every_archive_has_its_row_beside_ours(archives, monkeypatch, tmp_path):
     assert len(set(tables)) <= 4, "every row has as many cells as its head"
 
 
+def test_nothing_is_written_outside_of_the_folder(tmp_path):
+    archive = tmp_path / "bad-0.1.tar.gz"
+    with tarfile.open(archive, "w:gz") as source:
+        member = tarfile.TarInfo("../outside.py")
+        member.size = len(CODE)
+        source.addfile(member, io.BytesIO(CODE.encode()))
+    with pytest.raises(SystemExit, match="outside"):
+        scan_peers._unpack(archive, tmp_path / "inside")
+    assert not (tmp_path / "outside.py").exists()
+
+
 def test_the_tables_are_put_between_the_marks():
     page = f"before\n{scan_peers.BEGIN}\nold\n{scan_peers.END}\nafter\n"
     put = scan_peers.put_between(page, "new")
