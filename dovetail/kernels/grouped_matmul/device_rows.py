@@ -8,16 +8,14 @@ N rows, X groups, E width of the rows, F width of the result.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
+from dovetail.kernels.grouped_matmul.products import Products, multiply
 from dovetail.kernels.sharded import indivisible, on_each_device, parts
 
 ROW_AXES = ("batch", "sequence", "mlp")  # all devices share the rows, also those that split widths
-
-Multiply = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def rows_refusal(x_NE: jax.Array, weight_XEF: jax.Array, tile: int) -> str | None:
@@ -32,7 +30,7 @@ def rows_refusal(x_NE: jax.Array, weight_XEF: jax.Array, tile: int) -> str | Non
 
 
 def on_device_rows(
-    multiply: Multiply,
+    products: Products,
     tile: int,
     x_NE: jax.Array,
     weight_XEF: jax.Array,
@@ -40,7 +38,7 @@ def on_device_rows(
 ) -> jax.Array:
     """Multiplies each device's run of rows, filled up to whole tiles."""
     run = on_each_device(
-        functools.partial(_on_device, multiply, tile),
+        functools.partial(_on_device, products, tile),
         in_axes=((ROW_AXES, None), (None, None, None), (None,), (ROW_AXES,)),
         out_axes=(ROW_AXES, None),
     )
@@ -56,7 +54,7 @@ def sizes_within(group_sizes_X: jax.Array, start: jax.Array, rows: int) -> jax.A
 
 
 def _on_device(
-    multiply: Multiply,
+    products: Products,
     tile: int,
     x_NE: jax.Array,
     weight_XEF: jax.Array,
@@ -68,4 +66,4 @@ def _on_device(
     sizes_X = sizes_within(group_sizes_X, numbers_N[0], rows).astype(jnp.int32)
     missing = -rows % tile
     padded_NE = jnp.pad(x_NE, [(0, missing), (0, 0)]) if missing else x_NE
-    return multiply(padded_NE, weight_XEF, sizes_X)[:rows]
+    return multiply(products, padded_NE, weight_XEF, sizes_X)[:rows]

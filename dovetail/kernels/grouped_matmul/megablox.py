@@ -15,7 +15,8 @@ from typing import Any
 import jax
 
 from dovetail.kernels.grouped_matmul.device_rows import on_device_rows, rows_refusal
-from dovetail.kernels.grouped_matmul.op import grouped_matmul_op, keep_grouped_rows
+from dovetail.kernels.grouped_matmul.op import grouped_matmul_op
+from dovetail.kernels.grouped_matmul.products import Products
 from dovetail.kernels.registry import is_interpreted
 
 LIBRARY = "jax.experimental.pallas.ops.tpu.megablox"
@@ -33,42 +34,8 @@ def _supports(x_NE: jax.Array, weight_XEF: jax.Array, *_: Any) -> str | None:
 @grouped_matmul_op.register("megablox", platforms=("tpu",), supports=_supports, before="reference")
 def megablox(x_NE: jax.Array, weight_XEF: jax.Array, group_sizes_X: jax.Array) -> jax.Array:
     """Computes by the Megablox kernels; see `grouped_matmul` for the arguments."""
-    multiply = functools.partial(_multiply, is_interpreted())
-    return on_device_rows(multiply, SMALLEST_TILE, x_NE, weight_XEF, group_sizes_X)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _multiply(
-    interpret: bool, x_NE: jax.Array, weight_XEF: jax.Array, sizes_X: jax.Array
-) -> jax.Array:
-    return _rows_by_matrix(interpret, x_NE, weight_XEF, sizes_X, transposed=False)
-
-
-def _forward(
-    interpret: bool, x_NE: jax.Array, weight_XEF: jax.Array, sizes_X: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    return _multiply(interpret, x_NE, weight_XEF, sizes_X), (x_NE, weight_XEF, sizes_X)
-
-
-def _backward(
-    interpret: bool, kept: tuple[jax.Array, ...], gradient_NF: jax.Array
-) -> tuple[jax.Array, jax.Array, None]:
-    from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
-
-    x_NE, weight_XEF, sizes_X = kept
-    by_x_NE = _rows_by_matrix(interpret, gradient_NF, weight_XEF, sizes_X, transposed=True)
-    by_weight_XEF = tgmm(
-        x_NE.swapaxes(0, 1),
-        gradient_NF,
-        sizes_X,
-        preferred_element_type=weight_XEF.dtype,
-        tiling=_tiling(x_NE, gradient_NF.shape[1]),
-        interpret=interpret,
-    )
-    return by_x_NE, by_weight_XEF, None
-
-
-_multiply.defvjp(_forward, _backward)
+    products = Products(_rows_by_matrix, _rows_by_rows, is_interpreted())
+    return on_device_rows(products, SMALLEST_TILE, x_NE, weight_XEF, group_sizes_X)
 
 
 def _rows_by_matrix(
@@ -77,7 +44,7 @@ def _rows_by_matrix(
     """Multiplies rows by the matrices of their groups, or by those transposed."""
     from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm
 
-    result_NF = gmm(
+    result_NF: jax.Array = gmm(
         x_NE,
         weight_XEF,
         sizes_X,
@@ -86,7 +53,28 @@ def _rows_by_matrix(
         transpose_rhs=transposed,
         interpret=interpret,
     )
-    return keep_grouped_rows(result_NF, sizes_X)  # the kernel leaves other rows as they are
+    return result_NF
+
+
+def _rows_by_rows(
+    interpret: bool,
+    x_NE: jax.Array,
+    gradient_NF: jax.Array,
+    weight_XEF: jax.Array,
+    sizes_X: jax.Array,
+) -> jax.Array:
+    """Adds up the outer products of each group's rows."""
+    from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
+
+    by_weight_XEF: jax.Array = tgmm(
+        x_NE.swapaxes(0, 1),
+        gradient_NF,
+        sizes_X,
+        preferred_element_type=weight_XEF.dtype,
+        tiling=_tiling(x_NE, gradient_NF.shape[1]),
+        interpret=interpret,
+    )
+    return by_weight_XEF
 
 
 def _tiling(x_NE: jax.Array, out_width: int) -> tuple[int, int, int]:

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.grouped_matmul.device_rows import on_device_rows, rows_refusal
-from dovetail.kernels.grouped_matmul.op import grouped_matmul_op, keep_grouped_rows
+from dovetail.kernels.grouped_matmul.op import grouped_matmul_op
+from dovetail.kernels.grouped_matmul.products import Products
 from dovetail.kernels.grouped_matmul.tiles import visits
 from dovetail.kernels.registry import is_interpreted
 
@@ -48,32 +49,8 @@ def _supports(x_NE: jax.Array, weight_XEF: jax.Array, *_: Any) -> str | None:
 @grouped_matmul_op.register("triton", platforms=("gpu",), supports=_supports, before="reference")
 def triton(x_NE: jax.Array, weight_XEF: jax.Array, group_sizes_X: jax.Array) -> jax.Array:
     """Computes by the Triton kernels; see `grouped_matmul` for the arguments."""
-    multiply = functools.partial(_multiply, is_interpreted())
-    return on_device_rows(multiply, ROWS, x_NE, weight_XEF, group_sizes_X)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _multiply(
-    interpret: bool, x_NE: jax.Array, weight_XEF: jax.Array, sizes_X: jax.Array
-) -> jax.Array:
-    return _rows_by_matrix(interpret, x_NE, weight_XEF, sizes_X, transposed=False)
-
-
-def _forward(
-    interpret: bool, x_NE: jax.Array, weight_XEF: jax.Array, sizes_X: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    return _multiply(interpret, x_NE, weight_XEF, sizes_X), (x_NE, weight_XEF, sizes_X)
-
-
-def _backward(
-    interpret: bool, kept: tuple[jax.Array, ...], gradient_NF: jax.Array
-) -> tuple[jax.Array, jax.Array, None]:
-    x_NE, weight_XEF, sizes_X = kept
-    by_x_NE = _rows_by_matrix(interpret, gradient_NF, weight_XEF, sizes_X, transposed=True)
-    return by_x_NE, _rows_by_rows(interpret, x_NE, gradient_NF, sizes_X), None
-
-
-_multiply.defvjp(_forward, _backward)
+    products = Products(_rows_by_matrix, _rows_by_rows, is_interpreted())
+    return on_device_rows(products, ROWS, x_NE, weight_XEF, group_sizes_X)
 
 
 def _rows_by_matrix(
@@ -83,18 +60,21 @@ def _rows_by_matrix(
     rows, width = x_NE.shape[0], weight_XEF.shape[1 if transposed else 2]
     places = visits(sizes_X, rows, ROWS)
     columns = _side(width, LARGEST_SIDE)
-    result_NF = _call(
+    return _call(
         functools.partial(_visit_kernel, columns, transposed),
         grid=(places.tile_T.size, width // columns),
         out_shape=jax.ShapeDtypeStruct((rows, width), x_NE.dtype),
         name="grouped_matmul",
         interpret=interpret,
-    )(*places, x_NE, weight_XEF)
-    return keep_grouped_rows(result_NF, sizes_X)  # nobody visits the other rows
+    )(*places, x_NE, weight_XEF)  # nobody visits rows in no group
 
 
 def _rows_by_rows(
-    interpret: bool, x_NE: jax.Array, gradient_NF: jax.Array, sizes_X: jax.Array
+    interpret: bool,
+    x_NE: jax.Array,
+    gradient_NF: jax.Array,
+    weight_XEF: jax.Array,
+    sizes_X: jax.Array,
 ) -> jax.Array:
     """Returns each group's sum of the outer products of its rows: the gradient of the matrices."""
     widths = x_NE.shape[1], gradient_NF.shape[1]
@@ -103,7 +83,7 @@ def _rows_by_rows(
     return _call(
         functools.partial(_group_kernel, sides),
         grid=(sizes_X.size, widths[0] // sides[0], widths[1] // sides[1]),
-        out_shape=jax.ShapeDtypeStruct((sizes_X.size, *widths), x_NE.dtype),
+        out_shape=jax.ShapeDtypeStruct(weight_XEF.shape, weight_XEF.dtype),
         name="grouped_outer_products",
         interpret=interpret,
     )(stops_X - sizes_X, stops_X, x_NE, gradient_NF)
