@@ -128,7 +128,7 @@ def decoding_jaxpr(trainer: Any) -> Any:
     from dovetail.module import functional
 
     model = with_memory(trainer.model.config, _HELD).build()
-    state = trainer.program().state_shapes
+    structs = _structs(trainer)
 
     def decode(params: Any, variables: Any) -> Any:
         def logits(length: int, cache: Any) -> Any:
@@ -141,7 +141,7 @@ def decoding_jaxpr(trainer: Any) -> Any:
         _, outputs = logits(_PREFILLED, {})
         return logits(1, outputs.cache)[0]
 
-    return jax.make_jaxpr(decode)(state.params, state.variables)
+    return jax.make_jaxpr(decode)(*structs)
 
 
 def _checked_refusal(wanted: Feature, plain: Any, why: str) -> tuple[str, str]:
@@ -226,10 +226,7 @@ def _plain_model_text(experiment: str) -> str:
 
 def _train(trainer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Trains, and returns the parameters and variables of the checkpoint that training left."""
-    from dovetail.module import parameter_specs, variable_specs
-
-    specs = parameter_specs(trainer.model), variable_specs(trainer.model)
-    params, variables = ({path: one.struct() for path, one in each.items()} for each in specs)
+    params, variables = _structs(trainer)
     with tempfile.TemporaryDirectory() as folder:
         outcome = trainer.train(Path(folder))
         losses = [loss for _, loss in outcome.losses]
@@ -237,6 +234,17 @@ def _train(trainer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             raise FloatingPointError(f"after {outcome.step} steps the losses are {losses}")
         _, arrays = trainer.checkpointer.restore_parameters(params | variables)
     return {path: arrays[path] for path in params}, {path: arrays[path] for path in variables}
+
+
+def _structs(trainer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the shapes and types of parameters and variables."""
+    from dovetail.module import parameter_specs, variable_specs
+
+    params, variables = parameter_specs(trainer.model), variable_specs(trainer.model)
+    return (
+        {path: spec.struct() for path, spec in params.items()},
+        {path: spec.struct() for path, spec in variables.items()},
+    )
 
 
 def _generate(trainer: Any, params: dict[str, Any], variables: dict[str, Any]) -> None:

@@ -50,6 +50,35 @@ def test_a_layer_starts_the_same_at_any_depth_of_stack() -> None:
         assert len(np.unique(flat[:, 0])) == 8, "no two layers are alike"
 
 
+class Filled(Module):
+    class Config(Module.Config["Filled"]):
+        value: float = 0.0
+        spread: float = 0.0
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.same = parameter((4, 4), (None, None), Constant.Config(value=config.value))
+        self.random = parameter(
+            (4, 4), (None, None), Normal.Config(standard_deviation=config.spread)
+        )
+
+
+def test_arrays_of_one_shape_begin_each_by_its_own_initializer() -> None:
+    few, many = (
+        initialize(Filled.Config(value=float(n), spread=float(n)).build(), KEY) for n in (1, 2)
+    )
+    assert (few["same"] == 1).all()
+    assert (many["same"] == 2).all()
+    np.testing.assert_allclose(many["random"], 2 * few["random"], rtol=1e-6)
+
+
+def test_it_may_be_part_of_a_larger_program() -> None:
+    model = Stack.Config(layer=Dense.Config(), num_layers=2).build()
+    inside = jax.jit(lambda: initialize(model, jax.random.key(7)))()
+    for path, value in initialize(model, jax.random.key(7)).items():
+        np.testing.assert_array_equal(inside[path], value)
+
+
 def test_the_mesh_does_not_matter() -> None:
     model = Stack.Config(layer=Dense.Config(width=16), num_layers=4).build()
     plain = initialize(model, KEY)
