@@ -76,7 +76,7 @@ def tpu_topology(name: str, slices: int = 1) -> Sequence[Any]:
     options = {"num_slices": slices} if slices > 1 else {}
     try:
         return list(topologies.get_topology_desc(name, "tpu", **options).devices)
-    except Exception as error:
+    except RuntimeError as error:
         raise ConfigError(
             f"libtpu knows no topology {name!r} of {slices} slices: {_first_line(error)} Write "
             "version and shape, such as v5e:4x4, v5p:2x2x1, v6e:4x4 or tpu7x:2x2x1."
