@@ -56,3 +56,10 @@ def test_hosts_of_gpus_are_outermost() -> None:
     assert all([d.process_index for d in line] == [0, 1] for line in along(mesh, "data"))
     for axis in ("fsdp", "model"):
         assert all(len({d.process_index for d in line}) == 1 for line in along(mesh, axis))
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize("name", ["v7x:2x2x1", "v5e:3x5", "nonsense"])
+def test_a_slice_that_libtpu_does_not_know_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"libtpu knows no topology '{name}'.*such as v5e:4x4"):
+        tpu_topology(name)
