@@ -16,7 +16,11 @@ def print_json(value: Any) -> None:
 
 
 def say(line: str) -> None:
-    """Prints a line for people, on standard error, so that standard output stays clean."""
+    """Prints a line for people, on standard error, so that standard output stays clean.
+
+    Where both go to one place they come in order: Python would hold standard output back there.
+    """
+    sys.stdout.flush()
     print(line, file=sys.stderr, flush=True)
 
 

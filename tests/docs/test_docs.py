@@ -65,7 +65,8 @@ def offline_environment() -> dict[str, str]:
     """Returns an environment with this Python's commands, no network, no colour, a fixed width."""
     nowhere = "http://127.0.0.1:9"
     return {
-        **os.environ,
+        # As in most people's shells, Python holds back what goes to a pipe.
+        **{name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "HF_HUB_OFFLINE": "1",
