@@ -31,6 +31,7 @@ VERBS = {
     "import": "take a model over from other programs' files",
     "export": "write a run's model for other programs",
     "config": "show, compare and list experiments",
+    "plan": "say whether it fits a machine, how fast it is and what it costs",
     "data": "prepare data",
     "modularity": "measure how far a feature is spread over a code base",
     "doctor": "look at this machine and say what is missing",

@@ -47,6 +47,7 @@ class Chip:
         linked_chips: how many chips the links can join; beyond that there is only the network.
         network_bandwidth: bytes a second between hosts in one direction, a chip's share; None
             where it is not known.
+        program_memory_bytes: what its compiler gives to programs; None where that is not known.
         price: None where no public list price was found.
     """
 
@@ -62,6 +63,7 @@ class Chip:
     chips_per_host: int = 1
     linked_chips: int = 1
     network_bandwidth: float | None = None
+    program_memory_bytes: float | None = None
     price: Price | None = None
 
     def flops_per_device(self, precision: str) -> float:

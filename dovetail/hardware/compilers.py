@@ -57,12 +57,13 @@ GPU_FIGURES = {
 }
 
 
-def tpu_topology(name: str, slices: int = 1) -> Sequence[Any]:
+def tpu_topology(name: str, slices: int = 1, **more: Any) -> Sequence[Any]:
     """Returns the devices of TPU slices, as JAX has them, for compiling only.
 
     Args:
         name: version and shape as libtpu knows them: `v5e:4x4`, `v5p:4x8x8`, `tpu7x:2x2x1`.
         slices: how many such slices are joined by the data-centre network.
+        **more: what else libtpu must be told, such as `chip_config_name`.
     """
     if not can_compile_for("tpu"):
         raise ConfigError(
@@ -73,7 +74,7 @@ def tpu_topology(name: str, slices: int = 1) -> Sequence[Any]:
         os.environ.setdefault(variable, value)
     from jax.experimental import topologies
 
-    options = {"num_slices": slices} if slices > 1 else {}
+    options = more | ({"num_slices": slices} if slices > 1 else {})
     try:
         return list(topologies.get_topology_desc(name, "tpu", **options).devices)
     except RuntimeError as error:

@@ -5,6 +5,9 @@ tpu7x). Interconnect is given there for a chip, in both directions together; her
 links and one direction. Hosts are those of a slice of several: v5e and v6e have machines of eight
 chips, but a slice of more than eight is made of those with four.
 
+What programs may take of the memory is what libtpu 0.0.42 says when it refuses one; of v4 it is
+not known here.
+
 Not checked against those pages: the int8 rate of v5p, the links of v4, what tpu7x has in bandwidth
 to its memory, over its links and over the network, and the network of v6e. No figure was found for
 the network of v4.
@@ -55,6 +58,7 @@ TPUS = (
         peak_flops=peak_rates(197 * _TERA, int8=393 * _TERA),
         memory_bytes=16 * _GIB,
         memory_bandwidth=819 * _GIGA,
+        program_memory_bytes=15.75 * _GIB,
         links=4,
         link_bandwidth=50 * _GIGA,
         chips_per_host=4,
@@ -71,6 +75,7 @@ TPUS = (
         peak_flops=peak_rates(459 * _TERA, int8=918 * _TERA),
         memory_bytes=95 * _GIB,
         memory_bandwidth=2765 * _GIGA,
+        program_memory_bytes=95.74 * _GIB,
         links=6,
         link_bandwidth=100 * _GIGA,
         chips_per_host=4,
@@ -86,6 +91,7 @@ TPUS = (
         peak_flops=peak_rates(918 * _TERA, int8=1836 * _TERA),
         memory_bytes=32 * _GIB,
         memory_bandwidth=1638 * _GIGA,
+        program_memory_bytes=31.25 * _GIB,
         links=4,
         link_bandwidth=100 * _GIGA,
         chips_per_host=4,
@@ -102,6 +108,7 @@ TPUS = (
         peak_flops=peak_rates(2307 * _TERA, float8=4614 * _TERA),
         memory_bytes=192 * _GIB,
         memory_bandwidth=7380 * _GIGA,
+        program_memory_bytes=2 * 94.75 * _GIB,
         links=6,
         link_bandwidth=100 * _GIGA,
         devices_per_chip=2,

@@ -8,6 +8,7 @@ from dovetail.config import import_submodules
 from dovetail.kernels.registry import (
     Choice,
     Implementation,
+    KernelCounter,
     Op,
     SlowKernelError,
     SlowKernelWarning,
@@ -19,6 +20,7 @@ from dovetail.kernels.registry import (
     references,
     strict,
     target_platform,
+    watch_kernels,
 )
 from dovetail.kernels.settings import KernelSettings
 
@@ -27,6 +29,7 @@ import_submodules(__name__)  # an op is known by being here
 __all__ = [
     "Choice",
     "Implementation",
+    "KernelCounter",
     "KernelSettings",
     "Op",
     "SlowKernelError",
@@ -39,4 +42,5 @@ __all__ = [
     "references",
     "strict",
     "target_platform",
+    "watch_kernels",
 ]

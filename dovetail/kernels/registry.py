@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -28,6 +28,8 @@ from dovetail.config import ConfigError, did_you_mean
 from dovetail.parallel import current_placement
 
 F = TypeVar("F", bound=Callable[..., Any])
+Shape = tuple[int, ...]
+KernelFlops = Callable[[str, Sequence[Shape]], float | None]
 
 
 class SlowKernelWarning(UserWarning):
@@ -59,6 +61,11 @@ class Implementation:
     `supports` and `slow` get the arguments of the call. `supports` answers None for yes, or the
     reason why not; `slow` says whether running this one is worth a warning. `when` says whether it
     is in question at all: if not, its reasons are no news.
+
+    What a hand-written kernel does is not to be seen in a program, so its implementation tells:
+    `kernel_flops` gets the name of a kernel and the shapes of the arrays that it is given, and
+    answers with the operations of its products, or None if it is not one of its own. `share` gets
+    the arguments of a call, and says how much of that is left where blocks are skipped.
     """
 
     name: str
@@ -67,6 +74,8 @@ class Implementation:
     supports: Callable[..., str | None]
     slow: Callable[..., bool]
     when: Callable[[], bool]
+    kernel_flops: KernelFlops
+    share: Callable[..., float]
 
     def in_question(self, platform: str) -> bool:
         """Returns whether it is made for a platform, and for what there is."""
@@ -107,6 +116,8 @@ class Op:
         slow: Callable[..., bool] = lambda *_, **__: False,
         before: str | None = None,
         when: Callable[[], bool] = lambda: True,
+        kernel_flops: KernelFlops = lambda *_: None,
+        share: Callable[..., float] = lambda *_, **__: 1.0,
     ) -> Callable[[F], F]:
         """Returns a decorator that adds an implementation.
 
@@ -117,10 +128,14 @@ class Op:
             slow: says for which calls running it is worth a warning.
             before: the implementation that it takes precedence over; None means last.
             when: says whether it is in question; where it is not, nobody is told why.
+            kernel_flops: counts the operations of a kernel of its own, by name and shapes.
+            share: says how much of those a call needs, where blocks are skipped.
         """
 
         def add(function: F) -> F:
-            made = Implementation(name, function, platforms, supports, slow, when)
+            made = Implementation(
+                name, function, platforms, supports, slow, when, kernel_flops, share
+            )
             with _lock:
                 others = [other for other in self._implementations if other.name != name]
                 names = [other.name for other in others]
@@ -158,11 +173,17 @@ class Op:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the first implementation that can take the call."""
-        return self.choose(*args, **kwargs).run(*args, **kwargs)
+        return self._run(self.choose(*args, **kwargs), *args, **kwargs)
 
     def hand_on(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a call that an implementation makes of its own: what was preferred is that one."""
-        return self._first(*args, **kwargs).run(*args, **kwargs)
+        return self._run(self._first(*args, **kwargs), *args, **kwargs)
+
+    def _run(self, chosen: Implementation, *args: Any, **kwargs: Any) -> Any:
+        seen = _shares.get()
+        if seen is not None:
+            seen.setdefault((self.name, chosen.name), []).append(chosen.share(*args, **kwargs))
+        return chosen.run(*args, **kwargs)
 
     def named(self, name: str) -> Implementation:
         """Returns an implementation by name."""
@@ -196,6 +217,36 @@ def forget_choices() -> None:
     with _lock:
         _choices.clear()
         _warned.clear()
+
+
+@contextmanager
+def watch_kernels() -> Iterator[KernelCounter]:
+    """Sees the calls that are traced inside of the block, and can count their kernels then."""
+    seen: dict[tuple[str, str], list[float]] = {}
+    token = _shares.set(seen)
+    try:
+        yield KernelCounter(seen)
+    finally:
+        _shares.reset(token)
+
+
+class KernelCounter:
+    """Counts the operations of hand-written kernels in what was traced."""
+
+    def __init__(self, seen: Mapping[tuple[str, str], Sequence[float]]) -> None:
+        """Takes the share of each call, by op and implementation."""
+        self._seen = seen
+
+    def flops(self, kernel: str, shapes: Sequence[Shape]) -> float | None:
+        """Returns the operations of a kernel's products, or None where nobody knows it.
+
+        Calls that skip different blocks cannot be told apart by shapes; they count by their mean.
+        """
+        for (op, name), shares in self._seen.items():
+            whole = _ops[op].named(name).kernel_flops(kernel, shapes)
+            if whole is not None:
+                return whole * sum(shares) / len(shares)
+        return None
 
 
 def current_platform() -> str:
@@ -269,6 +320,9 @@ _choices: dict[tuple[str, str, str], Choice] = {}
 _warned: set[tuple[str, str, str]] = set()
 _platform: ContextVar[str | None] = ContextVar("dovetail_platform", default=None)
 _interpreted: ContextVar[bool] = ContextVar("dovetail_interpreted", default=False)
+_shares: ContextVar[dict[tuple[str, str], list[float]] | None] = ContextVar(
+    "dovetail_shares", default=None
+)
 _strict: ContextVar[bool] = ContextVar("dovetail_strict", default=False)
 _jit_key = jax.make_user_context(default_value=None)
 _preferred: ContextVar[Mapping[str, str]] = ContextVar(

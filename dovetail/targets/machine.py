@@ -57,6 +57,12 @@ class Machine:
         return self.chip.memory_per_device
 
     @property
+    def memory_for_programs(self) -> float:
+        """The bytes of that which a program may take; on some chips the compiler keeps a part."""
+        given = self.chip.program_memory_bytes
+        return self.memory_per_device if given is None else given / self.chip.devices_per_chip
+
+    @property
     def usd_per_hour(self) -> float | None:
         """The list price of all chips for an hour; None where it is not known."""
         price = self.chip.price

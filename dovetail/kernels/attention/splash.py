@@ -19,6 +19,7 @@ import numpy as np
 from dovetail.kernels.attention.device_parts import band_of, common_refusal, on_parts
 from dovetail.kernels.attention.masks import Band, Mask
 from dovetail.kernels.attention.op import OUTPUT_TAG, attention_op
+from dovetail.kernels.attention.work import flash_flops, visible_share
 from dovetail.kernels.registry import is_interpreted
 from dovetail.kernels.score_maps import ScoreMap, SoftCap
 from dovetail.parallel import note_tag
@@ -49,7 +50,25 @@ def _supports(
     return common_refusal(query_BSHD, key_BTKD, value_BTKW, **call)
 
 
-@attention_op.register("splash", platforms=("tpu",), supports=_supports, before="blockwise")
+def _share(
+    query_BSHD: jax.Array, key_BTKD: jax.Array, value_BTKW: jax.Array, *, mask: Mask, **_: Any
+) -> float:
+    sequence, width = query_BSHD.shape[1], max(query_BSHD.shape[3], value_BTKW.shape[3])
+    block = block_size(sequence, width, query_BSHD.dtype.itemsize)
+    return visible_share(mask, sequence, sequence, block)
+
+
+@attention_op.register(
+    "splash",
+    platforms=("tpu",),
+    supports=_supports,
+    before="blockwise",
+    # The gradient of queries, and that of keys and values, each compute the scores again.
+    kernel_flops=flash_flops(
+        {"splash_mha_fwd": 2, "splash_mha_dq": 3, "splash_mha_dkv": 4}, heads_axis=1
+    ),
+    share=_share,
+)
 def splash(
     query_BSHD: jax.Array,
     key_BTKD: jax.Array,

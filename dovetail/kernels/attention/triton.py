@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from dovetail.kernels.attention.device_parts import band_of, common_refusal, on_parts
 from dovetail.kernels.attention.masks import Mask
 from dovetail.kernels.attention.op import OUTPUT_TAG, attention_op
+from dovetail.kernels.attention.work import block_share, flash_flops
 from dovetail.kernels.registry import is_interpreted
 from dovetail.parallel import tag
 
@@ -58,7 +59,17 @@ def _supports(
     return refusal
 
 
-@attention_op.register("triton", platforms=("gpu",), supports=_supports, before="blockwise")
+@attention_op.register(
+    "triton",
+    platforms=("gpu",),
+    supports=_supports,
+    before="blockwise",
+    # One kernel has all gradients, in two loops that each compute the scores again.
+    kernel_flops=flash_flops(
+        {"mha_forward": 2, "mha_backward": 7, "mha_preprocess_backward": 0}, heads_axis=2
+    ),
+    share=block_share(BLOCK),
+)
 def triton(
     query_BSHD: jax.Array,
     key_BTKD: jax.Array,

@@ -16,7 +16,7 @@ import jax
 
 from dovetail.kernels.grouped_matmul.device_rows import on_device_rows, rows_refusal
 from dovetail.kernels.grouped_matmul.op import grouped_matmul_op
-from dovetail.kernels.grouped_matmul.products import Products
+from dovetail.kernels.grouped_matmul.products import Products, grouped_flops
 from dovetail.kernels.registry import is_interpreted
 
 LIBRARY = "jax.experimental.pallas.ops.tpu.megablox"
@@ -31,7 +31,13 @@ def _supports(x_NE: jax.Array, weight_XEF: jax.Array, *_: Any) -> str | None:
     return rows_refusal(x_NE, weight_XEF, SMALLEST_TILE)
 
 
-@grouped_matmul_op.register("megablox", platforms=("tpu",), supports=_supports, before="reference")
+@grouped_matmul_op.register(
+    "megablox",
+    platforms=("tpu",),
+    supports=_supports,
+    before="reference",
+    kernel_flops=grouped_flops("gmm", "tgmm"),
+)
 def megablox(x_NE: jax.Array, weight_XEF: jax.Array, group_sizes_X: jax.Array) -> jax.Array:
     """Computes by the Megablox kernels; see `grouped_matmul` for the arguments."""
     products = Products(_rows_by_matrix, _rows_by_rows, is_interpreted())

@@ -6,11 +6,14 @@ N rows, X groups, E width of the rows, F width of the result.
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import jax
 
 from dovetail.kernels.grouped_matmul.op import keep_grouped_rows
+from dovetail.kernels.registry import KernelFlops, Shape
 
 
 class RowsByMatrix(Protocol):
@@ -49,6 +52,23 @@ class Products(NamedTuple):
     rows_by_matrix: RowsByMatrix
     rows_by_rows: RowsByRows
     interpret: bool
+
+
+def grouped_flops(rows_by_matrix: str, rows_by_rows: str) -> KernelFlops:
+    """Returns a counter for the kernels of these names: each row meets the matrix of its group."""
+
+    def count(kernel: str, shapes: Sequence[Shape]) -> float | None:
+        arrays = [shape for shape in shapes if len(shape) > 1]
+        if kernel.startswith(rows_by_rows):
+            one, other = arrays[:2]
+            rows = max(size for size in one if size in other)  # either may be transposed
+            return 2.0 * math.prod(one) * math.prod(other) / rows
+        if kernel.startswith(rows_by_matrix):
+            (rows, width), weight = arrays[:2]
+            return 2.0 * rows * width * math.prod(weight[1:]) / width
+        return None
+
+    return count
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

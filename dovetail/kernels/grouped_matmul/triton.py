@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from dovetail.kernels.grouped_matmul.device_rows import on_device_rows, rows_refusal
 from dovetail.kernels.grouped_matmul.op import grouped_matmul_op
-from dovetail.kernels.grouped_matmul.products import Products
+from dovetail.kernels.grouped_matmul.products import Products, grouped_flops
 from dovetail.kernels.grouped_matmul.tiles import visits
 from dovetail.kernels.registry import is_interpreted
 
@@ -46,7 +46,13 @@ def _supports(x_NE: jax.Array, weight_XEF: jax.Array, *_: Any) -> str | None:
     return rows_refusal(x_NE, weight_XEF, ROWS)
 
 
-@grouped_matmul_op.register("triton", platforms=("gpu",), supports=_supports, before="reference")
+@grouped_matmul_op.register(
+    "triton",
+    platforms=("gpu",),
+    supports=_supports,
+    before="reference",
+    kernel_flops=grouped_flops("grouped_matmul", "grouped_outer_products"),
+)
 def triton(x_NE: jax.Array, weight_XEF: jax.Array, group_sizes_X: jax.Array) -> jax.Array:
     """Computes by the Triton kernels; see `grouped_matmul` for the arguments."""
     products = Products(_rows_by_matrix, _rows_by_rows, is_interpreted())

@@ -1,0 +1,144 @@
+"""A plan, printed for people."""
+
+from __future__ import annotations
+
+from dovetail.cli.output import count, size
+from dovetail.hardware import MFU_FORMULA
+from dovetail.plan import Plan
+
+_BAR = 30
+MEMORY = {
+    "parameters": "parameters",
+    "optimizer": "optimizer",
+    "activations": "kept for the backward pass",
+    "temporaries": "temporaries",
+}
+SECONDS = {
+    "matmul": "matrix products",
+    "kernels": "hand-written kernels",
+    "memory": "bound by memory",
+    "exposed": "communication waited for",
+}
+
+
+def in_one_line(plan: Plan) -> str:
+    """Says the most important of a plan."""
+    return (
+        f"{plan.source}: {verdict(plan)}; {seconds(plan)} a step, MFU {plan.mfu:.1%}"
+        + (f", {money(plan.usd_per_step)} a step" if plan.usd_per_step is not None else "")
+    )
+
+
+def verdict(plan: Plan) -> str:
+    """Says whether it fits, and how tightly."""
+    chip = plan.machine.chip.devices_per_chip
+    total, limit = plan.memory.total * chip, plan.memory.limit * chip
+    share = f"{size(total)} of {size(limit)} a chip"
+    if plan.fits:
+        return f"fits, {share} ({total / limit:.0%})"
+    over = total - limit
+    return f"does not fit, {share}: {size(over)} too much" if over > 0 else f"does not fit, {share}"
+
+
+def seconds(plan: Plan) -> str:
+    """Writes the time of a step with how far it may be off."""
+    return f"{duration(plan.step_s)} (within {plan.error_band:.0%})"
+
+
+def duration(value: float) -> str:
+    """Writes a time the way people say it."""
+    if value >= 86_400:
+        return f"{value / 86_400:.3g} days"
+    if value >= 3600:
+        return f"{value / 3600:.3g} hours"
+    return f"{value:.3g} s" if value >= 0.1 else f"{value * 1e3:.3g} ms"
+
+
+def money(value: float | None) -> str:
+    """Writes dollars; a question mark where no price is known."""
+    if value is None:
+        return "?"
+    return f"${value:,.0f}" if value >= 100 else f"${value:,.3g}"
+
+
+def print_plan(plan: Plan) -> None:
+    """Prints all of a plan."""
+    mesh = " x ".join(f"{axis} {length}" for axis, length in plan.mesh.items()) or "one device"
+    print(f"{plan.experiment} on {plan.machine.name} ({plan.machine}): mesh {mesh}")
+    print(f"{verdict(plan)}; {source(plan)}")
+    _memory(plan)
+    _seconds(plan)
+    _communication(plan)
+    _kernels(plan)
+    _price(plan)
+    for note in plan.notes:
+        print(f"note: {note}")
+
+
+def source(plan: Plan) -> str:
+    """Says where the figures come from."""
+    if plan.compile_s is None:
+        return "analytic: by arithmetic, nothing was compiled"
+    if plan.refusal:
+        return f"the compiler refused it after {duration(plan.compile_s)}"
+    return f"compiled in {duration(plan.compile_s)}"
+
+
+def _memory(plan: Plan) -> None:
+    chip = plan.machine.chip.devices_per_chip
+    print("\nmemory a chip")
+    for name, label in MEMORY.items():
+        value = getattr(plan.memory, name)
+        print(f"  {label:<28}{size(value * chip):>9}  {bar(value / plan.memory.limit)}")
+    if plan.memory.host:
+        print(f"  {'in the host’s memory':<28}{size(plan.memory.host * chip):>9}")
+
+
+def _seconds(plan: Plan) -> None:
+    print(f"\na step: {seconds(plan)}")
+    for name, label in SECONDS.items():
+        value = getattr(plan.timing, name)
+        print(f"  {label:<28}{duration(value):>9}  {bar(value / plan.step_s)}")
+    if plan.timing.hidden:
+        print(f"  {'communication behind others':<28}{duration(plan.timing.hidden):>9}")
+    peak = f"{plan.machine.devices} x {plan.peak_flops / 1e12:.4g} TFLOP/s"
+    print(f"  MFU {plan.mfu:.1%} = {count(int(plan.model_flops))}FLOP / {plan.step_s:.3g} s / ({peak})")
+    print(f"  {MFU_FORMULA}")
+
+
+def _communication(plan: Plan) -> None:
+    if not plan.exchanges:
+        return
+    print("\ncommunication a step, of one device")
+    for each in plan.exchanges:
+        times = f"in {each.count:,.0f}"
+        print(
+            f"  {each.kind:<20}{'over ' + each.axes:<18}{size(each.bytes):>9}  {times:<10}"
+            f"{duration(each.seconds):>9}"
+        )
+
+
+def _kernels(plan: Plan) -> None:
+    if plan.kernels:
+        print("\nkernels")
+    for line in plan.kernels:
+        print(f"  {line}")
+
+
+def _price(plan: Plan) -> None:
+    price = plan.machine.chip.price
+    tokens = f"{count(plan.tokens)} tokens"
+    if price is None:
+        print(f"\na step has {tokens}; no public list price is known")
+        return
+    print(
+        f"\na step has {tokens} and costs {money(plan.usd_per_step)}; a trillion tokens "
+        f"{money(plan.usd_per_trillion_tokens)}"
+    )
+    print(f"  at ${price.usd_per_chip_hour:.2f} an hour and chip ({price.offer}, {price.date})")
+
+
+def bar(share: float) -> str:
+    """Draws a share of one."""
+    filled = round(max(0.0, min(1.0, share)) * _BAR)
+    return "█" * filled
