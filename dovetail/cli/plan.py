@@ -28,14 +28,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--analytic", action="store_true", help="by arithmetic alone: nothing is compiled"
     )
+    parser.add_argument(
+        "--search",
+        action="store_true",
+        help="find the best mesh, remat, micro-batches and offloading for the machine",
+    )
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE.py", help="save what --search finds as a target's rule"
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="draw it as a page")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.set_defaults(handler=_plan)
 
 
 def _plan(arguments: argparse.Namespace) -> int:
+    if arguments.write is not None and not arguments.search:
+        raise ConfigError("--write saves what --search finds; pass both.")
     chosen = choose(arguments)
     planner = _planner(chosen)
+    if arguments.search:
+        return _search(planner, chosen, arguments)
     plan = _settled(planner, chosen, arguments)
     if arguments.html is not None:
         from dovetail.cli.plan_page import plan_page
@@ -48,6 +60,45 @@ def _plan(arguments: argparse.Namespace) -> int:
         from dovetail.cli.plan_report import print_plan
 
         print_plan(plan)
+        if not plan.fits and not arguments.analytic:
+            _remedy(planner, plan)
+    return 0
+
+
+def _remedy(planner: Planner, plan: Plan) -> None:
+    """Tells the nearest changes that fit."""
+    from dovetail.cli.plan_report import print_remedies
+    from dovetail.plan import remedies
+
+    with waiting("looking for what fits") as tell:
+        planner.tell = tell
+        found = remedies(planner)
+    print_remedies(plan, found)
+
+
+def _search(planner: Planner, chosen: Chosen, arguments: argparse.Namespace) -> int:
+    from dovetail.cli.plan_report import print_search, search_facts
+    from dovetail.plan import rule_text, search
+
+    for report in chosen.reports:
+        say(report)
+    if planner.obstacle:
+        say(f"analytic alone: {planner.obstacle}")
+    with waiting("searching") as tell:
+        planner.tell = tell
+        found = search(planner)
+    if arguments.json:
+        print_json(search_facts(found))
+    else:
+        print_search(found)
+    if found.best is None:
+        return 0
+    text = rule_text(chosen.name, planner.machine, found.best.candidate)
+    if arguments.write is not None:
+        arguments.write.write_text(text, encoding="utf-8")
+        say(f"wrote {arguments.write}: use it with --import {arguments.write.stem}")
+    elif not arguments.json:
+        print(f"\nas a rule of your own (--write FILE.py saves it):\n\n{text}")
     return 0
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from dovetail.cli.output import count, size
 from dovetail.hardware import MFU_FORMULA
-from dovetail.plan import Plan
+from dovetail.plan import Plan, Ranked, Search
 
 _BAR = 30
 MEMORY = {
@@ -82,6 +85,61 @@ def source(plan: Plan) -> str:
     if plan.refusal:
         return f"the compiler refused it after {duration(plan.compile_s)}"
     return f"compiled in {duration(plan.compile_s)}"
+
+
+def print_remedies(plan: Plan, found: Sequence[Ranked]) -> None:
+    """Says what takes the room, and what would fit."""
+    largest = max(MEMORY, key=lambda name: float(getattr(plan.memory, name)))
+    chip = plan.machine.chip.devices_per_chip
+    print(f"\nmost of it is {MEMORY[largest]}: {size(getattr(plan.memory, largest) * chip)}")
+    if not found:
+        print("nothing was found that fits: more chips, a shorter sequence or a smaller model")
+        return
+    how = "each compiled" if found[0].plan.source == "compiled" else "by arithmetic alone"
+    print(f"the nearest changes that fit, {how}:")
+    _print_ranked(found)
+
+
+def print_search(found: Search) -> None:
+    """Prints what a search has found, and what it is compared with."""
+    print(f"{found.considered:,} candidates ranked by arithmetic; the best of them:")
+    _print_ranked(found.verified)
+    print(f"the rule: {in_one_line(found.rule)}")
+    best = found.best
+    if best is None:
+        print("nothing was found that fits")
+        return
+    gain = 1 - best.plan.step_s / found.rule.step_s
+    if not found.rule.fits:
+        print("the rule's own choice does not fit")
+    elif gain > 0:
+        print(f"the best takes {gain:.1%} less time a step than the rule's choice")
+    else:
+        print("the rule's choice is the best")
+
+
+def search_facts(found: Search) -> dict[str, Any]:
+    """Returns what a search has found, for machines."""
+    best = found.best
+    return {
+        "considered": found.considered,
+        "rule": found.rule.facts(),
+        "best": None if best is None else _ranked_facts(best),
+        "verified": [_ranked_facts(each) for each in found.verified],
+    }
+
+
+def _ranked_facts(each: Ranked) -> dict[str, Any]:
+    chosen = {"mesh": each.candidate.sizes(), "modifiers": each.candidate.modifiers()}
+    return {"candidate": chosen, "plan": each.plan.facts()}
+
+
+def _print_ranked(found: Sequence[Ranked]) -> None:
+    for candidate, plan in found:
+        chip = plan.machine.chip.devices_per_chip
+        room = f"{size(plan.memory.total * chip)} a chip"
+        fits = "" if plan.fits else "  does not fit"
+        print(f"  {duration(plan.step_s):>8} a step  {room:>14}  {plan.source}{fits}  {candidate}")
 
 
 def _memory(plan: Plan) -> None:

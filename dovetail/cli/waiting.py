@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dovetail.cli.output import say
@@ -14,28 +14,47 @@ _QUIET_SECONDS = 30.0
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """Shows that work goes on: a clock on a terminal, now and then a line elsewhere."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+def waiting(what: str) -> Iterator[Callable[[str], None]]:
+    """Shows that work goes on: a clock on a terminal, now and then a line elsewhere.
 
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            bar.add_task(what, total=None)
-            yield
+    Gives a function that is told what is being done now.
+    """
+    if sys.stderr.isatty():
+        with _clock(what) as tell:
+            yield tell
         return
-    ended = threading.Event()
-    teller = threading.Thread(target=_tell, args=(what, ended), daemon=True)
+    teller = _Teller(what)
     teller.start()
     try:
-        yield
+        yield teller.told
     finally:
-        ended.set()
+        teller.ended.set()
         teller.join()
 
 
-def _tell(what: str, ended: threading.Event) -> None:
-    start = time.monotonic()
-    while not ended.wait(_QUIET_SECONDS):
-        say(f"{what}: {time.monotonic() - start:.0f} s")
+@contextmanager
+def _clock(what: str) -> Iterator[Callable[[str], None]]:
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda now: bar.update(task, description=f"{what}: {now}")
+
+
+class _Teller(threading.Thread):
+    """Says a line when something new is begun, and then every half minute."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(daemon=True)
+        self.what, self.now, self.ended = what, "", threading.Event()
+
+    def told(self, now: str) -> None:
+        self.now = f": {now}"
+        say(f"{self.what}{self.now}")
+
+    def run(self) -> None:
+        start = time.monotonic()
+        while not self.ended.wait(_QUIET_SECONDS):
+            say(f"{self.what}{self.now}, {time.monotonic() - start:.0f} s")

@@ -7,6 +7,8 @@ from dovetail.plan.compiled import compile_plan
 from dovetail.plan.devices import missing_compiler
 from dovetail.plan.plan import Exchange, Memory, Plan
 from dovetail.plan.planner import Planner
+from dovetail.plan.rule_file import rule_text
+from dovetail.plan.search import Ranked, Search, rank, remedies, search
 from dovetail.plan.timing import Timing
 from dovetail.plan.workload import Workload, workload
 
@@ -18,11 +20,17 @@ __all__ = [
     "Plan",
     "PlanCache",
     "Planner",
+    "Ranked",
+    "Search",
     "Timing",
     "Workload",
     "candidates",
     "compile_plan",
     "estimate",
     "missing_compiler",
+    "rank",
+    "remedies",
+    "rule_text",
+    "search",
     "workload",
 ]

@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dovetail.hardware import Chip
-from dovetail.plan.constants import ACTIVATION_PASSES, FITTED, OVERLAP, UPDATE_BYTES, Constants
+from dovetail.plan.constants import (
+    ACTIVATION_PASSES,
+    FITTED,
+    HOST_BANDWIDTH,
+    OVERLAP,
+    UPDATE_BYTES,
+    Constants,
+)
 from dovetail.plan.links import route_of_axis
 from dovetail.plan.plan import Exchange, Memory, Plan
 from dovetail.plan.timing import Rates, Timing
@@ -165,7 +172,8 @@ class _Model:
         hideable = sum(each.seconds for each in told if each.axes in ("fsdp", "data"))
         waited = sum(each.seconds for each in told) - hideable
         hidden = min(hideable, OVERLAP[self.machine.chip.kind] * (matmul + kernels))
-        return Timing(matmul, memory, kernels, hidden, waited + hideable - hidden)
+        fetched = 2 * self.memory().host / HOST_BANDWIDTH  # there and back
+        return Timing(matmul, memory, kernels, hidden, waited + hideable - hidden + fetched)
 
     def exchanges(self) -> Iterator[Exchange]:
         """Yields what devices tell each other."""

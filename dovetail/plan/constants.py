@@ -33,3 +33,5 @@ UPDATE_BYTES = 36.0
 # The share of the time in which layers compute that can hide what is told meanwhile. Programs that
 # XLA compiles for TPUs by default wait for what layers are gathered from.
 OVERLAP = {"gpu": 0.8, "neuron": 0.8, "tpu": 0.0, "cpu": 0.0}
+# Bytes a second between a chip and its host: half of what 16 lanes of fourth-generation PCIe have.
+HOST_BANDWIDTH = 16e9

@@ -130,7 +130,15 @@ def _traced(program: Program) -> tuple[Any, Any]:
         state.params, state.variables, batch
     )
     backward = jax.make_jaxpr(lambda pull_back, given: pull_back(given))(pull_back, results)
-    return jaxpr, backward
+    return jaxpr, _without_dead_code(backward)
+
+
+def _without_dead_code(closed: Any) -> Any:
+    """Drops what nothing needs, as a compiler does: a kernel again whose result was kept."""
+    from jax.interpreters.partial_eval import dce_jaxpr
+
+    jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+    return closed.replace(jaxpr=jaxpr)
 
 
 def _many(leaf: Any) -> Any:
