@@ -7,7 +7,7 @@ from typing import Any
 
 from dovetail.cli.output import count, size
 from dovetail.hardware import MFU_FORMULA
-from dovetail.plan import Plan, Ranked, Search
+from dovetail.plan import Plan, Ranked, Row, Search, Verified
 
 _BAR = 30
 MEMORY = {
@@ -26,9 +26,8 @@ SECONDS = {
 
 def in_one_line(plan: Plan) -> str:
     """Says the most important of a plan."""
-    return (
-        f"{plan.source}: {verdict(plan)}; {seconds(plan)} a step, MFU {plan.mfu:.1%}"
-        + (f", {money(plan.usd_per_step)} a step" if plan.usd_per_step is not None else "")
+    return f"{plan.source}: {verdict(plan)}; {seconds(plan)} a step, MFU {plan.mfu:.1%}" + (
+        f", {money(plan.usd_per_step)} a step" if plan.usd_per_step is not None else ""
     )
 
 
@@ -118,6 +117,22 @@ def print_search(found: Search) -> None:
         print("the rule's choice is the best")
 
 
+def print_verified(found: Verified) -> None:
+    """Prints a run beside its plan."""
+    print(f"{found.run} on {found.chip}")
+    print(
+        f"  a step   predicted {duration(found.predicted_s)}, measured "
+        f"{duration(found.measured_s)}: {found.time_ratio:.2f} times as long"
+    )
+    if found.measured_bytes is None or found.memory_ratio is None:
+        print("  memory   the run noted none (it is noted on Linux, by runs on a CPU)")
+        return
+    print(
+        f"  memory   beside state and batch, planned {size(found.planned_bytes)}, measured "
+        f"{size(found.measured_bytes)}: {found.memory_ratio:.2f} times as much"
+    )
+
+
 def search_facts(found: Search) -> dict[str, Any]:
     """Returns what a search has found, for machines."""
     best = found.best
@@ -126,6 +141,42 @@ def search_facts(found: Search) -> dict[str, Any]:
         "rule": found.rule.facts(),
         "best": None if best is None else _ranked_facts(best),
         "verified": [_ranked_facts(each) for each in found.verified],
+    }
+
+
+def print_rows(name: str, rows: Sequence[Row], by: str) -> None:
+    """Prints one experiment on many machines."""
+    print(f"{name} by arithmetic, sorted by {by}; seconds within 50%, prices as listed")
+    print(
+        f"{'target':<19}{'chips':>6}{'smallest':>10}{'memory':>10}{'a step':>10}{'MFU':>8}"
+        f"{'in all':>11}{'costs':>13}  how"
+    )
+    for row in rows:
+        smallest = "?" if row.smallest is None else str(row.smallest)
+        line = f"{row.machine.name:<19}{row.machine.chips:>6}{smallest:>10}"
+        if row.best is None or row.seconds is None:
+            print(f"{line}  does not fit: {row.reason}")
+            continue
+        plan = row.best.plan
+        memory = size(plan.memory.total * row.machine.chip.devices_per_chip)
+        print(
+            f"{line}{memory:>10}{duration(plan.step_s):>10}{plan.mfu:>8.1%}"
+            f"{duration(row.seconds):>11}{money(row.usd):>13}  {row.best.candidate}"
+        )
+
+
+def row_facts(row: Row) -> dict[str, Any]:
+    """Returns one machine's line, for machines."""
+    return {
+        "target": row.machine.name,
+        "chips": row.machine.chips,
+        "smallest_chips": row.smallest,
+        "fits": row.best is not None,
+        "reason": row.reason,
+        "source": "analytic",
+        "seconds": row.seconds,
+        "usd": row.usd,
+        "best": None if row.best is None else _ranked_facts(row.best),
     }
 
 
@@ -160,7 +211,8 @@ def _seconds(plan: Plan) -> None:
     if plan.timing.hidden:
         print(f"  {'communication behind others':<28}{duration(plan.timing.hidden):>9}")
     peak = f"{plan.machine.devices} x {plan.peak_flops / 1e12:.4g} TFLOP/s"
-    print(f"  MFU {plan.mfu:.1%} = {count(int(plan.model_flops))}FLOP / {plan.step_s:.3g} s / ({peak})")
+    work = f"{count(int(plan.model_flops))}FLOP"
+    print(f"  MFU {plan.mfu:.1%} = {work} / {plan.step_s:.3g} s / ({peak})")
     print(f"  {MFU_FORMULA}")
 
 

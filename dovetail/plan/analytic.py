@@ -10,13 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
+
+from jax.sharding import AbstractMesh
 
 from dovetail.hardware import Chip
 from dovetail.plan.constants import (
     ACTIVATION_PASSES,
     FITTED,
     HOST_BANDWIDTH,
+    MATMUL,
     OVERLAP,
     UPDATE_BYTES,
     Constants,
@@ -33,10 +36,9 @@ _GATHERED_LAYERS = 2
 _WORKING_SET = 4
 
 
-class Sizes(NamedTuple):
-    """Anything with the sizes of mesh axes: all that rules ask of a mesh."""
-
-    shape: Mapping[str, int]
+def mesh_of(sizes: Mapping[str, int]) -> AbstractMesh:
+    """Returns a mesh of devices that are not there, for rules to ask."""
+    return AbstractMesh(tuple(sizes.values()), tuple(sizes))
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,10 @@ class Choice:
 def rates_of(chip: Chip, precision: str, constants: Constants = FITTED) -> Rates:
     """Returns what one device of a chip reaches."""
     peak = chip.flops_per_device(precision)
+    if chip.kind == "neuron":
+        peak *= constants.trainium
     return Rates(
-        flops=constants.matmul * peak,
+        flops=MATMUL * peak,
         bandwidth=chip.memory_bandwidth / chip.devices_per_chip,
         kernel_flops=constants.kernels * peak,
     )
@@ -101,7 +105,7 @@ class _Model:
         self, work: Workload, machine: Machine, choice: Choice, constants: Constants
     ) -> None:
         self.work, self.machine, self.choice = work, machine, choice
-        self.mesh = choice.mesh
+        self.mesh, self.devices = choice.mesh, mesh_of(choice.mesh)
         self.rates = rates_of(machine.chip, work.precision, constants)
         self.local = {
             path: spec.size / self._parts(spec.axes) for path, spec in work.parameters.items()
@@ -109,7 +113,7 @@ class _Model:
         self.rows = work.size.batch_size / choice.shards / choice.microbatches
 
     def _parts(self, axes: Any) -> int:
-        split = self.work.rules.mesh_axes(axes, Sizes(self.mesh))
+        split = self.work.rules.mesh_axes(axes, self.devices)
         return math.prod(self.mesh[name] for names in split for name in names)
 
     # memory
@@ -151,7 +155,7 @@ class _Model:
         """Returns what each parameter takes when its parts along one axis are put together."""
         found = {}
         for path, spec in self.work.parameters.items():
-            names = self.work.rules.mesh_axes(spec.axes, Sizes(self.mesh))
+            names = self.work.rules.mesh_axes(spec.axes, self.devices)
             along = self.mesh[axis] if any(axis in split for split in names) else 1
             found[path] = self.local[path] * along * self.work.number_bytes
         return found

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dovetail.config import ConfigError, apply_modifier, find
+from dovetail.config import apply_modifier, find
 from dovetail.parallel import MESH_AXES, MeshLayout
-from dovetail.plan.analytic import Choice, Sizes
+from dovetail.plan.analytic import Choice, mesh_of
 from dovetail.plan.workload import Workload
 from dovetail.targets import Machine
 
@@ -77,7 +77,8 @@ class Candidate:
             fitted.learner.gradients = Autodiff.Config()
         for text in self.modifiers():
             fitted = apply_modifier(fitted, text)
-        fitted.mesh = MeshLayout.Config(**self.sizes())
+        sizes: dict[str, Any] = dict(self.sizes())
+        fitted.mesh = MeshLayout.Config(**sizes)
         return fitted
 
     def __str__(self) -> str:
@@ -166,20 +167,13 @@ def _divides(work: Workload, mesh: Mapping[str, int]) -> bool:
         return False
     if not size.divides(mesh["model"], ("heads", "kv_heads", "mlp", "vocab")):
         return False
-    return all(_splits(work, spec, mesh) for spec in work.parameters.values())
+    devices = mesh_of(mesh)
+    return all(_splits(work, spec, devices) for spec in work.parameters.values())
 
 
-def _splits(work: Workload, spec: Any, mesh: Mapping[str, int]) -> bool:
-    names = work.rules.mesh_axes(spec.axes, Sizes(mesh))
+def _splits(work: Workload, spec: Any, devices: Any) -> bool:
+    names, mesh = work.rules.mesh_axes(spec.axes, devices), devices.shape
     return all(
         size % math.prod(mesh[name] for name in axes) == 0
         for size, axes in zip(spec.shape, names, strict=True)
     )
-
-
-def checked(candidate: Candidate, config: Trainer.Config) -> Trainer.Config | None:
-    """Returns an experiment fitted so, or None where its parts refuse."""
-    try:
-        return candidate.apply(config)
-    except ConfigError:
-        return None

@@ -106,8 +106,7 @@ class _Reader:
     def _crossing(self, where: Computation, each: Instruction) -> Collective:
         told = re.search(r"_xla_megascale_transfer_type=\"(\w+)\"", each.text)
         kind = told[1].lower().replace("_", "-") if told is not None else NETWORK
-        made = self._made(where, each, kind=kind, axes=(), arrays=each.results[:1], groups=[[0]])
-        return made
+        return self._made(where, each, kind=kind, axes=(), arrays=each.results[:1], groups=[[0]])
 
     def _made(
         self,

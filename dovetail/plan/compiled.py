@@ -32,37 +32,45 @@ if TYPE_CHECKING:
     from dovetail.targets import Machine
     from dovetail.trainer import Trainer
 
-_TOO_BIG = re.compile(r"Ran out of memory|RESOURCE_EXHAUSTED|exceeds? available|out of memory", re.I)
+_FIGURES = (
+    "argument_size_in_bytes",
+    "output_size_in_bytes",
+    "alias_size_in_bytes",
+    "temp_size_in_bytes",
+    "peak_memory_in_bytes",
+    "host_argument_size_in_bytes",
+    "host_temp_size_in_bytes",
+)
+_NOT_TIMED = "memory and collectives are compiled; seconds are analytic"
+_TOO_BIG = re.compile(
+    r"Ran out of memory|RESOURCE_EXHAUSTED|exceeds? available|out of memory", re.I
+)
+_USED = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
+_EXCEEDS = re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds available \w+ \(([\d.]+)([KMGT]?)\)")
 _SIZES = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "": 1}
 
 
 @dataclass(frozen=True)
-class Refused:
-    """What a compiler said when it gave up for want of memory."""
+class Compiled:
+    """What a compiler has made of a step, or why it has not.
 
-    reason: str
-    needed: float | None
-    available: float | None
-
-
-def compile_plan(
-    name: str,
-    config: Trainer.Config,
-    machine: Machine,
-    work: Workload,
-    rough: Plan,
-    constants: Constants = FITTED,
-) -> Plan:
-    """Compiles an experiment's step for a machine, and reads what the compiler made of it.
-
-    Args:
-        name: of the experiment.
-        config: as the target's rule and the user have made it.
-        machine: where it would run.
-        work: what the experiment asks for.
-        rough: the analytic plan, for what a refused program cannot tell.
-        constants: the shares of peak rates that programs reach.
+    Attributes:
+        text: the program; empty if it was refused.
+        memory: the compiler's own figures, by the names that it gives them.
+        kernels: what was chosen, and why not others.
+        seconds: how long it took.
+        refusal: the compiler's words where the program needs too much memory.
     """
+
+    text: str
+    memory: dict[str, int]
+    kernels: tuple[str, ...]
+    seconds: float
+    refusal: str = ""
+
+
+def compile_step(config: Trainer.Config, machine: Machine) -> Compiled:
+    """Compiles an experiment's step for a machine: the one that the trainer would run there."""
     program = config.build().program(devices_of(machine))
     forget_choices()
     start = time.monotonic()
@@ -70,35 +78,54 @@ def compile_plan(
         try:
             compiled = program.lowered.compile()
         except jax.errors.JaxRuntimeError as error:
-            refused = _refusal(error)
-            return _refused_plan(rough, refused, time.monotonic() - start)
+            return Compiled("", {}, tuple(choices()), time.monotonic() - start, _refusal(error))
     seconds = time.monotonic() - start
-    text = ProgramText(compiled.as_text())
-    told = collectives(text, program.placement.device_mesh)
-    route = _Routes(machine, program.placement.device_mesh)
-    timing = _timing(text, told, route, machine, work, constants)
+    analysis = compiled.memory_analysis()
+    memory = {name: int(getattr(analysis, name)) for name in _FIGURES}
+    return Compiled(compiled.as_text(), memory, tuple(choices()), seconds)
+
+
+def read_plan(
+    compiled: Compiled,
+    config: Trainer.Config,
+    work: Workload,
+    rough: Plan,
+    constants: Constants = FITTED,
+) -> Plan:
+    """Reads what the compiler made of a step.
+
+    Args:
+        compiled: the program.
+        config: what it was made of.
+        work: what the experiment asks for.
+        rough: the analytic plan, for what a program does not tell.
+        constants: the shares of peak rates that programs reach.
+    """
+    if compiled.refusal:
+        return _refused_plan(rough, compiled)
+    machine, trainer = rough.machine, config.build()
+    mesh = trainer.mesh.mesh(devices_of(machine))
+    text = ProgramText(compiled.text)
+    told = collectives(text, mesh)
+    route = _Routes(machine, mesh)
     layout = lay_out(config, machine, with_activations=False)
-    return replace(
+    plan = replace(
         rough,
         source="compiled",
-        memory=_memory(compiled.memory_analysis(), text, layout, machine),
-        timing=timing if _is_timed(machine) else rough.timing,
+        memory=_memory(compiled.memory, text, layout, machine),
         exchanges=tuple(_added_up(told, route)),
-        kernels=tuple(choices()),
-        notes=(*rough.notes, *_notes(machine)),
-        compile_s=seconds,
+        kernels=compiled.kernels,
+        compile_s=compiled.seconds,
     )
+    if not _is_timed(machine):
+        return replace(plan, notes=(*plan.notes, _NOT_TIMED))
+    timing = _timing(text, told, route, machine, work, constants)
+    return replace(plan, timing=timing, time_source="compiled")
 
 
 def _is_timed(machine: Machine) -> bool:
     """Says whether the program tells its time; GPUs' products are not tuned without a GPU."""
     return machine.chip.kind != "gpu"
-
-
-def _notes(machine: Machine) -> tuple[str, ...]:
-    if _is_timed(machine):
-        return ()
-    return ("memory and collectives are compiled; seconds are analytic",)
 
 
 def _timing(
@@ -149,12 +176,12 @@ def _added_up(told: Sequence[Collective], route: _Routes) -> Iterator[Exchange]:
         )
 
 
-def _memory(analysis: Any, text: ProgramText, layout: Any, machine: Machine) -> Memory:
+def _memory(figures: dict[str, int], text: ProgramText, layout: Any, machine: Machine) -> Memory:
     totals = layout.totals()
     parameters = totals.get("parameters", 0) + totals.get("averages", 0)
     optimizer = totals.get("optimizer", 0)
-    host = analysis.host_temp_size_in_bytes + analysis.host_argument_size_in_bytes
-    peak = peak_bytes(analysis, machine)
+    host = figures["host_temp_size_in_bytes"] + figures["host_argument_size_in_bytes"]
+    peak = peak_bytes(figures, machine)
     kept = min(kept_bytes(text), max(0.0, peak - parameters - optimizer))
     return Memory(
         parameters=parameters,
@@ -166,60 +193,58 @@ def _memory(analysis: Any, text: ProgramText, layout: Any, machine: Machine) -> 
     )
 
 
-def peak_bytes(analysis: Any, machine: Machine) -> float:
+def peak_bytes(figures: dict[str, int], machine: Machine) -> float:
     """Returns what a program holds of a device's memory when it holds most.
 
     For TPUs the compiler's own peak counts the host's memory, too; its sum of temporaries counts
     more than is there at once. Elsewhere temporaries are what is allocated.
     """
-    results = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
-    allocated = analysis.argument_size_in_bytes + analysis.temp_size_in_bytes + results
+    results = figures["output_size_in_bytes"] - figures["alias_size_in_bytes"]
+    allocated = figures["argument_size_in_bytes"] + figures["temp_size_in_bytes"] + results
     if machine.chip.kind != "tpu":
         return float(allocated)
-    host = analysis.host_temp_size_in_bytes + analysis.host_argument_size_in_bytes
-    return float(min(allocated, analysis.peak_memory_in_bytes - host))
+    host = figures["host_temp_size_in_bytes"] + figures["host_argument_size_in_bytes"]
+    return float(min(allocated, figures["peak_memory_in_bytes"] - host))
 
 
-def _refusal(error: Exception) -> Refused:
-    """Reads how much the compiler wanted; any other failure is not ours to explain."""
-    text = str(error)
-    if not _TOO_BIG.search(text):
-        raise ConfigError(
-            "The compiler refuses this program, and not for want of memory: "
-            f"{text.strip().splitlines()[0][:500]}"
-        ) from error
-    used = re.search(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", text)
-    if used is None:
-        used = re.search(
-            r"\(([\d.]+)([KMGT]?)\) exceeds available \w+ \(([\d.]+)([KMGT]?)\)", text
-        )
-    if used is None:
-        return Refused(text.strip().splitlines()[0][:300], None, None)
-    needed, available = (
-        float(used[index]) * _SIZES[used[index + 1]] for index in (1, 3)
-    )
-    return Refused(text.strip().splitlines()[0][:300], needed, available)
+def _refusal(error: Exception) -> str:
+    """Returns the compiler's words on memory; any other failure is not ours to explain."""
+    text = str(error).strip()
+    if _TOO_BIG.search(text):
+        return text
+    raise ConfigError(
+        "The compiler refuses this program, and not for want of memory: "
+        f"{text.splitlines()[0][:500]}"
+    ) from error
 
 
-def _refused_plan(rough: Plan, refused: Refused, seconds: float) -> Plan:
+def _needed(refusal: str) -> tuple[float, float] | None:
+    """Reads how much a refused program wanted, and how much there was."""
+    for pattern in (_USED, _EXCEEDS):
+        found = pattern.search(refusal)
+        if found is not None:
+            needed, available = (float(found[index]) * _SIZES[found[index + 1]] for index in (1, 3))
+            return needed, available
+    return None
+
+
+def _refused_plan(rough: Plan, compiled: Compiled) -> Plan:
     """Returns the analytic plan, with the compiler's word on how much it would take."""
     memory = rough.memory
-    if refused.needed is not None:
-        known = memory.parameters + memory.optimizer
-        rest = max(0.0, refused.needed - known)
+    told = _needed(compiled.refusal)
+    if told is not None:
+        needed, available = told
+        rest = max(0.0, needed - memory.parameters - memory.optimizer)
         share = memory.activations / max(1.0, memory.activations + memory.temporaries)
-        memory = replace(
-            memory,
-            activations=rest * share,
-            temporaries=rest * (1 - share),
-            limit=refused.available or memory.limit,
-        )
+        parts = {"activations": rest * share, "temporaries": rest * (1 - share)}
+        memory = replace(memory, **parts, limit=available)
     return replace(
         rough,
         source="compiled",
         memory=memory,
-        compile_s=seconds,
-        refusal=refused.reason,
+        kernels=compiled.kernels,
+        compile_s=compiled.seconds,
+        refusal=compiled.refusal.splitlines()[0][:300],
         notes=(*rough.notes, "the compiler refused it: seconds are analytic"),
     )
 
@@ -227,7 +252,7 @@ def _refused_plan(rough: Plan, refused: Refused, seconds: float) -> Plan:
 @contextmanager
 def _no_cache() -> Iterator[None]:
     """Leaves the cache alone: what is compiled for no device can be stored there, not loaded."""
-    before = jax.config.jax_enable_compilation_cache
+    before = jax.config.values["jax_enable_compilation_cache"]
     jax.config.update("jax_enable_compilation_cache", False)
     try:
         yield

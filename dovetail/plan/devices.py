@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from dovetail.hardware import GPU_FIGURES, can_compile_for, gpu_topology, tpu_topology
+from dovetail.hardware import (
+    GPU_FIGURES,
+    can_compile_for,
+    gpu_topology,
+    measured_cpu,
+    tpu_topology,
+)
 from dovetail.targets import Machine
 
 
 def missing_compiler(machine: Machine) -> str:
-    """Returns what must be installed to compile for a machine, or why nothing helps; "" if ready."""
+    """Returns what keeps us from compiling for a machine, and what to do; empty if nothing does."""
     kind = machine.chip.kind
     if kind == "cpu":
         return ""
@@ -27,12 +34,21 @@ def missing_compiler(machine: Machine) -> str:
     )
 
 
+def measured(machine: Machine) -> Machine:
+    """Returns the machine with its rates: those of this CPU are measured at first use."""
+    if machine.chip.kind != "cpu":
+        return machine
+    import jax
+
+    count = jax.local_device_count("cpu") if machine.any_number else machine.devices
+    # The virtual devices of a CPU share one chip.
+    return replace(machine, chip=replace(measured_cpu(), devices_per_chip=count), chips=1)
+
+
 def devices_of(machine: Machine) -> tuple[Any, ...]:
     """Returns the devices to compile for; on a CPU, those that are here."""
     if machine.chip.kind == "tpu":
-        return tuple(
-            tpu_topology(machine.topology, machine.slices, **_chip_options(machine))
-        )
+        return tuple(tpu_topology(machine.topology, machine.slices, **_chip_options(machine)))
     if machine.chip.kind == "gpu":
         hosts, each = machine.topology.split("x")[1:]
         return tuple(gpu_topology(_figures(machine), machine.slices * int(hosts), int(each)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from dovetail.plan.constants import ERROR_BAND
@@ -70,7 +70,6 @@ class Plan:
         experiment: its name.
         machine: where it would run.
         mesh: the axes of more than one device.
-        changes: what fits the experiment to the machine, in words.
         source: `compiled` or `analytic`.
         memory: by kind.
         timing: by kind.
@@ -83,6 +82,7 @@ class Plan:
         notes: what a reader must know of these figures.
         compile_s: the seconds that the compiler took.
         refusal: why the compiler refused it; empty if it did not.
+        time_source: where the seconds come from, which may be arithmetic where memory is compiled.
     """
 
     experiment: str
@@ -101,7 +101,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     compile_s: float | None = None
     refusal: str = ""
-    changes: dict[str, str] = field(default_factory=dict)
+    time_source: str = "analytic"
 
     @property
     def fits(self) -> bool:
@@ -133,7 +133,7 @@ class Plan:
     @property
     def error_band(self) -> float:
         """How far the seconds may be off, as a share."""
-        return ERROR_BAND[self.source]
+        return ERROR_BAND[self.time_source]
 
     def facts(self) -> dict[str, Any]:
         """Returns everything for machines."""
@@ -144,7 +144,6 @@ class Plan:
             "machine": str(self.machine),
             "devices": self.machine.devices,
             "mesh": self.mesh,
-            "changes": self.changes,
             "source": self.source,
             "fits": self.fits,
             "refusal": self.refusal,
@@ -156,6 +155,7 @@ class Plan:
             },
             "predicted_step_s": self.step_s,
             "predicted_step_s_error": self.error_band,
+            "time_source": self.time_source,
             "seconds_by_kind": {**vars(timing)},
             "mfu": self.mfu,
             "step_flops": self.model_flops,

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dovetail.kernels import SlowKernelWarning
 from dovetail.plan.analytic import estimate
-from dovetail.plan.cache import PlanCache
+from dovetail.plan.cache import ProgramCache
 from dovetail.plan.candidates import Candidate, candidate_of
-from dovetail.plan.compiled import compile_plan
-from dovetail.plan.devices import missing_compiler
+from dovetail.plan.compiled import compile_step, read_plan
+from dovetail.plan.constants import FITTED, Constants
+from dovetail.plan.devices import measured, missing_compiler
 from dovetail.plan.plan import Plan
 from dovetail.plan.workload import Workload, workload
 
@@ -31,19 +32,24 @@ class Planner:
         name: of the experiment.
         config: fitted to the machine by its rule and by the user.
         machine: where it would run.
-        cache: what compilers have said before.
+        cache: what compilers have made before.
         tell: is told what takes long.
+        constants: what the time model is fitted by.
+        works: what the experiment asks for, by platform and by what layers keep; it may be shared
+            by planners of the same experiment.
     """
 
     name: str
     config: Trainer.Config
     machine: Machine
-    cache: PlanCache
+    cache: ProgramCache
     tell: Tell = lambda _: None
+    constants: Constants = FITTED
+    works: dict[tuple[str, str], Workload] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Nothing is traced yet."""
-        self._works: dict[str, Workload] = {}
+        """Learns the rates of a CPU, which no catalogue has."""
+        self.machine = measured(self.machine)
 
     @property
     def obstacle(self) -> str:
@@ -52,31 +58,30 @@ class Planner:
 
     def work(self, candidate: Candidate | None = None) -> Workload:
         """Returns what the experiment asks for; it depends on what layers keep, and on no mesh."""
-        keep = candidate.keep if candidate is not None else ""
-        if keep not in self._works:
+        platform = self.machine.chip.kind
+        key = platform, candidate.keep if candidate is not None else ""
+        if key not in self.works:
             config = self.config if candidate is None else candidate.apply(self.config)
             with warnings.catch_warnings():  # choices are printed with the plan
                 warnings.simplefilter("ignore", SlowKernelWarning)
-                self._works[keep] = workload(config, self.machine.chip.kind)
-        return self._works[keep]
+                self.works[key] = workload(config, platform)
+        return self.works[key]
 
     def rough(self, candidate: Candidate | None = None) -> Plan:
         """Plans by arithmetic."""
         chosen = candidate or candidate_of(self.config, self.machine)
         steps = int(self.config.steps)
-        plan = estimate(self.name, steps, self.work(candidate), self.machine, chosen.choice())
-        return plan
+        work = self.work(candidate)
+        return estimate(self.name, steps, work, self.machine, chosen.choice(), self.constants)
 
     def exact(self, candidate: Candidate | None = None) -> Plan:
         """Plans by compiling; what was compiled before is not compiled again."""
         config = self.config if candidate is None else candidate.apply(self.config)
-        rough = self.rough(candidate)
-        known = self.cache.find(config, self.machine, rough)
-        if known is not None:
-            return known
-        work = self.work(candidate)
+        compiled = self.cache.find(config, self.machine)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SlowKernelWarning)
-            plan = compile_plan(self.name, config, self.machine, work, rough)
-        self.cache.keep(config, self.machine, plan)
-        return plan
+            if compiled is None:
+                compiled = compile_step(config, self.machine)
+                self.cache.keep(config, self.machine, compiled)
+            work, rough = self.work(candidate), self.rough(candidate)
+            return read_plan(compiled, config, work, rough, self.constants)

@@ -58,7 +58,7 @@ def search(planner: Planner, verified: int = VERIFIED) -> Search:
     """Finds the fastest way to run an experiment on a machine."""
     planner.tell("ranking")
     ranked = rank(planner)
-    fitting = _different([each for each in ranked if each.plan.fits])
+    fitting = _different(_fitting(ranked))
     if planner.obstacle:
         return Search(len(ranked), planner.rough(), tuple(fitting[:verified]))
     planner.tell("compiling what the rule chose")
@@ -84,14 +84,11 @@ def remedies(planner: Planner, most: int = 3) -> list[Ranked]:
     now = candidate_of(planner.config, planner.machine)
     everything = list(candidates(planner.work(), planner.config, planner.machine))
     fields = ("keep", "microbatches", "mesh", "offloads_optimizer")
-    nearest = [
-        next((each for each in rank(planner, _changed(now, field, everything)) if each.plan.fits), None)
-        for field in fields
-    ]
-    found = _verified(planner, [each for each in nearest if each is not None], most)
+    nearest = [_fitting(rank(planner, _changed(now, field, everything)))[:1] for field in fields]
+    found = _verified(planner, [each for first in nearest for each in first], most)
     if found:
         return found
-    return _verified(planner, _different([e for e in rank(planner, everything) if e.plan.fits]), 1)
+    return _verified(planner, _different(_fitting(rank(planner, everything))), 1)
 
 
 def _changed(now: Candidate, field: str, others: Sequence[Candidate]) -> list[Candidate]:
@@ -113,6 +110,10 @@ def _verified(planner: Planner, ranked: Sequence[Ranked], most: int) -> list[Ran
         if len(found) == most:
             break
     return sorted(found, key=_order)
+
+
+def _fitting(ranked: Sequence[Ranked]) -> list[Ranked]:
+    return [each for each in ranked if each.plan.fits]
 
 
 def _order(each: Ranked) -> tuple[bool, float, float]:

@@ -5,7 +5,7 @@ from dovetail.runtime.checkpointer import Checkpointer, abstract_state
 from dovetail.runtime.compilation_cache import use_compilation_cache
 from dovetail.runtime.console import Console
 from dovetail.runtime.flops import matmul_flops, matmul_flops_of
-from dovetail.runtime.memory import peak_memory_bytes
+from dovetail.runtime.memory import PeakGrowth, peak_memory_bytes
 from dovetail.runtime.run_folder import RunFolder, short_hash
 from dovetail.runtime.safetensors import Entry, SafetensorsWriter, can_store, read_header
 from dovetail.runtime.signals import StopRequest
@@ -19,6 +19,7 @@ __all__ = [
     "Entry",
     "Figures",
     "JsonLines",
+    "PeakGrowth",
     "RunFolder",
     "SafetensorsWriter",
     "StopRequest",

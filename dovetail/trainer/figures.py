@@ -11,7 +11,7 @@ import jax
 
 from dovetail.hardware import MFU_FORMULA, Chip, chip_for_device, measured_cpu
 from dovetail.learner import StepReport
-from dovetail.runtime import peak_memory_bytes
+from dovetail.runtime import PeakGrowth, peak_memory_bytes
 
 _SMOOTHING = 0.9
 
@@ -52,6 +52,8 @@ class StepClock:
         self._last = 0.0
         self._seconds: float | None = None
         self._paused = 0.0
+        self._growth: PeakGrowth | None = None
+        self._grown: int | None = None
 
     @classmethod
     def of(cls, program: Any) -> StepClock:
@@ -63,6 +65,7 @@ class StepClock:
 
     def start(self, step: int) -> None:
         """Starts before the first step."""
+        self._growth = PeakGrowth()
         self._last = time.monotonic()
 
     def tick(self, step: int) -> None:
@@ -77,7 +80,9 @@ class StepClock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leaves evaluation and saving out of the time of steps."""
+        """Leaves evaluation and saving out of the time of steps, and out of their memory."""
+        self._note_growth()
+        self._growth = None
         before = time.monotonic()
         try:
             yield
@@ -94,9 +99,17 @@ class StepClock:
             "memory_gb": peak_memory_bytes() / 1e9,
             "seconds_left": (steps - step) * seconds,
         }
+        self._note_growth()
+        if self._grown is not None:
+            figures["step_memory_gb"] = self._grown / 1e9
         if self._peak:
             figures["mfu"] = self._flops / seconds / self._peak
         return figures
+
+    def _note_growth(self) -> None:
+        """Notes what steps have taken beside what was there before the first."""
+        if self._growth is not None:
+            self._grown = self._growth.bytes()
 
 
 def _peak_flops(devices: Any, model: Any) -> tuple[float | None, str]:

@@ -1,0 +1,118 @@
+"""One experiment on every machine of the catalogue, by arithmetic: which fits, how long, how dear.
+
+What a launcher chooses among pools by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dovetail.config import ConfigError
+from dovetail.plan.cache import ProgramCache
+from dovetail.plan.candidates import candidates
+from dovetail.plan.plan import HOUR, Plan
+from dovetail.plan.planner import Planner
+from dovetail.plan.search import Ranked, rank
+from dovetail.plan.workload import Workload
+from dovetail.targets import FAMILIES, Family, Machine, parse_target
+
+if TYPE_CHECKING:
+    from dovetail.trainer import Trainer
+
+# Enough to tell machines apart; a search of one machine tries more.
+_MOST_PARTS = 16
+
+
+@dataclass(frozen=True)
+class Row:
+    """An experiment on one machine.
+
+    Attributes:
+        machine: which.
+        smallest: the fewest chips of its kind that hold the experiment; None: no such machine does.
+        best: the fastest that fits; None where nothing does.
+        reason: why not, in words.
+    """
+
+    machine: Machine
+    smallest: int | None
+    best: Ranked | None
+    reason: str = ""
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the best."""
+        return None if self.best is None else self.best.plan
+
+    @property
+    def seconds(self) -> float | None:
+        """To the end of the experiment."""
+        return None if self.plan is None else self.plan.step_s * self.plan.steps
+
+    @property
+    def usd(self) -> float | None:
+        """To the end of the experiment, at list price."""
+        price = self.machine.usd_per_hour
+        return None if price is None or self.seconds is None else price * self.seconds / HOUR
+
+
+ORDERS = {
+    "time": lambda row: (row.seconds is None, row.seconds or 0.0),
+    "cost": lambda row: (row.usd is None, row.usd or 0.0),
+    "chips": lambda row: (row.smallest is None, row.smallest or 0),
+}
+
+
+class Survey:
+    """Plans an experiment on many machines; what does not depend on the machine is done once."""
+
+    def __init__(self, name: str, config: Trainer.Config) -> None:
+        """Takes an experiment as no target has changed it yet."""
+        self.name, self.config = name, config
+        self._works: dict[tuple[str, str], Workload] = {}
+
+    def catalogue(self, chips: int) -> Iterator[Row]:
+        """Yields a row for each kind of machine, of about so many chips."""
+        for family in FAMILIES.values():
+            sizes = family.sizes()
+            wanted = next((n for n in sizes if n // family.per_chip >= chips), sizes[-1])
+            yield self.row(parse_target(f"{family.prefix}-{wanted}"), self.smallest(family))
+
+    def named(self, names: Iterable[str]) -> Iterator[Row]:
+        """Yields a row for each machine that is named."""
+        for name in names:
+            yield self.row(parse_target(name), None)
+
+    def row(self, machine: Machine, smallest: int | None) -> Row:
+        """Plans one machine."""
+        try:
+            ranked = self._ranked(machine)
+        except ConfigError as error:
+            return Row(machine, smallest, None, str(error))
+        best = next((each for each in ranked if each.plan.fits), None)
+        if best is not None:
+            return Row(machine, smallest, best)
+        reason = "no mesh divides" if not ranked else "too big"
+        return Row(machine, smallest, None, reason)
+
+    def smallest(self, family: Family) -> int | None:
+        """Returns the fewest chips of a family that hold it; powers of two are tried."""
+        for number in family.sizes():
+            chips = number // family.per_chip
+            if chips & (chips - 1):
+                continue
+            row = self.row(parse_target(f"{family.prefix}-{number}"), None)
+            if row.best is not None:
+                return chips
+        return None
+
+    def _ranked(self, machine: Machine) -> list[Ranked]:
+        planner = Planner(self.name, self.config, machine, ProgramCache(), works=self._works)
+        found = (
+            each
+            for each in candidates(planner.work(), self.config, machine)
+            if not each.offloads_optimizer and each.microbatches <= _MOST_PARTS
+        )
+        return rank(planner, found)
