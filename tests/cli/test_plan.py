@@ -1,0 +1,108 @@
+"""`dovetail plan` on the command line."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+from pathlib import Path
+
+import pytest
+
+from dovetail.cli import main
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_a_plan_for_this_machine_has_every_figure(capsys, tmp_path):
+    page = tmp_path / "plan.html"
+    small = ["input.batch_size=8", "input.sequence_length=64"]
+    argv = ["plan", "tiny-lm", "--target", "cpu-8", *small]
+    assert main([*argv, "--json", "--html", str(page)]) == 0
+    captured = capsys.readouterr()
+    facts = json.loads(captured.out)
+    assert facts["fits"] is True
+    assert (facts["source"], facts["target"]) == ("compiled", "cpu-8")
+    assert facts["compile_s"] > 0
+    assert facts["predicted_step_s"] == pytest.approx(
+        sum(value for name, value in facts["seconds_by_kind"].items() if name != "hidden")
+    )
+    assert 0 < facts["memory_bytes_per_chip"] < facts["memory_limit_bytes"]
+    assert facts["collective_bytes"] == sum(each["bytes"] for each in facts["collectives"]) > 0
+    assert "attention: " in "\n".join(facts["kernels"])
+    assert captured.err.index("analytic: fits") < captured.err.index("wrote")
+    html.parser.HTMLParser().feed(page.read_text())
+    assert "tiny-lm on cpu-8" in page.read_text()
+    assert main(argv) == 0
+    text = capsys.readouterr().out
+    for line in ("fits, ", "memory a chip", "a step: ", "MFU ", "communication a step", "kernels"):
+        assert line in text
+
+
+def test_without_a_compiler_it_says_what_to_install(capsys, monkeypatch):
+    from dovetail.hardware import compilers
+    from dovetail.plan import devices
+
+    monkeypatch.setattr(devices, "can_compile_for", lambda _: False)
+    monkeypatch.setattr(compilers, "can_compile_for", lambda _: False)
+    assert main(["plan", "llama2-7b", "--target", "tpu-v5p-512", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "needs libtpu: `pip install 'dovetail[compile]'`" in captured.err
+    facts = json.loads(captured.out)
+    assert (facts["source"], facts["compile_s"], facts["fits"]) == ("analytic", None, True)
+
+
+def test_trainium_is_analytic_and_says_so(capsys):
+    assert main(["plan", "llama2-7b", "--target", "trn2-1024"]) == 0
+    captured = capsys.readouterr()
+    assert "analytic alone: there is no compiler for trainium2 here" in captured.err
+    assert "analytic: by arithmetic, nothing was compiled" in captured.out
+
+
+def test_machines_side_by_side(capsys):
+    argv = ["plan", "llama2-7b", "--targets", "tpu-v5p-512,gpu-h100-256,tpu-v5e-4"]
+    assert main([*argv, "--by", "time"]) == 0
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line.split()[0] for line in lines] == ["gpu-h100-256", "tpu-v5p-512", "tpu-v5e-4"]
+    assert "does not fit: too big" in lines[-1]
+    assert main([*argv, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert {row["source"] for row in facts} == {"analytic"}
+    assert [row["fits"] for row in facts] == [True, True, False]
+
+
+def test_a_search_without_a_compiler_ranks_and_writes_a_rule(capsys, tmp_path, monkeypatch):
+    from dovetail.plan import devices
+
+    monkeypatch.setattr(devices, "can_compile_for", lambda _: False)
+    file = tmp_path / "found.py"
+    argv = ["plan", "llama2-7b", "--target", "tpu-v5p-512", "--search", "--write", str(file)]
+    assert main([*argv, "--json"]) == 0
+    captured = capsys.readouterr()
+    facts = json.loads(captured.out)
+    assert facts["considered"] > 500
+    assert facts["best"]["plan"]["source"] == "analytic"
+    assert facts["best"]["plan"]["predicted_step_s"] <= facts["rule"]["predicted_step_s"]
+    assert "--import found" in captured.err
+    assert '@target_rule("llama2-7b-on-tpu-v5p-512", "tpu-v5p-512")' in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["llama2-7b"], "for which machine? Pass --target"),
+        (["llama2-7b", "--target", "tpu-v9-8"], "there is no such target"),
+        (["llama2-7b", "--target", "cpu", "--write", "x.py"], "--write saves what --search finds"),
+        (["llama2-7b", "--targets", "all", "--target", "cpu"], "leave --target and --search out"),
+        (["llama2-7b", "--targets", "all", "--chips", "0"], "expected 1 or more, got 0"),
+        (["llama2-7b", "--targets", "nothing"], "there is no such target"),
+        (["verify"], "name one run folder"),
+        (["verify", "nowhere"], "is not a run folder"),
+        (["nonsense", "--target", "cpu"], "nonsense"),
+    ],
+)
+def test_mistakes_are_told(capsys, argv, message):
+    assert main(["plan", *argv]) == 2
+    assert message in capsys.readouterr().err

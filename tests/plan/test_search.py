@@ -1,0 +1,166 @@
+"""Searching: everything that is ranked divides, and nothing is proposed that was refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.config import apply_modifier
+from dovetail.experiments import find_experiment
+from dovetail.plan import (
+    Candidate,
+    Plan,
+    Planner,
+    ProgramCache,
+    Survey,
+    candidates,
+    rank,
+    remedies,
+    rule_text,
+    search,
+)
+from dovetail.plan.candidates import candidate_of
+from dovetail.targets import apply_target, lay_out, parse_target
+
+
+def planner_of(name: str, target: str, folder: Path) -> Planner:
+    targeted = apply_target(find_experiment(name).config(), target)
+    return Planner(name, targeted.config, targeted.machine, ProgramCache(folder))
+
+
+@pytest.fixture(scope="module")
+def planner(tmp_path_factory: pytest.TempPathFactory) -> Planner:
+    return planner_of("llama2-7b", "tpu-v5p-512", tmp_path_factory.mktemp("programs"))
+
+
+def test_every_candidate_is_a_mesh_of_the_machine_that_divides(planner: Planner) -> None:
+    found = list(candidates(planner.work(), planner.config, planner.machine))
+    assert len(found) > 500
+    assert len(set(found)) == len(found)
+    for each in found:
+        assert math.prod(size for _, size in each.mesh) == 256
+        assert 1024 % (each.choice().shards * each.microbatches) == 0
+    config = found[-1].apply(planner.config)
+    lay_out(config, planner.machine)  # parameters, batch and activations
+
+
+def test_the_fastest_that_fits_stands_first(planner: Planner) -> None:
+    ranked = rank(planner)
+    fitting = [each for each in ranked if each.plan.fits]
+    assert ranked[: len(fitting)] == fitting
+    times = [each.plan.step_s for each in fitting]
+    assert times == sorted(times)
+    assert times[0] <= planner.rough().step_s, "the rule's own choice is among them"
+
+
+class Refusing(Planner):
+    """A planner whose compiler refuses what arithmetic likes best."""
+
+    refused: Any = ()
+
+    def exact(self, candidate: Candidate | None = None) -> Plan:
+        """Says no to some, and yes to the others."""
+        plan = replace(self.rough(candidate), source="compiled", compile_s=0.0)
+        return replace(plan, refusal="too big") if candidate in self.refused else plan
+
+    @property
+    def obstacle(self) -> str:
+        """There is a compiler."""
+        return ""
+
+
+def refusing(planner: Planner) -> Refusing:
+    return Refusing(
+        planner.name, planner.config, planner.machine, planner.cache, works=planner.works
+    )
+
+
+def test_what_the_compiler_refuses_is_not_proposed(planner: Planner) -> None:
+    judge = refusing(planner)
+    first = search(judge).best
+    assert first is not None
+    judge.refused = [first.candidate]
+    second = search(judge).best
+    assert second is not None
+    assert second.candidate != first.candidate
+    assert second.plan.fits
+
+
+def test_the_rule_is_never_beaten_backwards(planner: Planner) -> None:
+    judge = refusing(planner)
+    judge.refused = [each.candidate for each in rank(planner)]
+    found = search(judge)
+    assert found.best is not None
+    assert found.best.plan.step_s == found.rule.step_s
+
+
+def test_what_is_too_big_gets_the_nearest_that_fits(planner: Planner) -> None:
+    judge = refusing(planner)
+    judge.config = apply_modifier(planner.config, "remat:keep=everything")
+    judge.works = {}
+    assert not judge.rough().fits
+    found = remedies(judge)
+    assert found
+    now = candidate_of(judge.config, judge.machine)
+    for candidate, plan in found:
+        assert plan.fits
+        changed = [name for name, value in vars(candidate).items() if value != getattr(now, name)]
+        assert len(changed) == 1, "one thing at a time"
+
+
+def test_a_rule_file_does_what_was_found(planner: Planner, tmp_path: Path) -> None:
+    found = next(each for each in rank(planner) if each.candidate.microbatches > 1)
+    text = rule_text("llama2-7b", planner.machine, found.candidate)
+    names: dict[str, Any] = {}
+    from dovetail.targets import registry
+
+    before = dict(registry._rules)
+    try:
+        exec(compile(text, "found.py", "exec"), names)
+        made = names["llama2_7b"](find_experiment("llama2-7b").config(), planner.machine)
+    finally:
+        registry._rules.clear()
+        registry._rules.update(before)
+    expected = found.candidate.apply(find_experiment("llama2-7b").config())
+    assert made == expected
+
+
+def test_machines_are_compared() -> None:
+    survey = Survey("llama2-7b", find_experiment("llama2-7b").config())
+    rows = {row.machine.name: row for row in survey.named(["tpu-v5p-512", "tpu-v5e-4"])}
+    assert rows["tpu-v5p-512"].best is not None
+    assert rows["tpu-v5p-512"].usd == pytest.approx(
+        256 * 4.2 * 500_000 * rows["tpu-v5p-512"].best.plan.step_s / 3600
+    )
+    assert rows["tpu-v5e-4"].best is None, "80 GB of state on 64 GB"
+
+
+def test_what_was_compiled_is_not_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dovetail.plan import planner as module
+
+    config = find_experiment("llama2-7b").tiny()
+    first = Planner("tiny", config, parse_target("cpu-8"), ProgramCache(tmp_path))
+    exact = first.exact()
+    assert exact.source == exact.time_source == "compiled"
+    assert exact.compile_s is not None
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(module, "compile_step", refuse)
+    again = Planner("tiny", config, parse_target("cpu-8"), ProgramCache(tmp_path))
+    assert again.exact() == exact
+    other = config.clone()
+    other.input.batch_size = 16
+    with pytest.raises(AssertionError, match="compiled again"):
+        Planner("tiny", other, parse_target("cpu-8"), ProgramCache(tmp_path)).exact()
+    for file in tmp_path.iterdir():  # half a file is no file
+        file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(AssertionError, match="compiled again"):
+        Planner("tiny", config, parse_target("cpu-8"), ProgramCache(tmp_path)).exact()

@@ -1,0 +1,85 @@
+"""What a step asks for, traced: held against what compilers make of the same step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import pytest
+
+from dovetail.config import apply_modifier
+from dovetail.experiments import find_experiment
+from dovetail.kernels import target_platform, watch_kernels
+from dovetail.plan import workload
+from dovetail.plan.hlo import ProgramText
+from dovetail.plan.work import work_of
+
+MODELS = ("llama2-7b", "mixtral-8x7b", "deepseek-v3", "tiny-hybrid")
+
+
+def tiny(name: str, *modifiers: str) -> Any:
+    config = find_experiment(name).tiny()
+    for modifier in modifiers:
+        config = apply_modifier(config, modifier)
+    return config
+
+
+def compiled_flops(config: Any) -> float:
+    trainer = config.build()
+    program = trainer.program(tuple(jax.devices()[:1]))
+    text = ProgramText(program.lowered.compile().as_text())
+    return sum(
+        runs * work_of(text, text.computations[name], each).flops
+        for name, runs in text.runs().items()
+        for each in text.computations[name].instructions
+    )
+
+
+@pytest.mark.parametrize("keep", ["everything", "nothing", "dots"])
+def test_products_are_those_of_the_compiled_step(keep: str) -> None:
+    config = tiny("llama2-7b", f"remat:keep={keep}")
+    work = workload(config, "cpu")
+    assert work.kernel_flops == 0, "on a CPU attention is XLA's own"
+    planned = work.matmul_flops * work.size.batch_size
+    assert planned == pytest.approx(compiled_flops(config), rel=0.02)
+
+
+def test_what_is_computed_again_counts_again() -> None:
+    everything = workload(tiny("llama2-7b", "remat:keep=everything"), "tpu")
+    nothing = workload(tiny("llama2-7b", "remat:keep=nothing"), "tpu")
+    assert nothing.matmul_flops > 1.2 * everything.matmul_flops
+    assert sum(each.bytes for each in nothing.kept) < sum(each.bytes for each in everything.kept)
+
+
+def test_a_kernel_whose_result_is_kept_does_not_run_again() -> None:
+    def kernels(keep: str) -> float:
+        config = tiny("llama2-7b", f"remat:keep={keep}")
+        config.input.sequence_length = 128
+        return workload(config, "tpu").kernel_flops
+
+    # Two products forwards; three and four in the two kernels of the backward pass.
+    assert kernels("nothing") == pytest.approx(kernels("attention") * 11 / 9)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("platform", ["tpu", "gpu", "cpu"])
+@pytest.mark.filterwarnings("ignore::dovetail.kernels.SlowKernelWarning")
+def test_every_kernel_is_counted(name: str, platform: str) -> None:
+    config = tiny(name, "bf16")
+    config.input.set(sequence_length=256, batch_size=8)
+    work = workload(config, platform)
+    assert not work.unknown_kernels
+    assert work.matmul_flops > 0
+    assert work.tokens == 8 * 256
+
+
+def test_useful_work_is_what_mfu_counts() -> None:
+    config = tiny("llama2-7b")
+    trainer = config.build()
+    assert workload(config, "tpu").model_flops == trainer.program().step_flops()
+
+
+def test_a_counter_knows_nobody_elses_kernels() -> None:
+    with target_platform("tpu"), watch_kernels() as counter:
+        pass
+    assert counter.flops("splash_mha_fwd", [(1, 2, 128, 128)] * 3) is None
