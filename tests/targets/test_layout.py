@@ -9,6 +9,7 @@ import pytest
 
 from dovetail.config import ConfigError, apply_modifier
 from dovetail.experiments import find_experiment
+from dovetail.kernels import SlowKernelError
 from dovetail.parallel import MeshLayout
 from dovetail.targets import Layout, apply_target, lay_out, parse_target
 
@@ -123,6 +124,19 @@ def test_a_machine_that_is_not_there_is_no_matter() -> None:
     parameters = layout.totals()["parameters"]
     assert parameters == pytest.approx(4 * 6738415616 / 64, rel=0.001)
     assert layout.totals()["optimizer"] == pytest.approx(2 * parameters, rel=0.001)
+
+
+def test_settings_of_kernels_are_in_force() -> None:
+    """What a run would refuse, its layout refuses too."""
+    config = tiny(fsdp=8)
+    config.kernels.prefer = {"attention": "splash"}
+    with pytest.raises(ConfigError, match="it runs on tpu only"):
+        lay_out(config, parse_target("cpu-8"))
+    config = apply_modifier(tiny(fsdp=8), "soft-cap")
+    config.input.sequence_length = 512
+    config.kernels.strict = True
+    with pytest.raises(SlowKernelError, match="'blockwise' implementation runs on gpu"):
+        lay_out(config, parse_target("gpu-h100-8"))
 
 
 def test_what_lies_with_the_host_is_no_matter_of_the_device() -> None:
