@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,13 @@ def physical(laid: Laid) -> str:
     )
 
 
+def taken(arrays: Sequence[Laid]) -> str:
+    """Writes what arrays that lie in one memory take of it."""
+    total = size(sum(laid.bytes_per_device for laid in arrays))
+    on_device = arrays[0].memory is None
+    return f"{total} a device" if on_device else f"{total} on the host for each device"
+
+
 def _print(name: str, layout: Layout) -> None:
     mesh = " x ".join(f"{axis} {length}" for axis, length in layout.mesh.items()) or "one device"
     print(f"{name} on {layout.machine.name} ({layout.machine}): mesh {mesh}")
@@ -99,7 +107,7 @@ def _print(name: str, layout: Layout) -> None:
     for group, total in layout.totals().items():
         print(f"{group:<12} {size(total):>9}")
     print(f"{'in all':<12} {verdict(layout)}")
-    if (elsewhere := layout.elsewhere()) > 0:
+    if elsewhere := layout.elsewhere():
         print(f"{'on the host':<12} {size(elsewhere):>9} for each device")
     if (text := warning(layout)) is not None:
         print(text)
@@ -119,11 +127,10 @@ def _beside(layout: Layout) -> dict[str, list[Laid]]:
 def _print_array(laid: Laid, states: list[Laid]) -> None:
     print(f"  {laid.path or '(model)'}  {logical(laid)}  {laid.dtype}")
     local = "x".join(map(str, laid.local_shape)) or "scalar"
-    print(f"      {physical(laid)}: {local}, {size(laid.bytes_per_device)} a device")
+    print(f"      {physical(laid)}: {local}, {taken([laid])}")
     if states:
         names = ", ".join(state.path.removesuffix(f"/{laid.path}") for state in states)
-        total = sum(state.bytes_per_device for state in states)
-        print(f"      optimizer: {names} lie alike, {size(total)} a device")
+        print(f"      optimizer: {names} lie alike, {taken(states)}")
 
 
 def _facts(name: str, layout: Layout) -> dict[str, Any]:

@@ -81,7 +81,9 @@ def _memory(layout: Layout) -> str:
         f'<span style="color:var(--{colour})">■</span> {group} {size(total)}'
         for (group, total), colour in zip(layout.totals().items(), _COLOURS, strict=False)
     )
-    return f'<div class="bar">{pieces}</div><p>{legend}. {html.escape(verdict(layout))}.</p>'
+    host = layout.elsewhere()
+    more = f" On the host: {size(host)} for each device." if host else ""
+    return f'<div class="bar">{pieces}</div><p>{legend}. {html.escape(verdict(layout))}.{more}</p>'
 
 
 def _table(heading: str, arrays: list[Laid]) -> str:
@@ -103,10 +105,11 @@ def _row(laid: Laid) -> str:
     whole = ' class="whole"' if laid.is_replicated else ""
     local = " × ".join(map(str, laid.local_shape)) or "scalar"
     copies = f", {laid.copies} copies" if laid.copies > 1 else ""
+    host = "" if laid.memory is None else "<br>on the host"
     return (
         f"<tr><td><code>{html.escape(laid.path or '(model)')}</code></td><td>{axes}</td>"
         f"<td{whole} title='{html.escape(physical(laid))}'>{local} {laid.dtype}{copies}</td>"
-        f"<td class='number'>{size(laid.bytes_per_device)}</td></tr>"
+        f"<td class='number'>{size(laid.bytes_per_device)}{host}</td></tr>"
     )
 
 

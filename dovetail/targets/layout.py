@@ -91,7 +91,8 @@ class Layout:
 
     def replicated(self) -> list[Laid]:
         """Returns the parameters and their state that every device holds whole, largest first."""
-        whole = [laid for laid in self.arrays if laid.is_replicated and laid.group in STATE_GROUPS]
+        held = [laid for laid in self.arrays if laid.group in STATE_GROUPS and laid.memory is None]
+        whole = [laid for laid in held if laid.is_replicated]
         return sorted(whole, key=lambda laid: -laid.bytes_per_device)
 
 

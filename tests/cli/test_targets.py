@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.cli import main
+from dovetail.cli.output import size
 
 
 def output(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -173,6 +174,23 @@ def test_sharding_warns_of_what_is_replicated(capsys):
     assert facts["replicated_bytes"] > facts["bytes_per_device"]["parameters"]
     stacked = next(array for array in facts["arrays"] if "query/weight" in array["path"])
     assert stacked["axes"][0] == "stage"
+
+
+def test_what_lies_with_the_host_is_shown_there(capsys, tmp_path):
+    tiny = ["config", "sharding", "tiny-lm", "--target", "cpu-8", "mesh.fsdp=8", "mesh.data=1"]
+    argv = [*tiny, "--with", "offload-optimizer"]
+    shown = output(capsys, *argv)
+    states = [line for line in shown.splitlines() if line.startswith("      optimizer: ")]
+    assert states
+    assert all(line.endswith(" on the host for each device") for line in states)
+    assert "on the host" not in output(capsys, *tiny)
+    file = tmp_path / "sharding.html"
+    assert main([*argv, "--html", str(file)]) == 0
+    page = file.read_text(encoding="utf-8")
+    facts = json.loads(output(capsys, *argv, "--json"))
+    assert f"On the host: {size(facts['host_bytes_per_device'])} for each device." in page
+    there = [array for array in facts["arrays"] if array["memory"] is not None]
+    assert page.count("<br>on the host") == len(there) > 0
 
 
 class Page(html.parser.HTMLParser):

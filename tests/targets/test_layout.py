@@ -148,6 +148,9 @@ def test_what_lies_with_the_host_is_no_matter_of_the_device() -> None:
     left = layout.totals().get("optimizer", 0)
     assert left + layout.elsewhere() == plain.totals()["optimizer"]
     assert left <= 8, "single numbers stay"
+    config.mesh = MeshLayout.Config(data=-1, fsdp=1)
+    whole = lay_out(config, parse_target("tpu-v5e-4"), with_activations=False).replicated()
+    assert {laid.group for laid in whole} == {"parameters"}
 
 
 def test_maps_out_of_a_latent_vector_are_split() -> None:
