@@ -75,6 +75,10 @@ class Accumulate(Part):
             variables=carry[1],
         )
 
+    def stage_axes(self) -> tuple[str, ...]:
+        """Returns none: every device runs all layers."""
+        return ()
+
 
 def weights_of_step(
     model: Module, params: Arrays, variables: Arrays, micro_K: Any, key: jax.Array

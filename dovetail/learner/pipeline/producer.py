@@ -89,6 +89,10 @@ class Pipeline(Part):
             variables=layout.joined(after),
         )
 
+    def stage_axes(self) -> tuple[str, ...]:
+        """Returns the axis of its stages."""
+        return (PIPELINE,)
+
     def run(self, work: Work, variables: Arrays) -> tuple[Arrays, Arrays, Any, Arrays]:
         """Returns one device's own and shared gradients, what was told, and variables."""
         raise NotImplementedError
