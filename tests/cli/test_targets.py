@@ -12,6 +12,7 @@ import pytest
 
 from dovetail.cli import main
 from dovetail.cli.output import size
+from dovetail.kernels import forget_choices
 
 
 def output(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -77,15 +78,18 @@ def test_training_elsewhere_is_refused(capsys, tmp_path, monkeypatch):
 
 
 def test_a_dry_run_tells_of_a_machine_that_is_not_here(capsys):
+    forget_choices()
     tiny = ["train", "tiny-lm", "--dry-run", "--target"]
     facts = json.loads(output(capsys, *tiny, "tpu-v5p-16", "--json"))
     assert facts["mesh"] == {"data": 8}
     assert facts["state_fits"] is True
+    assert "cross_entropy: chunked (tpu)" in facts["kernels"]
     assert facts["usd_per_hour"] == pytest.approx(8 * facts["price"]["usd_per_chip_hour"])
     assert main([*tiny, "tpu-v5p-16"]) == 0
     shown, told = capsys.readouterr()
     assert "rule tpu-pod changes mesh.data: 1 -> -1; mesh.fsdp: -1 -> 1" in told
     assert "nothing was compiled" in shown
+    assert "kernel           attention: splash (tpu)" in shown
     assert "$33.60 an hour" in shown
     assert "no public list price is known" in output(capsys, *tiny, "tpu-v4-8")
 
