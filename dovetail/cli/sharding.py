@@ -127,7 +127,9 @@ def _beside(layout: Layout) -> dict[str, list[Laid]]:
 def _print_array(laid: Laid, states: list[Laid]) -> None:
     print(f"  {laid.path or '(model)'}  {logical(laid)}  {laid.dtype}")
     local = "x".join(map(str, laid.local_shape)) or "scalar"
-    print(f"      {physical(laid)}: {local}, {taken([laid])}")
+    # What every device has is called replicated already.
+    copies = f", {laid.copies} copies" if 1 < laid.copies < laid.devices else ""
+    print(f"      {physical(laid)}: {local}, {taken([laid])}{copies}")
     if states:
         names = ", ".join(state.path.removesuffix(f"/{laid.path}") for state in states)
         print(f"      optimizer: {names} lie alike, {taken(states)}")

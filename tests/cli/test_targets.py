@@ -155,9 +155,9 @@ def test_sharding_prints_every_array(capsys):
     shown = output(capsys, "config", "sharding", "llama2-7b", "--target", "tpu-v5p-512")
     weight = "decoder/stack/layer/attention/query/weight  stage:32 embed:4096 heads:4096  float32"
     assert weight in shown
-    assert "embed over fsdp: 32x64x4096, 33.6 MB a device" in shown
+    assert "embed over fsdp: 32x64x4096, 33.6 MB a device, 4 copies\n" in shown
     assert "optimizer: mu, nu lie alike, 67.1 MB a device" in shown
-    assert "batch over data x fsdp: 4x4096x4096, 134 MB a device" in shown, "the stream"
+    assert "batch over data x fsdp: 4x4096x4096, 134 MB a device\n" in shown, "the stream"
     assert "on each device (1.2%)" in shown
     assert "warning" not in shown
 
