@@ -91,6 +91,17 @@ def test_a_pipeline_without_its_axis_accumulates() -> None:
     assert "ppermute" not in str(config.build().program().traced.jaxpr)
 
 
+@pytest.mark.parametrize(
+    ("feature", "stages"),
+    [("accumulate:steps=3", 1), ("pipeline:microbatches=3", 1), ("pipeline:microbatches=3", 2)],
+)
+def test_micro_batches_that_do_not_divide_are_named(feature: str, stages: int) -> None:
+    config = tiny("tiny-lm", feature).set(mesh=MeshLayout.Config(pipeline=stages))
+    named = r"^learner.gradients.microbatches=3: the batch has 8 rows \(tokens\)"
+    with pytest.raises(ConfigError, match=named):
+        _ = config.build().program().traced
+
+
 def test_a_pipeline_runs_along_its_axis() -> None:
     config = tiny("tiny-lm", "pipeline:microbatches=4").set(mesh=MeshLayout.Config(pipeline=2))
     config.input.batch_size = 16
