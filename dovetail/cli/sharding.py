@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.cli.experiment import add_experiment_arguments, choose
-from dovetail.cli.output import count, print_json, say, size
+from dovetail.cli.output import check_file, count, print_json, say, size
 from dovetail.config import ConfigError
 from dovetail.targets import Laid, Layout, lay_out
 
@@ -33,6 +33,8 @@ def _sharding(arguments: argparse.Namespace) -> int:
             "config sharding: on which machine? Pass --target, such as --target tpu-v5p-512 or "
             "--target cpu-8; `dovetail config targets` lists them."
         )
+    if arguments.html is not None:
+        check_file("--html", arguments.html)
     layout = lay_out(chosen.config, chosen.machine)
     if arguments.html is not None:
         from dovetail.cli.sharding_page import sharding_page
