@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from dovetail.cli import main
 from dovetail.cli.output import size
 from dovetail.kernels import forget_choices
+from dovetail.parallel import MESH_AXES
+from dovetail.targets.layout import STATE_GROUPS
 
 
 def output(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -225,6 +228,18 @@ def test_sharding_draws_a_page_that_needs_nothing_else(capsys, tmp_path: Path):
     assert "prefers-color-scheme: dark" in page.text
     assert "decoder/embedding/weight" in page.text
     assert "Activations that layers name" in page.text
+    assert "wbr" in page.tags, "long paths break at slashes"
+
+
+def test_every_colour_of_the_page_means_one_thing(capsys, tmp_path: Path):
+    file = tmp_path / "sharding.html"
+    argv = ["config", "sharding", "tiny-lm", "--target", "cpu-8", "--html", str(file)]
+    output(capsys, *argv)
+    text = file.read_text(encoding="utf-8")
+    named = [re.findall(r"--(\w+): (#\w{6})", part) for part in text.split("@media")[:2]]
+    for colours in map(dict, named):
+        assert set(MESH_AXES) | set(STATE_GROUPS) <= set(colours)
+        assert len(set(colours.values())) == len(colours)
 
 
 def test_sharding_needs_a_target_and_sizes_that_divide(capsys):
