@@ -25,9 +25,11 @@ def dry_run(config: Trainer.Config, as_json: bool) -> int:
 
 def dry_run_elsewhere(config: Trainer.Config, machine: Machine, as_json: bool) -> int:
     """Tells what is known of a run on a machine that is not here; nothing is compiled."""
+    from dovetail.kernels import choices
+
     trainer = config.build()
     program = trainer.program_on(trainer.mesh.abstract(machine.devices))
-    layout = lay_out(config, machine, with_activations=False)
+    layout = lay_out(config, machine)  # traces a step as for that machine: kernels are chosen
     state, there = sum(layout.totals().values()), machine.memory_per_device
     facts = _known(config, trainer, program) | {
         "target": machine.name,
@@ -37,6 +39,7 @@ def dry_run_elsewhere(config: Trainer.Config, machine: Machine, as_json: bool) -
         "argument_bytes": state,
         "memory_bytes": there,
         "state_fits": state <= there,
+        "kernels": choices(),
     }
     if as_json:
         print_json(facts)
@@ -49,6 +52,7 @@ def dry_run_elsewhere(config: Trainer.Config, machine: Machine, as_json: bool) -
             ("memory a device", f"{size(state)} of state and batch, of {size(there)}"),
             *([] if facts["state_fits"] else [("", "does not fit, even without activations")]),
             ("price", _cost(machine)),
+            *_kernel_rows(facts),
             ("", "nothing was compiled: the machine is not here"),
         ]
     )
@@ -155,9 +159,13 @@ def _print(facts: dict[str, Any]) -> None:
         ("memory a device", f"{size(facts['argument_bytes'])} of state and batch"),
         ("", f"{size(facts['temporary_bytes'])} of temporaries"),
         *([("", facts["memory"])] if facts["memory"] else []),
-        *(("kernel", line) for line in facts["kernels"]),
+        *_kernel_rows(facts),
     ]
     _print_rows(rows)
+
+
+def _kernel_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    return [("kernel", line) for line in facts["kernels"]]
 
 
 def _known_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:

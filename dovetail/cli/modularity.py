@@ -16,7 +16,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dovetail.cli.output import print_json, say
+from dovetail.cli.output import check_folder, print_json, say
 from dovetail.cli.tally import tally
 from dovetail.config import ConfigError, did_you_mean
 
@@ -74,6 +74,8 @@ def _survey(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"There is no feature {name!r}. {did_you_mean(name, features())}")
     if arguments.jobs < 1:
         raise ConfigError(f"--jobs: expected 1 or more, got {arguments.jobs}.")
+    if arguments.write is not None:
+        check_folder("--write", arguments.write)
     with tally("modularity") as tell:
         found = survey(arguments.experiment, arguments.wanted, jobs=arguments.jobs, tell=tell)
         if arguments.write is not None:

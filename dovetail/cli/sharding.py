@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dovetail.cli.experiment import add_experiment_arguments, choose
-from dovetail.cli.output import count, print_json, say, size
+from dovetail.cli.output import check_file, count, print_json, say, size
 from dovetail.config import ConfigError
 from dovetail.targets import Laid, Layout, lay_out
 
@@ -32,6 +33,8 @@ def _sharding(arguments: argparse.Namespace) -> int:
             "config sharding: on which machine? Pass --target, such as --target tpu-v5p-512 or "
             "--target cpu-8; `dovetail config targets` lists them."
         )
+    if arguments.html is not None:
+        check_file("--html", arguments.html)
     layout = lay_out(chosen.config, chosen.machine)
     if arguments.html is not None:
         from dovetail.cli.sharding_page import sharding_page
@@ -83,6 +86,13 @@ def physical(laid: Laid) -> str:
     )
 
 
+def taken(arrays: Sequence[Laid]) -> str:
+    """Writes what arrays that lie in one memory take of it."""
+    total = size(sum(laid.bytes_per_device for laid in arrays))
+    on_device = arrays[0].memory is None
+    return f"{total} a device" if on_device else f"{total} on the host for each device"
+
+
 def _print(name: str, layout: Layout) -> None:
     mesh = " x ".join(f"{axis} {length}" for axis, length in layout.mesh.items()) or "one device"
     print(f"{name} on {layout.machine.name} ({layout.machine}): mesh {mesh}")
@@ -99,7 +109,7 @@ def _print(name: str, layout: Layout) -> None:
     for group, total in layout.totals().items():
         print(f"{group:<12} {size(total):>9}")
     print(f"{'in all':<12} {verdict(layout)}")
-    if (elsewhere := layout.elsewhere()) > 0:
+    if elsewhere := layout.elsewhere():
         print(f"{'on the host':<12} {size(elsewhere):>9} for each device")
     if (text := warning(layout)) is not None:
         print(text)
@@ -119,11 +129,12 @@ def _beside(layout: Layout) -> dict[str, list[Laid]]:
 def _print_array(laid: Laid, states: list[Laid]) -> None:
     print(f"  {laid.path or '(model)'}  {logical(laid)}  {laid.dtype}")
     local = "x".join(map(str, laid.local_shape)) or "scalar"
-    print(f"      {physical(laid)}: {local}, {size(laid.bytes_per_device)} a device")
+    # What every device has is called replicated already.
+    copies = f", {laid.copies} copies" if 1 < laid.copies < laid.devices else ""
+    print(f"      {physical(laid)}: {local}, {taken([laid])}{copies}")
     if states:
         names = ", ".join(state.path.removesuffix(f"/{laid.path}") for state in states)
-        total = sum(state.bytes_per_device for state in states)
-        print(f"      optimizer: {names} lie alike, {size(total)} a device")
+        print(f"      optimizer: {names} lie alike, {taken(states)}")
 
 
 def _facts(name: str, layout: Layout) -> dict[str, Any]:

@@ -12,7 +12,6 @@ compiled under one setting is traced again under another.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,17 +40,22 @@ class SlowKernelError(ConfigError):
 
 
 class Choice(NamedTuple):
-    """Which implementation an op chose on a platform, and why not those before it."""
+    """Which implementation an op chose on a platform, and why not those before it.
+
+    One that `prefer()` asked for was not the op's own choice, and says so.
+    """
 
     op: str
     implementation: str
     platform: str
     refusals: tuple[str, ...] = ()
+    is_preferred: bool = False
 
     def __str__(self) -> str:
         """Writes `attention: blockwise (cpu)`, with the reasons against faster ones if any."""
         reasons = "".join(f"; not {refusal}" for refusal in self.refusals)
-        return f"{self.op}: {self.implementation} ({self.platform}{reasons})"
+        preferred = ", preferred" if self.is_preferred else ""
+        return f"{self.op}: {self.implementation} ({self.platform}{preferred}{reasons})"
 
 
 @dataclass(frozen=True)
@@ -193,21 +197,21 @@ class Op:
         raise ConfigError(_unknown(self, name, [one.name for one in self._implementations]))
 
     def _forced(self, name: str, *args: Any, **kwargs: Any) -> Implementation:
-        implementation = self.named(name)
-        refusal = implementation.refusal(current_platform(), *args, **kwargs)
+        implementation, platform = self.named(name), current_platform()
+        refusal = implementation.refusal(platform, *args, **kwargs)
         if refusal is not None:
             raise ConfigError(
                 f"{self.name}: prefer({self.name}={name!r}) is in force, but it cannot take this "
                 f"call: {refusal}. Leave the choice to the op, or prefer another one."
             )
+        if not _is_figure.get():
+            # However slow it is, it was asked for by name: there is nothing to warn of.
+            _note(Choice(self.name, name, platform, is_preferred=True), is_slow=False)
         return implementation
 
 
 def choices() -> list[str]:
-    """Returns what this process's ops have chosen so far, one line an op, choice and platform.
-
-    What `prefer()` forced is left out: there was no choice to report.
-    """
+    """Returns what this process's ops have chosen so far, one line an op, choice and platform."""
     with _lock:
         return [str(choice) for choice in _choices.values()]
 
@@ -295,7 +299,7 @@ def strict(on: bool = True) -> Iterator[None]:
 
 @contextmanager
 def prefer(**implementations: str) -> Iterator[None]:
-    """Forces implementations, each by its name: `attention="reference"`. For tests and figures."""
+    """Forces implementations, each by its name: `attention="reference"`."""
     for op_name, name in implementations.items():
         if op_name not in _ops:
             raise ConfigError(
@@ -307,9 +311,14 @@ def prefer(**implementations: str) -> Iterator[None]:
         yield
 
 
-def references() -> contextlib.AbstractContextManager[None]:
-    """Computes every op by its plain reference inside a `with`: what the mathematics asks for."""
-    return prefer(**dict.fromkeys(_ops, "reference"))
+@contextmanager
+def references() -> Iterator[None]:
+    """Computes every op by its plain reference inside a `with`: what the mathematics asks for.
+
+    That is for figures. What runs is chosen elsewhere, so nothing of this is recorded.
+    """
+    with _set(_is_figure, True), prefer(**dict.fromkeys(_ops, "reference")):
+        yield
 
 
 T = TypeVar("T")
@@ -324,6 +333,7 @@ _shares: ContextVar[dict[tuple[str, str], list[float]] | None] = ContextVar(
     "dovetail_shares", default=None
 )
 _strict: ContextVar[bool] = ContextVar("dovetail_strict", default=False)
+_is_figure: ContextVar[bool] = ContextVar("dovetail_is_figure", default=False)
 _jit_key = jax.make_user_context(default_value=None)
 _preferred: ContextVar[Mapping[str, str]] = ContextVar(
     "dovetail_preferred", default=MappingProxyType({})
@@ -356,7 +366,7 @@ def _note(choice: Choice, is_slow: bool) -> None:
 def _set(variable: ContextVar[T], value: T) -> Iterator[None]:
     token = variable.set(value)
     try:
-        settings = (_platform.get(), _interpreted.get(), _strict.get())
+        settings = (_platform.get(), _interpreted.get(), _strict.get(), _is_figure.get())
         with _jit_key((*settings, tuple(sorted(_preferred.get().items())))):
             yield
     finally:

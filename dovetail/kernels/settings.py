@@ -16,7 +16,8 @@ class KernelSettings(Part):
         """By default every op chooses for itself, and a slow choice is a warning.
 
         `strict` makes it an error. `prefer` names implementations by op, such as
-        `attention=reference`; one that cannot take a call is an error then.
+        `attention=reference`; one that cannot take a call is an error then. A slow one that is
+        asked for by name is neither warned of nor refused.
         """
 
         strict: bool = False

@@ -30,11 +30,9 @@ class Accumulate(Part):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
+        self.microbatches, self.key = config.microbatches, config.locate("microbatches")
         if config.microbatches < 1:
-            raise ConfigError(
-                f"Accumulate: microbatches must be 1 or more, got {config.microbatches}."
-            )
-        self.microbatches = config.microbatches
+            raise ConfigError(f"{self.key}: expected 1 or more, got {config.microbatches}.")
 
     def __call__(
         self,
@@ -46,7 +44,7 @@ class Accumulate(Part):
         key: jax.Array,
     ) -> Produced:
         """Returns the gradients of the whole batch; variables pass on between micro-batches."""
-        items = (jnp.arange(self.microbatches), split_batch(batch, self.microbatches))
+        items = (jnp.arange(self.microbatches), split_batch(batch, self.microbatches, self.key))
 
         def forward(trained: Arrays, variables: Arrays, item: Any) -> Forward:
             index, micro = item
@@ -75,6 +73,10 @@ class Accumulate(Part):
             variables=carry[1],
         )
 
+    def stage_axes(self) -> tuple[str, ...]:
+        """Returns none: every device runs all layers."""
+        return ()
+
 
 def weights_of_step(
     model: Module, params: Arrays, variables: Arrays, micro_K: Any, key: jax.Array
@@ -91,22 +93,23 @@ def weights_of_step(
     return {path: weight_K.sum(0) for path, weight_K in weights_K.items()}
 
 
-def split_batch(batch: Any, microbatches: int) -> Any:
+def split_batch(batch: Any, microbatches: int, key: str = "microbatches") -> Any:
     """Splits every array of a batch along its first axis: [B, ...] to [K, B/K, ...].
 
     Micro-batch i takes rows i, i + K, i + 2K, ... A batch that is sharded over devices has
     contiguous rows on each; taken in this interleaved way, each device's rows fall evenly on all
     micro-batches and stay where they are. Contiguous micro-batches would lie on a few devices each,
-    and every one would have to be spread anew.
+    and every one would have to be spread anew. `key` is what an error calls their number.
     """
 
     def split(path: Any, leaf: Any) -> jax.Array:
         rows = leaf.shape[0] if leaf.ndim else 0
         if rows == 0 or rows % microbatches:
-            name = jax.tree_util.keystr(path) or "the batch"
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
             raise ConfigError(
-                f"Accumulate: {name} has {rows} rows, which {microbatches} micro-batches do not "
-                "divide. Choose a batch size that is a multiple of the number of micro-batches."
+                f"{key}={microbatches}: the batch has {rows} rows ({name or 'its only array'}), "
+                f"which do not divide into {microbatches} micro-batches. Choose a number of "
+                "micro-batches that divides them, or a batch size that is a multiple of it."
             )
         interleaved = leaf.reshape(rows // microbatches, microbatches, *leaf.shape[1:])
         return jnp.moveaxis(interleaved, 1, 0)

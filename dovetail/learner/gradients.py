@@ -45,6 +45,10 @@ class GradientProducer(Protocol):
         """Returns gradients with respect to `trained`; `fixed` completes the parameters."""
         ...
 
+    def stage_axes(self) -> tuple[str, ...]:
+        """Returns the mesh axes along which it runs different layers on different devices."""
+        ...
+
 
 class Autodiff(Part):
     """Differentiates one pass over the whole batch."""
@@ -75,6 +79,10 @@ class Autodiff(Part):
             summaries=forward.summaries,
             variables=forward.variables,
         )
+
+    def stage_axes(self) -> tuple[str, ...]:
+        """Returns none: every device runs all layers."""
+        return ()
 
 
 @jax.tree_util.register_dataclass

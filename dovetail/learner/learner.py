@@ -19,7 +19,7 @@ from dovetail.learner.optimizers import AdamW
 from dovetail.learner.schedules import Cosine, Schedule
 from dovetail.learner.state import Arrays, StepReport, TrainState, main_loss
 from dovetail.module import Module, parameter_specs, variable_specs
-from dovetail.parallel import DeviceMemory, Memory
+from dovetail.parallel import DeviceMemory, Memory, Placement
 
 
 class Learner(Part):
@@ -106,6 +106,19 @@ class Learner(Part):
             halted_at=jnp.where(first_bad, state.step, state.halted_at),
         )
         return new, _report(loss, produced, health, learning_rate)
+
+    def check(self, placement: Placement) -> None:
+        """Raises a ConfigError for a mesh on which devices would only repeat each other's work."""
+        used = self.gradients.stage_axes()
+        for axis in placement.rules.stage_axes(placement.mesh):
+            if axis not in used:
+                count = placement.mesh.shape[axis]
+                raise ConfigError(
+                    f"mesh.{axis}={count}: these devices hold different layers, but "
+                    f"learner.gradients is {type(self.gradients).__name__}, which runs all layers "
+                    f"on each of them: {count} times the work. Make gradients from stage to stage "
+                    f"(--with pipeline), or set mesh.{axis}=1."
+                )
 
     def state_axes(self, model: Module) -> TrainState:
         """Returns a TrainState whose leaves are the logical axes of the arrays (LogicalAxes)."""

@@ -94,12 +94,21 @@ def constrain(array: jax.Array, *axes: str | None) -> jax.Array:
 
 @dataclass(frozen=True)
 class Activation:
-    """An array of a step that has logical axes: which module made it, and what it is."""
+    """An array of a step that has logical axes: which module made it, and what it is.
+
+    Attributes:
+        path: the module's.
+        axes: the logical name of each axis.
+        shape: what the module sees.
+        dtype: the type of its numbers.
+        apart: the mesh axes of a `shard_map` around it; along those, `shape` is one device's part.
+    """
 
     path: str
     axes: tuple[str | None, ...]
     shape: tuple[int, ...]
     dtype: str
+    apart: frozenset[str] = frozenset()
 
 
 _watching: ContextVar[list[Activation] | None] = ContextVar("dovetail_watching", default=None)
@@ -120,4 +129,5 @@ def note_activation(array: jax.Array, *axes: str | None) -> None:
     """Tells who watches about an array that the partitioner may split as it likes."""
     found = _watching.get()
     if found is not None:
-        found.append(Activation(current_path(), axes, array.shape, array.dtype.name))
+        apart = frozenset(jax.sharding.get_abstract_mesh().manual_axes)
+        found.append(Activation(current_path(), axes, array.shape, array.dtype.name, apart))

@@ -95,6 +95,14 @@ class AxisRules(Part):
             used.update(split)
         return result
 
+    def stage_axes(self, mesh: AnyMesh) -> tuple[str, ...]:
+        """Returns the mesh axes that split the layers of a stack and nothing else.
+
+        XLA by itself computes the same on all devices along them; to use them takes a schedule.
+        """
+        others = {name for axis, names in self.rules.items() if axis != "stage" for name in names}
+        return tuple(name for name in self.mesh_axes(("stage",), mesh)[0] if name not in others)
+
 
 def _indivisible(where: str, size: int, names: tuple[str, ...], parts: int) -> ConfigError:
     sizes = [value for value in (size - size % parts, size + parts - size % parts) if value > 0]

@@ -52,7 +52,7 @@ class Fit:
             for name, size in (("expert", self.expert), ("model", self.model))
             if size > 1
         }
-        if self.data == self.slices:  # parameters are split as far as links reach
+        if self.data == self.slices:  # parameters are split over a whole slice
             return MeshLayout.Config(data=self.data, fsdp=-1, **inner)
         return MeshLayout.Config(data=-1, fsdp=self.fsdp, **inner)
 

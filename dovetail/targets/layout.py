@@ -7,7 +7,7 @@ or note; how XLA splits the others, and which live at the same time, only compil
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +91,8 @@ class Layout:
 
     def replicated(self) -> list[Laid]:
         """Returns the parameters and their state that every device holds whole, largest first."""
-        whole = [laid for laid in self.arrays if laid.is_replicated and laid.group in STATE_GROUPS]
+        held = [laid for laid in self.arrays if laid.group in STATE_GROUPS and laid.memory is None]
+        whole = [laid for laid in held if laid.is_replicated]
         return sorted(whole, key=lambda laid: -laid.bytes_per_device)
 
 
@@ -117,7 +118,7 @@ def lay_out(config: Trainer.Config, machine: Machine, *, with_activations: bool 
             for keys, leaf in _leaves(program.batch_spec)
         ),
         *(
-            lay("activations", each.path, each.axes, each.shape, each.dtype)
+            lay("activations", each.path, each.axes, each.shape, each.dtype, each.apart)
             for each in dict.fromkeys(activations)
         ),
     ]
@@ -144,23 +145,36 @@ class _Layer:
                 laid.append(replace(found, owner=keys[-1]) if is_state else found)
         return laid
 
-    def __call__(self, group: str, path: str, axes: Any, shape: Any, dtype: str) -> Laid:
+    def __call__(
+        self,
+        group: str,
+        path: str,
+        axes: Any,
+        shape: Any,
+        dtype: str,
+        apart: Collection[str] = (),
+    ) -> Laid:
+        """Lays out an array; along mesh axes that are `apart`, its shape is one device's part."""
         mesh, rules = self.placement.mesh, self.placement.rules
         named = ", ".join(str(axis) for axis in axes)
         what = f"{path}: activation ({named})" if group == "activations" else path
-        sharding = self.placement.sharding(axes, shape, what)
+        sharding = rules.sharding(axes, mesh, shape, what, apart)
         split = tuple(rules.mesh_axes(axes, mesh))
-        parts = math.prod(mesh.shape[name] for names in split for name in names)
+        # Along these every device has what is its own, whether a logical axis says so or not.
+        used = {name for names in split for name in names} | set(apart)
         return Laid(
             group=group,
             path=path,
             dtype=dtype,
             axes=tuple(axes),
-            shape=tuple(shape),
+            shape=tuple(
+                length * math.prod(mesh.shape[name] for name in names if name in apart)
+                for length, names in zip(shape, split, strict=True)
+            ),
             split=split,
             local_shape=tuple(sharding.shard_shape(tuple(shape))),
             number_bytes=_number_bytes(dtype),
-            copies=mesh.size // parts,
+            copies=mesh.size // math.prod(mesh.shape[name] for name in used),
             devices=mesh.size,
         )
 

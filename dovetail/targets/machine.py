@@ -19,7 +19,7 @@ class Machine:
         chip: what it is made of.
         chips: how many, in all slices.
         hosts: how many hosts (processes), in all slices.
-        slices: how many parts that only the network joins.
+        slices: how many parts there are as the name says; only the network joins them.
         platform: what JAX calls the platform when it compiles for a machine that is not there.
         topology: what `jax.experimental.topologies.get_topology_desc` is told of its shape: as the
             name for TPUs (`v5p:4x8x8`, one slice), as `topology` for GPUs (`1x32x8`: slices, hosts,
@@ -46,7 +46,11 @@ class Machine:
 
     @property
     def devices_per_slice(self) -> int:
-        """The number of JAX devices that links join."""
+        """The number of JAX devices in a slice.
+
+        Links join all of them on TPUs. Elsewhere they join a host or a rack, and the network the
+        rest: `chip.linked_chips` says how many.
+        """
         return self.devices // self.slices
 
     @property

@@ -26,7 +26,7 @@ def torus_3d(chips: int, most: int) -> Shape | None:
     Google's table of slices agrees for each size that it lists
     (https://docs.cloud.google.com/tpu/docs/v5p).
     """
-    if chips > most:
+    if not 0 < chips <= most:
         return None
     if chips in _PARTS_OF_A_CUBE:
         return _PARTS_OF_A_CUBE[chips]

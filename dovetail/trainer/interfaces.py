@@ -30,6 +30,10 @@ class StateLearner(Protocol):
         """Returns the logical axes of every array of the state."""
         ...
 
+    def check(self, placement: Placement) -> None:
+        """Raises a ConfigError for a mesh that its steps make no use of."""
+        ...
+
 
 class StateSaver(Protocol):
     """Keeps the training state on disk."""

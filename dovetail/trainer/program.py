@@ -139,7 +139,7 @@ class Program:
 
     def activations(self) -> list[Activation]:
         """Returns the arrays of a step that layers constrain or note, in order; none is made."""
-        with placed(self.placement), watch_activations() as found:
+        with placed(self.placement), self.kernels(), watch_activations() as found:
             jax.eval_shape(self._step, self.state_shapes, self._batch_shapes())
         return found
 

@@ -73,6 +73,7 @@ class Trainer(Part):
         """Returns the step on a mesh, which may be one of devices that are not there."""
         placement = Placement(mesh, self.rules)
         _check_batch(self.input.spec(), placement)
+        self.learner.check(placement)
         key = functools.partial(jax.random.key, self.seed)
         parts = (self.model, self.learner, self.input.spec())
         return Program(*parts, placement, key, self.kernels.in_force)

@@ -157,3 +157,28 @@ def test_a_run_folder_of_another_identity_is_refused_with_a_diff(capsys, tmp_pat
     assert "seed: 0 -> 7" in message
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()} == before
     assert main([*argv, "checkpointer.every=1"]) == 0, "a save policy may change"
+
+
+@pytest.mark.parametrize(
+    ("argv", "flag", "words"),
+    [
+        (
+            ["config", "sharding", "tiny-lm", "--target", "cpu-8"],
+            "--html away/page.html",
+            "no folder away",
+        ),
+        (["config", "sharding", "tiny-lm", "--target", "cpu-8"], "--html here", "that is a folder"),
+        (["modularity"], "--write file/figures", "is a file"),
+    ],
+)
+def test_what_cannot_be_written_is_told_before_any_work(
+    argv, flag, words, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "file").touch()
+    assert main([*argv, *flag.split()]) == 2
+    shown, told = capsys.readouterr()
+    assert shown == ""
+    assert told.startswith(f"dovetail: {flag}: ")
+    assert words in told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,10 @@ from pathlib import Path
 import pytest
 
 from dovetail.cli import main
+from dovetail.cli.output import size
+from dovetail.kernels import forget_choices
+from dovetail.parallel import MESH_AXES
+from dovetail.targets.layout import STATE_GROUPS
 
 
 def output(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -76,15 +81,18 @@ def test_training_elsewhere_is_refused(capsys, tmp_path, monkeypatch):
 
 
 def test_a_dry_run_tells_of_a_machine_that_is_not_here(capsys):
+    forget_choices()
     tiny = ["train", "tiny-lm", "--dry-run", "--target"]
     facts = json.loads(output(capsys, *tiny, "tpu-v5p-16", "--json"))
     assert facts["mesh"] == {"data": 8}
     assert facts["state_fits"] is True
+    assert "cross_entropy: chunked (tpu)" in facts["kernels"]
     assert facts["usd_per_hour"] == pytest.approx(8 * facts["price"]["usd_per_chip_hour"])
     assert main([*tiny, "tpu-v5p-16"]) == 0
     shown, told = capsys.readouterr()
     assert "rule tpu-pod changes mesh.data: 1 -> -1; mesh.fsdp: -1 -> 1" in told
     assert "nothing was compiled" in shown
+    assert "kernel           attention: splash (tpu)" in shown
     assert "$33.60 an hour" in shown
     assert "no public list price is known" in output(capsys, *tiny, "tpu-v4-8")
 
@@ -150,9 +158,9 @@ def test_sharding_prints_every_array(capsys):
     shown = output(capsys, "config", "sharding", "llama2-7b", "--target", "tpu-v5p-512")
     weight = "decoder/stack/layer/attention/query/weight  stage:32 embed:4096 heads:4096  float32"
     assert weight in shown
-    assert "embed over fsdp: 32x64x4096, 33.6 MB a device" in shown
+    assert "embed over fsdp: 32x64x4096, 33.6 MB a device, 4 copies\n" in shown
     assert "optimizer: mu, nu lie alike, 67.1 MB a device" in shown
-    assert "batch over data x fsdp: 4x4096x4096, 134 MB a device" in shown, "the stream"
+    assert "batch over data x fsdp: 4x4096x4096, 134 MB a device\n" in shown, "the stream"
     assert "on each device (1.2%)" in shown
     assert "warning" not in shown
 
@@ -173,6 +181,23 @@ def test_sharding_warns_of_what_is_replicated(capsys):
     assert facts["replicated_bytes"] > facts["bytes_per_device"]["parameters"]
     stacked = next(array for array in facts["arrays"] if "query/weight" in array["path"])
     assert stacked["axes"][0] == "stage"
+
+
+def test_what_lies_with_the_host_is_shown_there(capsys, tmp_path):
+    tiny = ["config", "sharding", "tiny-lm", "--target", "cpu-8", "mesh.fsdp=8", "mesh.data=1"]
+    argv = [*tiny, "--with", "offload-optimizer"]
+    shown = output(capsys, *argv)
+    states = [line for line in shown.splitlines() if line.startswith("      optimizer: ")]
+    assert states
+    assert all(line.endswith(" on the host for each device") for line in states)
+    assert "on the host" not in output(capsys, *tiny)
+    file = tmp_path / "sharding.html"
+    assert main([*argv, "--html", str(file)]) == 0
+    page = file.read_text(encoding="utf-8")
+    facts = json.loads(output(capsys, *argv, "--json"))
+    assert f"On the host: {size(facts['host_bytes_per_device'])} for each device." in page
+    there = [array for array in facts["arrays"] if array["memory"] is not None]
+    assert page.count("<br>on the host") == len(there) > 0
 
 
 class Page(html.parser.HTMLParser):
@@ -203,6 +228,18 @@ def test_sharding_draws_a_page_that_needs_nothing_else(capsys, tmp_path: Path):
     assert "prefers-color-scheme: dark" in page.text
     assert "decoder/embedding/weight" in page.text
     assert "Activations that layers name" in page.text
+    assert "wbr" in page.tags, "long paths break at slashes"
+
+
+def test_every_colour_of_the_page_means_one_thing(capsys, tmp_path: Path):
+    file = tmp_path / "sharding.html"
+    argv = ["config", "sharding", "tiny-lm", "--target", "cpu-8", "--html", str(file)]
+    output(capsys, *argv)
+    text = file.read_text(encoding="utf-8")
+    named = [re.findall(r"--(\w+): (#\w{6})", part) for part in text.split("@media")[:2]]
+    for colours in map(dict, named):
+        assert set(MESH_AXES) | set(STATE_GROUPS) <= set(colours)
+        assert len(set(colours.values())) == len(colours)
 
 
 def test_sharding_needs_a_target_and_sizes_that_divide(capsys):

@@ -73,6 +73,35 @@ def test_an_unknown_schedule() -> None:
         tiny("tiny-lm", "pipeline:schedule=zero")
 
 
+@pytest.mark.parametrize("modifiers", [(), ("accumulate:steps=2",)])
+def test_an_axis_of_stages_needs_a_pipeline(modifiers: tuple[str, ...]) -> None:
+    """Otherwise every device along it would do all of the work."""
+    config = tiny("tiny-lm", *modifiers).set(mesh=MeshLayout.Config(pipeline=2))
+    made_by = type(config.learner.gradients.build()).__name__
+    refused = rf"^mesh.pipeline=2: .*learner.gradients is {made_by}, .*2 times the work.*"
+    with pytest.raises(ConfigError, match=rf"{refused}--with pipeline.*mesh.pipeline=1"):
+        config.build().program()
+    config.rules.rules |= {"batch": ("pipeline", "data", "fsdp", "expert")}
+    config.build().program()  # the axis splits the batch now, so nothing is done twice
+
+
+def test_a_pipeline_without_its_axis_accumulates() -> None:
+    config = tiny("tiny-lm", "pipeline:microbatches=4")
+    config.input.batch_size = 32
+    assert "ppermute" not in str(config.build().program().traced.jaxpr)
+
+
+@pytest.mark.parametrize(
+    ("feature", "stages"),
+    [("accumulate:steps=3", 1), ("pipeline:microbatches=3", 1), ("pipeline:microbatches=3", 2)],
+)
+def test_micro_batches_that_do_not_divide_are_named(feature: str, stages: int) -> None:
+    config = tiny("tiny-lm", feature).set(mesh=MeshLayout.Config(pipeline=stages))
+    named = r"^learner.gradients.microbatches=3: the batch has 8 rows \(tokens\)"
+    with pytest.raises(ConfigError, match=named):
+        _ = config.build().program().traced
+
+
 def test_a_pipeline_runs_along_its_axis() -> None:
     config = tiny("tiny-lm", "pipeline:microbatches=4").set(mesh=MeshLayout.Config(pipeline=2))
     config.input.batch_size = 16

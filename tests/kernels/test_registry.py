@@ -18,6 +18,7 @@ from dovetail.kernels import (
     current_platform,
     forget_choices,
     prefer,
+    references,
     strict,
     target_platform,
 )
@@ -94,17 +95,28 @@ def test_strict_makes_a_slow_choice_an_error(op: Op) -> None:
             op(1001)
 
 
-def test_preference_forces_an_implementation_and_is_no_choice(op: Op) -> None:
+def test_preference_forces_an_implementation_and_is_recorded_as_such(op: Op) -> None:
     with prefer(doubling="plain"):
         assert op(4) == "plain 8"
-        with strict(), warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert op(1001) == "plain 2002"
         with prefer(doubling="even"):
             assert op(4) == "even 8"
         assert op(4) == "plain 8"
-    assert choices() == []
+    assert choices() == ["doubling: plain (cpu, preferred)", "doubling: even (cpu, preferred)"]
     assert op(4) == "even 8"
+
+
+def test_a_slow_one_that_was_asked_for_by_name_is_no_matter(op: Op) -> None:
+    with prefer(doubling="plain"), strict(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert op(1001) == "plain 2002"
+    assert choices() == ["doubling: plain (cpu, preferred)"]
+
+
+def test_what_is_computed_for_a_figure_is_not_recorded(op: Op) -> None:
+    op.register("reference")(lambda number: f"reference {2 * number}")
+    with references():
+        assert op(4) == "reference 8"
+    assert choices() == []
 
 
 def test_a_preferred_implementation_says_why_it_cannot(op: Op) -> None:

@@ -42,11 +42,11 @@ def test_strict_makes_it_an_error_that_says_what_to_do() -> None:
     assert isinstance(caught.value, ConfigError), "so that the command line tells it in one line"
 
 
-def test_what_is_preferred_is_taken() -> None:
+def test_what_is_preferred_is_taken_and_told() -> None:
     forget_choices()
     with KernelSettings.Config(prefer={"attention": "reference"}).build().in_force():
         call()
-    assert choices() == []
+    assert choices() == ["attention: reference (gpu, preferred)"]
 
 
 def test_an_unknown_name_is_refused_when_the_run_is_built() -> None:

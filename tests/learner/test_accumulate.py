@@ -131,10 +131,10 @@ def test_rows_are_interleaved_and_a_sharded_batch_stays_where_it_is() -> None:
 def test_an_indivisible_batch_names_both_numbers() -> None:
     learner = make_learner(gradients=Accumulate.Config(microbatches=3))
     with pytest.raises(
-        ConfigError, match=r"\['targets'\] has 8 rows, which 3 micro-batches do not"
+        ConfigError, match=r"^gradients.microbatches=3: the batch has 8 rows \(targets\)"
     ):
         take_steps(learner, Net.Config().build(), [make_batch()])
-    with pytest.raises(ConfigError, match="microbatches must be 1 or more, got 0"):
+    with pytest.raises(ConfigError, match="microbatches: expected 1 or more, got 0"):
         Accumulate.Config(microbatches=0).build()
 
 

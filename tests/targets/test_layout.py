@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from dovetail.config import ConfigError, apply_modifier
 from dovetail.experiments import find_experiment
+from dovetail.kernels import SlowKernelError
 from dovetail.parallel import MeshLayout
-from dovetail.targets import Layout, lay_out, parse_target
+from dovetail.targets import Layout, apply_target, lay_out, parse_target
 
 
 def tiny(**mesh: int) -> Any:
@@ -64,6 +66,47 @@ def test_buffers_of_experts_are_there() -> None:
     assert ("expert", "batch", None, None) in axes
 
 
+def test_rows_of_dropless_experts_are_told_whole_and_by_device() -> None:
+    """Inside of a shard_map a layer sees one device's part, which must not be split again."""
+    config = apply_modifier(tiny(data=2, fsdp=2, model=2), "moe:num_experts=4,top_k=2")
+    batch, length = config.input.batch_size, config.input.sequence_length
+    layout = lay_out(config, parse_target("cpu-8"))
+    inside = [a for a in layout.group("activations") if a.path.endswith("layer/feed_forward")]
+    rows = next(a for a in inside if a.axes == ("batch", "sequence", "embed"))
+    width = rows.shape[2]
+    assert rows.shape == (batch, 2 * length, width), "each token is there for both its experts"
+    assert rows.local_shape == (batch // 4, 2 * length, width)
+    assert (rows.split[0], rows.copies) == (("data", "fsdp"), 2)
+    hidden = next(a for a in layout.group("activations") if a.axes == ("batch", "sequence", "mlp"))
+    assert hidden.split == (("data", "fsdp"), (), ("model",)), "the rest is XLA's to split"
+    whole, part = hidden.shape, hidden.local_shape
+    assert (part[0] * 4, part[1], part[2] * 2) == whole
+    assert hidden.copies == 1
+
+
+def test_rows_that_come_from_other_devices_are_told() -> None:
+    config = apply_modifier(tiny(fsdp=2, expert=4), "moe:num_experts=4,top_k=2")
+    batch, length = config.input.batch_size, config.input.sequence_length
+    layout = lay_out(config, parse_target("cpu-8"))
+    arrays = layout.group("activations")
+    rows = next(a for a in arrays if a.path.endswith("feed_forward") and a.local_shape[0] == 1)
+    # Room for the worst case: all rows of the four devices that share the experts.
+    assert rows.local_shape[:2] == (1, 4 * 2 * length * batch // 8)
+    assert rows.shape[:2] == (8, rows.local_shape[1])
+
+
+@pytest.mark.filterwarnings("ignore::dovetail.kernels.SlowKernelWarning")  # sinks on a GPU
+@pytest.mark.parametrize("target", ["tpu-v5p-512", "gpu-h100-256"])
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v3"])
+def test_published_mixtures_lie_on_large_machines(name: str, target: str) -> None:
+    fitted = apply_target(find_experiment(name).config(), target)
+    layout = lay_out(fitted.config, fitted.machine)
+    for laid in layout.arrays:
+        parts = [math.prod(layout.mesh[axis] for axis in names) for names in laid.split]
+        pairs = zip(laid.local_shape, parts, strict=True)
+        assert tuple(length * count for length, count in pairs) == laid.shape
+
+
 def test_what_is_replicated_is_told() -> None:
     layout = lay_out(tiny(data=-1, fsdp=1), parse_target("cpu-8"))
     whole = layout.replicated()
@@ -84,6 +127,19 @@ def test_a_machine_that_is_not_there_is_no_matter() -> None:
     assert layout.totals()["optimizer"] == pytest.approx(2 * parameters, rel=0.001)
 
 
+def test_settings_of_kernels_are_in_force() -> None:
+    """What a run would refuse, its layout refuses too."""
+    config = tiny(fsdp=8)
+    config.kernels.prefer = {"attention": "splash"}
+    with pytest.raises(ConfigError, match="it runs on tpu only"):
+        lay_out(config, parse_target("cpu-8"))
+    config = apply_modifier(tiny(fsdp=8), "soft-cap")
+    config.input.sequence_length = 512
+    config.kernels.strict = True
+    with pytest.raises(SlowKernelError, match="'blockwise' implementation runs on gpu"):
+        lay_out(config, parse_target("gpu-h100-8"))
+
+
 def test_what_lies_with_the_host_is_no_matter_of_the_device() -> None:
     config = apply_modifier(tiny(fsdp=4), "offload-optimizer")
     layout = lay_out(config, parse_target("tpu-v5e-4"), with_activations=False)
@@ -93,6 +149,9 @@ def test_what_lies_with_the_host_is_no_matter_of_the_device() -> None:
     left = layout.totals().get("optimizer", 0)
     assert left + layout.elsewhere() == plain.totals()["optimizer"]
     assert left <= 8, "single numbers stay"
+    config.mesh = MeshLayout.Config(data=-1, fsdp=1)
+    whole = lay_out(config, parse_target("tpu-v5e-4"), with_activations=False).replicated()
+    assert {laid.group for laid in whole} == {"parameters"}
 
 
 def test_maps_out_of_a_latent_vector_are_split() -> None:

@@ -88,6 +88,7 @@ def test_shapes_hold_all_chips(family) -> None:
         ("tpu-v5p-100", ["no such machine", "tpu-v5p-64 and tpu-v5p-128"]),
         ("tpu-v5e-512", ["no such machine", "counts chips", "tpu-v5e-256"]),
         ("gpu-h100-12", ["no such machine", "gpu-h100-8 and gpu-h100-16"]),
+        *((f"{prefix}-0", ["no such machine", f"{prefix}-"]) for prefix in FAMILIES),
     ],
 )
 def test_what_is_no_target_is_told_with_what_is(name: str, words: list[str]) -> None:

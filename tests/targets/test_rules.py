@@ -56,6 +56,13 @@ def test_slices_share_nothing_but_the_batch() -> None:
     assert mesh(fitted("llama2-7b", "2xtpu-v5e-256")) == {"data": 2, "fsdp": -1}
 
 
+def test_a_cluster_of_gpus_is_one_slice_of_many_hosts() -> None:
+    """So fsdp goes over the network where the links of one host are not enough."""
+    machine = parse_target("gpu-h100-256")
+    assert machine.devices_per_slice > machine.chip.linked_chips
+    assert mesh(fitted("llama2-7b", "gpu-h100-256")) == {"data": -1, "fsdp": 64}
+
+
 def test_the_devices_of_a_trainium_chip_share_layers() -> None:
     config = fitted("llama2-70b", "trn2-1024")
     assert config.mesh.model == 4

@@ -42,6 +42,7 @@ class Pipeline(Part):
                     f"{config.locate(name)}: expected 1 or more, got {getattr(config, name)}."
                 )
         self.microbatches, self.rounds = config.microbatches, config.rounds
+        self.key = config.locate("microbatches")
 
     def __call__(
         self,
@@ -53,6 +54,7 @@ class Pipeline(Part):
         key: jax.Array,
     ) -> Produced:
         """Returns the gradients of the whole batch."""
+        micro_K = split_batch(batch, self.microbatches, self.key)
         placement = current_placement()
         stages = 1 if placement is None else placement.mesh.shape[PIPELINE]
         if placement is None or stages == 1:
@@ -60,7 +62,6 @@ class Pipeline(Part):
             return plain(model, trained, fixed, variables, batch, key)
         layout = Layout.of(model, Rounds(stages, self.microbatches, self.rounds))
         params = {**fixed, **trained}
-        micro_K = split_batch(batch, self.microbatches)
         weights = weights_of_step(model, params, variables, micro_K, key)
 
         def local(own: Arrays, variables: Arrays, shared: Arrays, *rest: Any) -> Any:
@@ -88,6 +89,10 @@ class Pipeline(Part):
             summaries=summaries,
             variables=layout.joined(after),
         )
+
+    def stage_axes(self) -> tuple[str, ...]:
+        """Returns the axis of its stages."""
+        return (PIPELINE,)
 
     def run(self, work: Work, variables: Arrays) -> tuple[Arrays, Arrays, Any, Arrays]:
         """Returns one device's own and shared gradients, what was told, and variables."""
