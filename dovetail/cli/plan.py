@@ -18,7 +18,7 @@ from dovetail.cli.experiment import (
     load_all_parts,
     require_imports,
 )
-from dovetail.cli.output import print_json, say
+from dovetail.cli.output import check_file, print_json, say
 from dovetail.cli.waiting import waiting
 from dovetail.config import ConfigError
 from dovetail.targets import prepare_devices
@@ -62,6 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
+    for flag, file in (("--html", arguments.html), ("--write", arguments.write)):
+        if file is not None:
+            check_file(flag, file)
     if arguments.write is not None and not arguments.search:
         raise ConfigError("--write saves what --search finds; pass both.")
     if arguments.experiment == _VERIFY:

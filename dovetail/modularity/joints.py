@@ -11,6 +11,7 @@ JOINTS: dict[str, dict[str, str]] = {
         "learner/": "a way to produce gradients, which every learner can be given",
         "module/mapping.py": "itertools.accumulate",
         "targets/fitting.py": "how much memory a machine has decides on micro-batches",
+        "plan/candidates.py": "one of the ways to take less memory that a search may choose",
     },
     "bf16": {
         "runtime/safetensors.py": "the name of a number type in a file format",
@@ -31,22 +32,28 @@ JOINTS: dict[str, dict[str, str]] = {
         "hardware/": "the rates of chips by precision",
     },
     "moe": {
-        "cli/sharding_page.py": "the mesh axis of that name",
         "targets/fitting.py": "the mesh axis of that name",
+        "plan/": "the mesh axis and the logical axis of that name",
         "parallel/": "a mesh axis and a logical axis are called expert, once for all models",
     },
     "no-positions": {
         "layers/": "the default of attention that is told no positions",
     },
     "offload": {
+        "plan/candidates.py": "part of another feature's name, the one below",
         "parallel/": "a policy of what waits for the backward pass, which every stack can be given",
+    },
+    "offload-optimizer": {
+        "plan/candidates.py": "one of the ways to take less memory that a search may choose",
     },
     "optimizer": {
         "cli/": "the part of a training state of that name",
+        "plan/": "the part of a training state of that name, and of a device's memory",
         "targets/layout.py": "the part of a training state of that name",
         "learner/": "every learner has an optimizer; the feature chooses one by name",
     },
     "pipeline": {
+        "plan/": "the mesh axis of that name",
         "learner/": "a way to produce gradients, which every learner can be given",
         "parallel/": "the mesh axis of that name",
     },
@@ -60,6 +67,7 @@ JOINTS: dict[str, dict[str, str]] = {
         "layers/stack/": "every stack has a policy of what it keeps; the feature chooses it",
         "parallel/": "the policies and their interface",
         "targets/fitting.py": "how much memory a machine has decides on what is kept",
+        "plan/candidates.py": "one of the ways to take less memory that a search may choose",
     },
     "rms-norm": {
         "layers/": "the default norm of all parts",

@@ -1,4 +1,6 @@
-"""Reading compiled programs: loops by their trips, products by their sizes, memory by what moves."""
+"""Reading compiled programs: loops by their trips, products by their sizes."""
+
+# ruff: noqa: E501  # as a compiler writes them
 
 from __future__ import annotations
 
