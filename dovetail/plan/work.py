@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from dovetail.plan.hlo import Array, Computation, Instruction, ProgramText
@@ -45,6 +45,15 @@ def work_of(program: ProgramText, where: Computation, each: Instruction) -> Work
     if each.opcode in FREE or each.opcode.endswith(("-done", "-update")) or _ALLOCATES in each.text:
         return Work()
     return Work(_flops(program, where, each), _bytes(program, where, each))
+
+
+def factors(program: ProgramText) -> Iterator[Work]:
+    """Yields the products of a program, each with the bytes of its two factors."""
+    for where in program.computations.values():
+        for each in where.instructions:
+            if each.opcode in _PRODUCTS:
+                pair = [where.by_name[name].results[0].bytes for name in each.operands[:2]]
+                yield Work(_flops(program, where, each), sum(pair))
 
 
 def _flops(program: ProgramText, where: Computation, each: Instruction) -> float:

@@ -1,0 +1,90 @@
+"""Plans with the real compilers: what fits is what they take, and a search proposes what compiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.config import apply_modifier
+from dovetail.experiments import find_experiment
+from dovetail.models.llama import llama
+from dovetail.plan import Plan, Planner, ProgramCache, search
+from dovetail.targets import apply_target
+from tests.compile.programs import needs_gpu_compiler, needs_tpu_compiler
+
+
+def small(batch: int, *modifiers: str) -> Any:
+    """Returns a Llama of eight layers that keeps all it computes."""
+    config = find_experiment("llama2-7b").tiny()
+    config.model = llama(
+        width=1024, num_layers=8, num_heads=8, num_kv_heads=8, hidden=2816, vocab_size=8192
+    )
+    config.input.set(sequence_length=1024, batch_size=batch)
+    for modifier in ("bf16", *modifiers):
+        config = apply_modifier(config, modifier)
+    return config
+
+
+def planner(target: str, folder: Path, batch: int = 64) -> Planner:
+    targeted = apply_target(small(batch), target)
+    return Planner("small", targeted.config, targeted.machine, ProgramCache(folder))
+
+
+def at_batch(batch: int, folder: Path) -> Plan:
+    config = small(batch, "remat:keep=everything")
+    machine = planner("tpu-v5e-4", folder).machine
+    return Planner("small", config, machine, ProgramCache(folder)).exact()
+
+
+@needs_tpu_compiler
+def test_the_boundary_is_the_compilers(tmp_path: Path) -> None:
+    """Batches are a multiple of four devices. Each has 15.75 GiB."""
+    fits, refused = 16, 512
+    while refused - fits > 4:
+        batch = (fits + refused) // 8 * 4
+        if at_batch(batch, tmp_path).fits:
+            fits = batch
+        else:
+            refused = batch
+    below, above = at_batch(fits, tmp_path), at_batch(refused, tmp_path)
+    assert below.fits
+    assert not below.refusal
+    assert 0.9 < below.memory.total / below.memory.limit <= 1
+    assert not above.fits
+    assert "memory" in above.refusal.lower()
+    assert above.memory.total > above.memory.limit == pytest.approx(15.75 * 2**30, rel=0.001)
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize("target", ["tpu-v5e-8", "tpu-v5p-16", "tpu-v6e-8"])
+def test_what_a_search_proposes_compiles(target: str, tmp_path: Path) -> None:
+    found = search(planner(target, tmp_path), verified=1)
+    assert found.best is not None
+    assert found.best.plan.source == found.best.plan.time_source == "compiled"
+    assert found.best.plan.step_s <= found.rule.step_s
+    assert any("splash" in line for line in found.best.plan.kernels)
+
+
+@needs_tpu_compiler
+def test_arithmetic_is_near_the_compiler(tmp_path: Path) -> None:
+    plans = planner("tpu-v5p-16", tmp_path)
+    rough, exact = plans.rough(), plans.exact()
+    assert rough.memory.total == pytest.approx(exact.memory.total, rel=0.3)
+    assert rough.timing.matmul == pytest.approx(exact.timing.matmul, rel=0.05)
+    assert rough.timing.kernels == pytest.approx(exact.timing.kernels)
+    assert exact.memory.activations == pytest.approx(rough.memory.activations, rel=0.15)
+
+
+@needs_gpu_compiler
+def test_gpus_tell_their_memory_and_arithmetic_their_time(tmp_path: Path) -> None:
+    plans = planner("gpu-h100-16", tmp_path)
+    rough, exact = plans.rough(), plans.exact()
+    assert (exact.source, exact.time_source) == ("compiled", "analytic")
+    assert exact.timing == rough.timing
+    assert exact.fits
+    assert exact.memory.limit == 80e9
+    assert exact.memory.parameters == pytest.approx(rough.memory.parameters, rel=0.01)
+    kinds = {(each.kind, each.axes) for each in exact.exchanges}
+    assert ("all-gather", "fsdp") in kinds or ("all-reduce", "data") in kinds
