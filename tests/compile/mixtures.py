@@ -1,7 +1,8 @@
 """Mixtures of parallelisms: a training step of a small Llama on a mesh of devices.
 
 Sizes are chosen so that everything divides, kernels are taken, and no array can be taken for
-another one by its shape.
+another one by its shape. The number of layers alone has a factor of three, on every stage of a
+pipeline too: so an array whose size has one holds several layers' parameters.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ from typing import Any, NamedTuple
 from dovetail.config import apply_modifier
 from dovetail.experiments import find_experiment
 from dovetail.kernels import forget_choices
-from dovetail.learner import OneForwardOneBackward
 from dovetail.models.llama import llama
 from dovetail.parallel import KeepNothing, MeshLayout
 from dovetail.trainer import Program
 
-LAYERS, WIDTH, HEADS, KV_HEADS, HEAD, HIDDEN, VOCABULARY = 4, 256, 16, 8, 128, 640, 1280
+LAYERS, WIDTH, HEADS, KV_HEADS, HEAD, HIDDEN, VOCABULARY = 12, 256, 16, 8, 128, 640, 1280
 SEQUENCE, BATCH, EXPERTS = 512, 64, 16
 
 
@@ -28,13 +28,13 @@ class Mixture(NamedTuple):
         mesh: the sizes of its axes.
         modifiers: as with `--with`.
         prefer: implementations by op.
-        microbatches: of a pipeline; 0 for none.
+        gradients: the schedule of a pipeline; None for plain gradients.
     """
 
     mesh: dict[str, Any]
     modifiers: tuple[str, ...] = ()
     prefer: dict[str, str] = {}  # read only
-    microbatches: int = 0
+    gradients: Any = None
 
     def program(self, devices: Sequence[Any]) -> Program:
         """Returns the step, as a trainer would run it on these devices."""
@@ -55,8 +55,7 @@ class Mixture(NamedTuple):
             config = apply_modifier(config, modifier)
         config.mesh = MeshLayout.Config(**({"fsdp": 1} | self.mesh))
         config.kernels.prefer = self.prefer
-        if self.microbatches:
-            gradients = OneForwardOneBackward.Config(microbatches=self.microbatches)
-            config.learner.gradients = gradients
+        if self.gradients is not None:
+            config.learner.gradients = self.gradients.clone()
         program: Program = config.build().program(tuple(devices))
         return program
