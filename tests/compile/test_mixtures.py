@@ -115,6 +115,23 @@ CUBE: dict[str, tuple[Mixture, Expected]] = {
         Mixture({"pipeline": 2, "data": 8, "model": 4}, gradients=INTERLEAVED),
         {*PIPELINE, ("all-to-all", "pipeline")},
     ),
+    # Recurrent layers, and one of attention.
+    "hybrid": (
+        Mixture({"fsdp": 16, "model": 4}, tiny="tiny-hybrid"),
+        {*FSDP, ("all-reduce", "model")},
+    ),
+    # With experts, whose rows are cut into runs: each device of `model` has whole experts for its
+    # own, so they are gathered along it, too, layer by layer, and rows change places with columns.
+    "latent": (
+        Mixture({"fsdp": 16, "model": 4}, tiny="deepseek-v3"),
+        {
+            *FSDP_ON_TPUS,
+            ("all-reduce", "model"),
+            ("all-gather", "model"),
+            ("reduce-scatter", "model"),
+            ("all-to-all", "model"),
+        },
+    ),
     "data-fsdp-model": (
         Mixture({"data": 4, "fsdp": 4, "model": 4}),
         {*FSDP_ON_TPUS, ("all-reduce", "model"), ("all-reduce", "data")},
