@@ -40,7 +40,7 @@ CONFIGURATIONS: dict[str, tuple[str, list[str], list[str]]] = {
     "many parameters": (
         "small-lm",
         ["remat:keep=dots"],
-        ["model.decoder.stack.num_layers=24", "input.batch_size=8"],
+        ["model.decoder.stack.num_layers=48", "input.batch_size=8"],
     ),
 }
 GIB = 2**30

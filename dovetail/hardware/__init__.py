@@ -1,7 +1,7 @@
 """Hardware: what chips can do, as plain data. Importing it imports no JAX."""
 
 from dovetail.hardware.catalogue import CHIPS, chip_for_device, chip_named
-from dovetail.hardware.chip import PRECISIONS, Chip, Price
+from dovetail.hardware.chip import PRECISIONS, Chip, Price, precision_of
 from dovetail.hardware.compilers import (
     GPU_FIGURES,
     can_compile_for,
@@ -33,6 +33,7 @@ __all__ = [
     "gpu_topology",
     "machine_memory_bytes",
     "measured_cpu",
+    "precision_of",
     "tpu_topology",
     "unmeasured_cpu",
     "user_cache_folder",

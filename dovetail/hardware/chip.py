@@ -9,6 +9,11 @@ from dataclasses import dataclass
 PRECISIONS = ("float32", "bfloat16", "float8", "int8")
 
 
+def precision_of(dtype: str) -> str:
+    """Returns what `Chip.peak_flops` calls a type of number; chips are as fast in any float8."""
+    return "float8" if dtype.startswith("float8") else dtype
+
+
 @dataclass(frozen=True)
 class Price:
     """What renting one chip for an hour costs, on demand, by somebody's public list.

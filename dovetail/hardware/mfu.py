@@ -4,5 +4,5 @@ from __future__ import annotations
 
 MFU_FORMULA = (
     "MFU = 3 x forward matmul FLOPs (plain attention, counted in full) / seconds a step / "
-    "peak FLOP/s of all chips at the precision of the products"
+    "peak FLOP/s of all chips at the precision of most of these products"
 )

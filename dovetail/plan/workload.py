@@ -96,7 +96,7 @@ def workload(config: Trainer.Config, platform: str) -> Workload:
         kernel_flops=sum(flops or 0.0 for _, flops in kernels) / _SEQUENCES,
         unknown_kernels=tuple({name: None for name, flops in kernels if flops is None}),
         kept=tuple(_kept(backward, trainer.model)),
-        precision=trainer.model.compute_dtype or "float32",
+        precision=program.precision(),
         rules=trainer.rules,
     )
 

@@ -9,6 +9,7 @@ does two products for each. What a kernel skips (the masked half of attention) o
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -25,24 +26,42 @@ def matmul_flops(function: Callable[..., Any], *args: Any) -> int:
 
 def matmul_flops_of(jaxpr: Jaxpr) -> int:
     """Returns the same of what is traced already. Inside of hand-written kernels nothing counts."""
-    return _count(jaxpr)
+    return _count(jaxpr).total()
 
 
-def _count(jaxpr: Jaxpr) -> int:
-    total = 0
+def matmul_flops_by_type(function: Callable[..., Any], *args: Any) -> dict[str, int]:
+    """Returns the same apart for each type of number that is multiplied: the wider of a product's.
+
+    So whoever computes in eight bits need not say so: the program does.
+    """
+    return dict(_count(jax.make_jaxpr(function)(*args).jaxpr))
+
+
+def _count(jaxpr: Jaxpr) -> Counter[str]:
+    total: Counter[str] = Counter()
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
-            total += _dot_flops(equation)
+            total[_multiplied(equation)] += _dot_flops(equation)
         elif equation.primitive.name == "ragged_dot_general":
-            total += _ragged_dot_flops(equation)
+            total[_multiplied(equation)] += _ragged_dot_flops(equation)
         elif equation.primitive.name == "pallas_call":
             continue  # it says how one block is computed, not how many are
         elif equation.primitive.name == "cond":
-            total += max(_count(branch.jaxpr) for branch in equation.params["branches"])
+            branches = [_count(branch.jaxpr) for branch in equation.params["branches"]]
+            total.update(max(branches, key=lambda flops: sum(flops.values())))
         else:
             repeats = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-            total += repeats * sum(_count(inner) for inner in _inner(equation.params))
+            for inner in _inner(equation.params):
+                for dtype, flops in _count(inner).items():
+                    total[dtype] += repeats * flops
     return total
+
+
+def _multiplied(equation: Any) -> str:
+    """Returns the type of a product's factors; of two, the wider."""
+    dtypes = [factor.aval.dtype for factor in equation.invars[:2]]
+    name: str = max(dtypes, key=lambda dtype: dtype.itemsize).name
+    return name
 
 
 def _dot_flops(equation: Any) -> int:

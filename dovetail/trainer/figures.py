@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from dovetail.hardware import MFU_FORMULA, Chip, chip_for_device, measured_cpu
+from dovetail.hardware import MFU_FORMULA, Chip, chip_for_device, measured_cpu, precision_of
 from dovetail.learner import StepReport
 from dovetail.runtime import PeakGrowth, peak_memory_bytes
 
@@ -60,7 +60,7 @@ class StepClock:
         """Makes the clock of a program on its own devices."""
         devices = program.placement.device_mesh.devices.flatten()
         batch, sequence = program.batch_spec.tokens.shape
-        peak, about = _peak_flops(devices, program.model)
+        peak, about = _peak_flops(devices, precision_of(program.precision()))
         return cls(batch * sequence, program.step_flops(), peak, about)
 
     def start(self, step: int) -> None:
@@ -112,12 +112,12 @@ class StepClock:
             self._grown = self._growth.bytes()
 
 
-def _peak_flops(devices: Any, model: Any) -> tuple[float | None, str]:
-    """Returns the peak of all devices at the precision of the model, and a line that tells of it.
+def _peak_flops(devices: Any, precision: str) -> tuple[float | None, str]:
+    """Returns the peak of all devices at a precision, and a line that tells of it.
 
     No MFU is better than one against another chip's peak, or another precision's.
     """
-    chip, precision = _chip(devices[0]), model.compute_dtype or "float32"
+    chip = _chip(devices[0])
     if chip is None:
         return None, f"no MFU: the catalogue has no chip {devices[0].device_kind!r}"
     if precision not in chip.peak_flops:

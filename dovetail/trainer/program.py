@@ -24,7 +24,7 @@ from dovetail.module import (
     variable_specs,
 )
 from dovetail.parallel import Activation, Placement, placed, watch_activations
-from dovetail.runtime import matmul_flops
+from dovetail.runtime import matmul_flops_by_type
 
 StepFunction = Callable[[TrainState, Any], tuple[TrainState, StepReport]]
 
@@ -126,6 +126,17 @@ class Program:
 
     def step_flops(self) -> int:
         """Returns the useful work of a step: three times the matrix products of a plain forward."""
+        return 3 * sum(self._forward_flops.values())
+
+    def precision(self) -> str:
+        """Returns the type of number in which most of that work multiplies."""
+        if not self._forward_flops:
+            return self.model.compute_dtype or "float32"
+        return max(self._forward_flops, key=self._forward_flops.__getitem__)
+
+    @functools.cached_property
+    def _forward_flops(self) -> dict[str, int]:
+        """The work of a plain forward pass, by the type of number that is multiplied."""
         shapes = (self.state_shapes.params, self.state_shapes.variables, self._batch_shapes())
 
         def forward(params: Any, variables: Any, batch: Any) -> Any:
@@ -135,7 +146,7 @@ class Program:
             )
 
         with references():
-            return 3 * matmul_flops(forward, *shapes)
+            return matmul_flops_by_type(forward, *shapes)
 
     def activations(self) -> list[Activation]:
         """Returns the arrays of a step that layers constrain or note, in order; none is made."""

@@ -8,12 +8,14 @@ collectives are the same, but asynchronous ones stay as they are.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from dovetail.hardware import gpu_topology, tpu_topology
+from dovetail.learner import GPipe, OneForwardOneBackward
 from tests.compile.mixtures import (
     BATCH,
     EXPERTS,
@@ -38,10 +40,16 @@ from tests.compile.programs import (
 LEAST_EFFORT = {"exec_time_optimization_effort": -1.0}
 # Norms, counts and figures are smaller; every matrix and every activation is larger.
 SMALL = 4096
-# The largest matrix of one layer. Four of them are stacked.
+# The largest matrices of one layer, of which there are two; keys and values, which have half of the
+# heads; and three of the feed-forward. With experts a device has two of those.
 LAYER = WIDTH * HEADS * HEAD
+HALF = LAYER // 2
+INNER = WIDTH * HIDDEN
+MOST_OF_A_LAYER = 2 * LAYER + 2 * HALF + 2 * 3 * INNER
 TABLE = WIDTH * VOCABULARY
 MOE = (f"moe:num_experts={EXPERTS}",)
+ONE_BY_ONE = OneForwardOneBackward.Config(microbatches=8)
+INTERLEAVED = OneForwardOneBackward.Config(microbatches=8, rounds=2)
 
 Expected = set[tuple[str, str]]
 
@@ -52,6 +60,14 @@ FSDP: Expected = {("all-gather", "fsdp"), ("reduce-scatter", "fsdp")}
 FSDP_ON_TPUS = FSDP | {("all-reduce", "fsdp")}
 # Where `model` splits products, XLA takes reductions around them apart, to hide behind them.
 IN_PARTS: Expected = {("collective-permute", "fsdp")}
+
+# Stages hand activations on; what stands around the layers is added up over them at the end.
+PIPELINE: Expected = {
+    ("collective-permute", "pipeline"),
+    ("all-reduce", "pipeline"),
+    ("all-reduce", "data"),
+    ("all-reduce", "model"),
+}
 
 CUBE: dict[str, tuple[Mixture, Expected]] = {
     # Gradients alone.
@@ -89,17 +105,83 @@ CUBE: dict[str, tuple[Mixture, Expected]] = {
         Mixture({"fsdp": 8, "expert": 8}, MOE),
         {*FSDP_ON_TPUS, ("all-reduce", "expert"), ("ragged-all-to-all", "expert")},
     ),
-    # Stages hand activations on; what stands around the layers is added up over them at the end.
-    "pipeline": (
-        Mixture({"pipeline": 4, "data": 4, "model": 4}, microbatches=8),
+    "pipeline": (Mixture({"pipeline": 4, "data": 4, "model": 4}, gradients=ONE_BY_ONE), PIPELINE),
+    "gpipe": (
+        Mixture({"pipeline": 4, "data": 4, "model": 4}, gradients=GPipe.Config(microbatches=8)),
+        PIPELINE,
+    ),
+    # Stacks lie stage by stage, and are wanted round by round: see RELAID.
+    "interleaved": (
+        Mixture({"pipeline": 2, "data": 8, "model": 4}, gradients=INTERLEAVED),
+        {*PIPELINE, ("all-to-all", "pipeline")},
+    ),
+    # Recurrent layers, and one of attention.
+    "hybrid": (
+        Mixture({"fsdp": 16, "model": 4}, tiny="tiny-hybrid"),
+        {*FSDP, ("all-reduce", "model")},
+    ),
+    # With experts, whose rows are cut into runs: each device of `model` has whole experts for its
+    # own, so they are gathered along it, too, layer by layer, and rows change places with columns.
+    "latent": (
+        Mixture({"fsdp": 16, "model": 4}, tiny="deepseek-v3"),
         {
+            *FSDP_ON_TPUS,
+            ("all-reduce", "model"),
+            ("all-gather", "model"),
+            ("reduce-scatter", "model"),
+            ("all-to-all", "model"),
+        },
+    ),
+    "data-fsdp-model": (
+        Mixture({"data": 4, "fsdp": 4, "model": 4}),
+        {*FSDP_ON_TPUS, ("all-reduce", "model"), ("all-reduce", "data")},
+    ),
+    "pipeline-experts": (
+        Mixture(
+            {"pipeline": 4, "fsdp": 2, "expert": 8},
+            MOE,
+            gradients=OneForwardOneBackward.Config(microbatches=4),
+        ),
+        {
+            *FSDP_ON_TPUS,
             ("collective-permute", "pipeline"),
             ("all-reduce", "pipeline"),
-            ("all-reduce", "data"),
-            ("all-reduce", "model"),
+            ("all-reduce", "expert"),
+            ("all-reduce", "fsdp expert"),
+            ("ragged-all-to-all", "expert"),
+            ("all-gather", "fsdp expert"),  # which experts each token goes to: whole numbers
         },
     ),
 }
+
+
+# How often arrays of a size go along an axis in the loops over layers. The forward pass gathers
+# every matrix once. The backward pass gathers those of the feed-forward once, and those of
+# attention twice: XLA wants them in one layout to compute again and in another for the gradients.
+# Each gradient is scattered once, and its part added up over data once.
+COUNTS: dict[str, dict[tuple[str, str], Counter[int]]] = {
+    "data-fsdp": {
+        ("all-gather", "fsdp"): Counter({LAYER: 2 * 3, HALF: 2 * 3, INNER: 3 * 2}),
+        ("reduce-scatter", "fsdp"): Counter({LAYER: 2, HALF: 2, INNER: 3}),
+        ("all-reduce", "data"): Counter({LAYER // 16: 2, HALF // 16: 2, INNER // 16: 3}),
+    },
+    # What is not gathered here goes round in parts. Activations are added up twice forwards, and
+    # three times backwards, where those of attention are computed again.
+    "fsdp-model": {
+        ("all-gather", "fsdp"): Counter({LAYER // 4: 3, HALF // 4: 2, INNER // 4: 3}),
+        ("all-reduce", "model"): Counter({BATCH // 16 * SEQUENCE * WIDTH: 5}),
+    },
+}
+
+# With two rounds on two stages a device has half of the layers that it computes: the others come at
+# the beginning of a step, and their gradients go at its end. In float32, a part of three layers.
+RELAID = Counter(
+    {
+        2 * 3 * LAYER // 4: 2 * 2,
+        2 * 3 * HALF // 4: 2 * 2,
+        2 * 3 * INNER // 4: 3 * 2,
+    }
+)
 
 
 # What crosses from slice to slice, and how large it is at the most: a part of a layer's gradient,
@@ -113,13 +195,13 @@ SLICES: dict[str, tuple[Mixture, set[str], int]] = {
         EXPERTS // 8 * WIDTH * HIDDEN // 2,
     ),
     "pipeline-data": (
-        Mixture({"pipeline": 2, "data": 4, "model": 4}, microbatches=8),
+        Mixture({"pipeline": 2, "data": 4, "model": 4}, gradients=ONE_BY_ONE),
         {"all_reduce"},
         LAYER // 8,
     ),
     # Stages in different slices: an activation goes over, and at the end what all stages have.
     "pipeline": (
-        Mixture({"pipeline": 2, "fsdp": 4, "model": 4}, microbatches=8),
+        Mixture({"pipeline": 2, "fsdp": 4, "model": 4}, gradients=ONE_BY_ONE),
         {"one_to_one", "all_reduce"},
         BATCH // (8 * 4) * SEQUENCE * WIDTH,
     ),
@@ -147,12 +229,41 @@ def large(found: list[Talk]) -> Expected:
     return {(talk.kind, " ".join(talk.axes)) for talk in found if talk.largest > SMALL}
 
 
+def in_loops(found: list[Talk], kind: str, axes: str) -> Counter[int]:
+    """Returns how many arrays of each size a kind of collective has in loops along some axes."""
+    return Counter(
+        math.prod(shape)
+        for talk in found
+        if (talk.kind, " ".join(talk.axes), talk.in_loop) == (kind, axes, True)
+        for shape in talk.shapes
+        if math.prod(shape) > SMALL
+    )
+
+
+def is_stack(shape: tuple[int, ...], in_loop: bool) -> bool:
+    """Returns whether an array holds several layers' parameters: their number is a factor."""
+    if is_joined(shape):
+        return math.prod(shape) > (MOST_OF_A_LAYER if in_loop else 2 * TABLE + SMALL)
+    return math.prod(shape) > SMALL and any(size % 3 == 0 for size in shape)
+
+
+def is_joined(shape: tuple[int, ...]) -> bool:
+    """Returns whether XLA has laid several arrays end to end, and filled them up, to reduce them.
+
+    For GPUs they are one row then, and over slices of TPUs tiles of 8 x 128.
+    """
+    return len(shape) == 1 or (len(shape) == 3 and shape[1:] == (8, 128))
+
+
 def check_sizes(found: list[Talk], mixture: Mixture) -> None:
-    """Nothing is of the size of stacked parameters, nor of all devices' activations."""
+    """Nothing is a stack of parameters, nor of the size of all devices' activations."""
     mesh = {"sequence": 1, "data": 1, "fsdp": 1, "expert": 1} | mixture.mesh
     rows = BATCH // math.prod(mesh[axis] for axis in ("data", "fsdp", "expert"))
     activation = rows * SEQUENCE // mesh["sequence"] * max(WIDTH, HEADS * HEAD)
     for talk in found:
+        # Along `model` alone activations go, and XLA may join them.
+        stacks = [shape for shape in talk.shapes if is_stack(shape, talk.in_loop)]
+        assert not stacks or (talk.axes == ("model",) and all(map(is_joined, stacks))), talk
         if talk.kind != "ragged-all-to-all":  # there is room for what may come
             assert talk.largest <= max(LAYER, TABLE, activation), talk
 
@@ -166,13 +277,29 @@ def check_one_by_one(found: list[Talk]) -> None:
     assert outside == {TABLE}, "the two tables"
 
 
+@pytest.mark.parametrize("table", ["CUBE", "SLICES", "HOSTS"])
+def test_a_gathered_stack_would_be_found_in_every_mixture(table: str) -> None:
+    for mixture, *_ in {"CUBE": CUBE, "SLICES": SLICES, "HOSTS": HOSTS}[table].values():
+        layers, split = LAYERS // mixture.mesh.get("pipeline", 1), mixture.mesh.get("model", 1)
+        for shape in ((layers, WIDTH, HIDDEN // split), (layers * WIDTH, HEADS * HEAD // split)):
+            with pytest.raises(AssertionError):
+                check_sizes([Talk("all-gather", ("fsdp",), (shape,), False)], mixture)
+            check_sizes([Talk("all-gather", ("fsdp",), ((1, *shape[1:]),), True)], mixture)
+
+
 @needs_tpu_compiler
 @pytest.mark.parametrize("name", CUBE)
 def test_on_a_cube_of_tpus(name: str) -> None:
     mixture, expected = CUBE[name]
     executable, found = compiled(mixture, tpu_topology("v5p:4x4x4"), LEAST_EFFORT)
     assert large(found) == expected
+    if name == "interleaved":
+        relaid = [talk for talk in found if talk.kind == "all-to-all"]
+        assert Counter(talk.largest for talk in relaid if talk.largest > SMALL) == RELAID
+        found = [talk for talk in found if talk not in relaid]
     check_sizes(found, mixture)
+    for (kind, axes), counts in COUNTS.get(name, {}).items():
+        assert in_loops(found, kind, axes) == counts, (kind, axes)
     if name == "data-fsdp":
         check_one_by_one(found)
     if name != "ring":  # it is made of plain operations
@@ -196,6 +323,4 @@ def test_over_two_hosts_of_gpus(name: str) -> None:
     mixture, expected = HOSTS[name]
     _, found = compiled(mixture, gpu_topology("h100", hosts=2), None)
     assert large(found) == expected
-    # XLA joins the gradients of a layer for GPUs. Along `model` activations go.
-    apart = [talk for talk in found if "model" not in talk.axes and "ragged" not in talk.kind]
-    assert all(talk.largest < LAYERS * LAYER for talk in apart)
+    check_sizes(found, mixture)

@@ -1,4 +1,4 @@
-"""Plans with the real compilers: what fits is what they take, and a search proposes what compiles."""
+"""Plans with the real compilers: what fits is what they take, and what is proposed compiles."""
 
 from __future__ import annotations
 

@@ -5,13 +5,12 @@ All at the same micro-batches, in float32, for several steps. `make slow` runs t
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import pytest
 
 from dovetail.learner import Accumulate, GPipe, OneForwardOneBackward
-from tests.parallel.steps import MODELS, Steps, assert_same, train
+from tests.parallel.steps import MODELS, OF_CHANGES, TOLERANCE, assert_same, on_one_device, train
 
 _GPIPE = GPipe.Config(microbatches=2)
 _ONE_BY_ONE = OneForwardOneBackward.Config(microbatches=2)
@@ -19,8 +18,10 @@ _INTERLEAVED = OneForwardOneBackward.Config(microbatches=2, rounds=2)
 # Four stages are busy with no fewer than four micro-batches.
 _FOUR_BY_ONE = OneForwardOneBackward.Config(microbatches=4)
 _FOUR_AT_ONCE = GPipe.Config(microbatches=4)
+# `sequence` takes ulysses where heads divide.
+_RING = {"attention": "ring"}
 
-# How each is written: the mesh, and beside it how gradients are made, and modifiers.
+# How each is written: the mesh, and beside it how gradients are made, modifiers and kernels.
 SINGLE: dict[str, dict[str, Any]] = {
     "data": {"mesh": {"data": 8}},
     "fsdp": {"mesh": {"fsdp": 8}},
@@ -66,13 +67,24 @@ MIXTURES: dict[str, dict[str, Any]] = {
         "gradients": _INTERLEAVED,
     },
 }
-# Recurrent layers exponentiate sums: the gradient of a small vector, one token's in the embedding,
-# is off by up to 1.5e-5 of the largest a step.
-OF_CHANGES = {"tiny-hybrid": 3e-5}
+RINGS: dict[str, dict[str, Any]] = {
+    "ring": {"mesh": {"sequence": 8}, "prefer": _RING},
+    "fsdp x ring x tensor": {
+        "mesh": {"fsdp": 2, "sequence": 2, "model": 2},
+        "prefer": _RING,
+    },
+    "1f1b x ring x data": {
+        "mesh": {"pipeline": 2, "sequence": 2, "data": 2},
+        "gradients": _ONE_BY_ONE,
+        "prefer": _RING,
+    },
+}
+WITH_RINGS = ("tiny-lm", "deepseek-v3")
 WITH_EXPERTS = ("mixtral-8x7b", "deepseek-v3")
 # One for each model in the default tests.
 QUICK = {
     ("tiny-lm", "fsdp x context x tensor"),
+    ("tiny-lm", "fsdp x ring x tensor"),
     ("mixtral-8x7b", "experts x fsdp"),
     ("tiny-hybrid", "data x fsdp x tensor"),
     ("deepseek-v3", "fsdp x tensor"),
@@ -83,20 +95,17 @@ def cases() -> list[Any]:
     found = []
     for model in MODELS:
         experts = EXPERTS if model in WITH_EXPERTS else {}
-        for name, how in {**SINGLE, **experts, **MIXTURES}.items():
+        rings = RINGS if model in WITH_RINGS else {}
+        for name, how in {**SINGLE, **experts, **MIXTURES, **rings}.items():
             marks = () if (model, name) in QUICK else (pytest.mark.sweep,)
             found.append(pytest.param(model, how, id=f"{model}: {name}", marks=marks))
     return found
 
 
-@functools.cache
-def on_one_device(model: str, microbatches: int) -> Steps:
-    return train(model, {"fsdp": 1}, Accumulate.Config(microbatches=microbatches))
-
-
 @pytest.mark.parametrize(("model", "how"), cases())
 def test_it_trains_as_one_device_does(model: str, how: dict[str, Any]) -> None:
     gradients = how.get("gradients", Accumulate.Config(microbatches=2))
-    got = train(model, {"fsdp": 1} | how["mesh"], gradients, how.get("modifiers", ()))
-    of_changes = OF_CHANGES.get(model, 1e-5)
-    assert_same(got, on_one_device(model, gradients.microbatches), of_changes=of_changes)
+    more = (how.get("modifiers", ()), how.get("prefer"))
+    got = train(model, {"fsdp": 1} | how["mesh"], gradients, *more)
+    of_changes = OF_CHANGES.get(model, TOLERANCE)
+    assert_same(got, on_one_device(model, gradients.microbatches), of_changes)

@@ -1,19 +1,22 @@
-"""Trains tiny models under mixtures of parallelisms and prints what came; run once a process."""
+"""Trains tiny models under mixtures of parallelisms and keeps what came; run once a process."""
 
 from __future__ import annotations
 
 import json
+import pickle
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from dovetail.learner import Accumulate, OneForwardOneBackward
 from dovetail.parallel import start_distributed
-from tests.parallel.steps import program_and_batch, take_steps
+from tests.parallel.steps import train
 
-# What stands first crosses processes: stages of a pipeline, rows of the batch, experts, a sequence.
-MIXTURES: dict[str, tuple[str, dict[str, int], Any]] = {
+# As `train` takes them. What stands first crosses processes: stages of a pipeline, rows of the
+# batch, experts, a sequence.
+MIXTURES: dict[str, tuple[Any, ...]] = {
     "1f1b x fsdp x tensor": (
         "tiny-lm",
         {"pipeline": 2, "fsdp": 2, "model": 2},
@@ -26,23 +29,26 @@ MIXTURES: dict[str, tuple[str, dict[str, int], Any]] = {
     ),
     "experts": ("mixtral-8x7b", {"fsdp": 1, "expert": 8}, Accumulate.Config(microbatches=2)),
     "context": ("tiny-lm", {"fsdp": 1, "sequence": 8}, Accumulate.Config(microbatches=2)),
+    "ring": (
+        "deepseek-v3",
+        {"fsdp": 1, "sequence": 8},
+        Accumulate.Config(microbatches=2),
+        (),
+        {"attention": "ring"},
+    ),
     "fsdp": ("tiny-hybrid", {"fsdp": 8}, Accumulate.Config(microbatches=2)),
 }
 
 
-def main(devices: int) -> None:
+def main(devices: int, path: str) -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", devices)
     processes = start_distributed()
-    found = {name: figures(*how) for name, how in MIXTURES.items()}
+    found = {name: train(*how) for name, how in MIXTURES.items()}
+    Path(path).write_bytes(pickle.dumps(found))
     about = {"index": processes.index, "count": processes.count, "devices": jax.device_count()}
-    print(json.dumps(about | {"figures": found}))
-
-
-def figures(model: str, mesh: dict[str, int], gradients: Any) -> dict[str, list[float]]:
-    losses, norms, _ = take_steps(model, *program_and_batch(model, mesh, gradients))
-    return {"losses": losses, "norms": norms}
+    print(json.dumps(about))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2])

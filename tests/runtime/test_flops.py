@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from dovetail.runtime import matmul_flops
+from dovetail.runtime import matmul_flops, matmul_flops_by_type
 
 
 def test_a_product_counts_two_operations_a_multiplication():
@@ -39,3 +39,19 @@ def test_a_ragged_product_counts_each_row_once():
 def test_no_array_is_made():
     huge = jax.ShapeDtypeStruct((1 << 20, 1 << 20), jnp.float32)
     assert matmul_flops(jnp.matmul, huge, huge) == 2 * (1 << 60)
+
+
+def test_products_are_told_apart_by_what_they_multiply():
+    def function(x, w, small):
+        y, _ = jax.lax.scan(lambda y, _: (y @ w, None), x, None, length=4)
+        return jax.lax.dot_general(small, small, (((1,), (1,)), ((), ())), None, jnp.int32), y
+
+    args = (
+        jnp.ones((3, 5), jnp.bfloat16),
+        jnp.ones((5, 5), jnp.bfloat16),
+        jnp.ones((3, 5), jnp.int8),
+    )
+    assert matmul_flops_by_type(function, *args) == {
+        "bfloat16": 4 * 2 * 3 * 5 * 5,
+        "int8": 2 * 3 * 5 * 3,
+    }

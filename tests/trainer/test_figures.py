@@ -1,9 +1,17 @@
-"""Figures: their names as people read them."""
+"""Figures: their names as people read them, and what MFU is measured against."""
 
+import functools
+import time
+
+import jax
 import pytest
 
+from dovetail.config import apply_modifier
+from dovetail.experiments import find_experiment
+from dovetail.hardware import chip_named
 from dovetail.learner import StepReport
-from dovetail.trainer.figures import report_figures
+from dovetail.trainer import figures
+from dovetail.trainer.figures import StepClock, report_figures
 
 
 @pytest.mark.parametrize(
@@ -29,3 +37,29 @@ def test_losses_are_named_by_the_end_of_their_path(paths, names):
         summaries={},
     )
     assert {name for name in report_figures(report) if name.startswith("loss/")} == names
+
+
+@pytest.mark.parametrize(
+    ("name", "modifiers", "precision", "peak"),
+    [
+        ("tiny-lm", ("fp32",), "float32", 494.7e12),
+        ("tiny-lm", ("bf16",), "bfloat16", 989.4e12),
+        ("tiny-lm", ("bf16", "fp8"), "float8", 1978.9e12),
+        ("tiny-lm", ("bf16", "int8"), "int8", 1978.9e12),
+        # Most of it is in experts, whose products are those of the wider type.
+        ("mixtral-8x7b", ("bf16", "fp8"), "bfloat16", 989.4e12),
+    ],
+)
+def test_mfu_is_of_the_peak_at_which_most_products_run(
+    name, modifiers, precision, peak, monkeypatch
+):
+    config = functools.reduce(apply_modifier, modifiers, find_experiment(name).tiny())
+    program = config.build().program(tuple(jax.devices()[:2]))
+    monkeypatch.setattr(figures, "_chip", lambda device: chip_named("nvidia-h100"))
+    now = iter([10.0, 12.5])
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    clock = StepClock.of(program)
+    clock.start(0)
+    clock.tick(1)
+    assert clock.about.endswith(f"(nvidia-h100 in {precision})")
+    assert clock.figures(1, 2)["mfu"] == pytest.approx(program.step_flops() / 2.5 / (2 * peak))

@@ -24,7 +24,7 @@ from dovetail.kernels.cross_entropy.op import CrossEntropy, cross_entropy_op
 from dovetail.kernels.registry import current_platform
 from dovetail.kernels.score_maps import ScoreMap
 from dovetail.kernels.sharded import indivisible, mesh_axes, on_each_device, parts
-from dovetail.parallel import constrain, current_placement, note_activation
+from dovetail.parallel import constrain, note_activation
 
 T = TypeVar("T")
 
@@ -84,8 +84,8 @@ def count_chunks(batch: int, sequence: int) -> int:
     A number that divides the sequence is taken where there is one within twice the number needed;
     otherwise the last chunk is filled up with tokens of weight 0.
     """
-    placement = current_placement()
-    devices = 1 if placement is None else placement.mesh.size
+    # Not all devices of the mesh: the stages of a pipeline share no logits, each computes all.
+    devices = parts("batch", "sequence", "vocab")
     rows = devices * (CPU_ROWS if current_platform() == "cpu" else ACCELERATOR_ROWS)
     wanted = min(sequence, math.ceil(batch * sequence / rows))
     for chunks in range(wanted, min(2 * wanted, sequence) + 1):

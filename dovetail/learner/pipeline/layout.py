@@ -12,8 +12,9 @@ from dovetail.config import ConfigError
 from dovetail.learner.pipeline.stage import Staged
 from dovetail.learner.state import Arrays
 from dovetail.module import Module, parameter_specs, variable_specs
-from dovetail.parallel import Rounds
+from dovetail.parallel import Rounds, current_placement
 
+Axes = tuple[str | None, ...]
 # The logical axis that layers stand along which a pipeline splits.
 _AXIS = "stage"
 
@@ -26,13 +27,13 @@ class Layout:
         schedule: stages and rounds.
         model: the model with one part of its layers.
         layers: how many layers that is.
-        own: the paths of parameters and variables that each stage has a part of.
+        own: the logical axes of parameters and variables that each stage has a part of, by path.
     """
 
     schedule: Rounds
     model: Module
     layers: int
-    own: frozenset[str]
+    own: Mapping[str, Axes]
 
     @classmethod
     def of(cls, model: Module, schedule: Rounds) -> Layout:
@@ -43,7 +44,7 @@ class Layout:
                 "the methods begin, middle, end and part. Set mesh.pipeline=1."
             )
         specs = {**parameter_specs(model), **variable_specs(model)}
-        own = {path for path, spec in specs.items() if spec.axes[:1] == (_AXIS,)}
+        own = {path: spec.axes for path, spec in specs.items() if spec.axes[:1] == (_AXIS,)}
         if not own:
             raise ConfigError(
                 f"No stack of this {type(model).__name__} has layers with parameters of their own, "
@@ -51,7 +52,7 @@ class Layout:
             )
         parts = schedule.stages * schedule.rounds
         count = specs[min(own)].shape[0]
-        return cls(schedule, model.part(parts), count // parts, frozenset(own))
+        return cls(schedule, model.part(parts), count // parts, own)
 
     def split(self, arrays: Mapping[str, Any]) -> tuple[Arrays, Arrays]:
         """Returns what stages have parts of, as [rounds, stages, layers, ...], and the rest."""
@@ -64,8 +65,19 @@ class Layout:
         return own, {path: value for path, value in arrays.items() if path not in self.own}
 
     def joined(self, arrays: Arrays) -> Arrays:
-        """Returns [rounds, stages, layers, ...] as one stack again."""
-        return {path: value.reshape(-1, *value.shape[3:]) for path, value in arrays.items()}
+        """Returns [rounds, stages, layers, ...] as one stack again, where parameters lie.
+
+        With several rounds layers change devices. Said here, it happens once; otherwise XLA
+        computes with a gradient first and moves each of the results.
+        """
+        return {path: self._placed(path, value) for path, value in arrays.items()}
+
+    def _placed(self, path: str, value: jax.Array) -> jax.Array:
+        stack, placement = value.reshape(-1, *value.shape[3:]), current_placement()
+        if placement is None:
+            return stack
+        sharding = placement.sharding(self.own[path], stack.shape, path)
+        return jax.lax.with_sharding_constraint(stack, sharding)
 
     def split_variables(self, variables: Mapping[str, Any]) -> Arrays:
         """Returns the variables of the layers; others have no stage that would keep them."""

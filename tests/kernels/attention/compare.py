@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dovetail.kernels import interpreted, prefer
-from dovetail.kernels.attention import attention
+from dovetail.kernels.attention import Mask, attention
+from dovetail.parallel import current_placement
 from tests.kernels.attention.cases import Arrays
 
 
@@ -40,6 +41,34 @@ def assert_close(got: list[np.ndarray], expected: list[np.ndarray], tolerance: f
         assert np.isfinite(one).all()
         scale = max(1.0, float(np.abs(other).max()))
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)
+
+
+def temporaries(name: str, mask: Mask, length: int, backwards: bool, width: int = 16) -> int:
+    """Returns the bytes that a program for one long sequence takes on a device beside its arrays.
+
+    It is compiled for the mesh in force, and not run.
+    """
+    query = jax.ShapeDtypeStruct((1, length, 2, width), jnp.float32)
+    places = jax.ShapeDtypeStruct((1, length), jnp.int32)
+    placement = current_placement()
+    shardings = None
+    if placement is not None:
+        split = placement.sharding(("batch", "sequence", None, None))
+        shardings = (split, split, split, placement.sharding(("batch", "sequence")))
+
+    def compute(query: Any, key: Any, value: Any, places: Any) -> Any:
+        call = {"query_positions_BS": places, "key_positions_BT": places}
+        call |= {"query_segments_BS": places, "key_segments_BT": places}
+
+        def attend(*arrays: Any) -> Any:
+            with prefer(attention=name):
+                return attention(*arrays, mask=mask, aligned=True, **call)
+
+        mixed, pull = jax.vjp(attend, query, key, value)
+        return (mixed, pull(mixed)) if backwards else mixed
+
+    lowered = jax.jit(compute, in_shardings=shardings).lower(query, query, query, places)
+    return int(lowered.compile().memory_analysis().temp_size_in_bytes)
 
 
 TOLERANCES = {"float32": 5e-6, "bfloat16": 0.02}

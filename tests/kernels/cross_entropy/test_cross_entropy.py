@@ -211,9 +211,19 @@ def placement_of(**sizes: int) -> Placement:
     return Placement(MeshLayout.Config(**sizes).build().mesh(), AxisRules.Config().build())
 
 
-def test_more_devices_share_larger_chunks() -> None:
-    with placed(placement_of(data=8, fsdp=1)):
-        assert count_chunks(64, 512) == 8
+@pytest.mark.parametrize(
+    ("sizes", "chunks"),
+    [
+        ({"data": 8, "fsdp": 1}, 8),
+        ({"data": 2, "fsdp": 1, "sequence": 2, "model": 2}, 8),
+        # Stages compute all tokens each, so they share nothing.
+        ({"pipeline": 2, "data": 4, "fsdp": 1}, 16),
+        ({"pipeline": 8, "fsdp": 1}, 64),
+    ],
+)
+def test_devices_that_share_logits_share_larger_chunks(sizes: dict[str, int], chunks: int) -> None:
+    with placed(placement_of(**sizes)):
+        assert count_chunks(64, 512) == chunks
 
 
 @pytest.mark.parametrize(
