@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from dovetail.hardware import precision_of
 from dovetail.kernels import KernelCounter, target_platform, watch_kernels
 from dovetail.module import functional, parameter_specs
 from dovetail.parallel import AxisRules
@@ -96,7 +97,7 @@ def workload(config: Trainer.Config, platform: str) -> Workload:
         kernel_flops=sum(flops or 0.0 for _, flops in kernels) / _SEQUENCES,
         unknown_kernels=tuple({name: None for name, flops in kernels if flops is None}),
         kept=tuple(_kept(backward, trainer.model)),
-        precision=program.precision(),
+        precision=precision_of(program.precision()),
         rules=trainer.rules,
     )
 
