@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from dovetail.hardware import can_compile_for, gpu_topology, tpu_topology
 from dovetail.parallel import MESH_AXES, AxisRules, MeshLayout, Placement, placed
+from dovetail.plan.groups import groups_of
 
 KINDS = "ragged-all-to-all|all-gather|all-reduce|all-to-all|reduce-scatter|collective-permute"
 
@@ -131,7 +132,7 @@ def talks(program: Any, mesh: Mesh) -> list[Talk]:
             if match is None:
                 continue
             kind = "reduce-scatter" if "all-reduce-scatter" in name else match[2]
-            axes = _axes_of(_members(line), places)
+            axes = _axes_of(groups_of(line), places)
             shapes = tuple(map(tuple, map(_numbers, re.findall(r"\w+\[([\d,]*)\]", match[1]))))
             # An asynchronous one stands in its fusion at every step, each time with its channel.
             # What a shard_map has written has the same channel everywhere.
@@ -165,62 +166,8 @@ def _places(mesh: Mesh) -> np.ndarray[Any, Any]:
     return np.argwhere((slices == slices.flat[0]) | (first.platform != "tpu"))
 
 
-def _members(line: str) -> list[list[int]]:
-    """Returns the groups of devices that talk to each other, by their place in the mesh."""
-    pairs = re.search(r"source_target_pairs=\{(.*?)\}\}", line)
-    if pairs is not None:
-        return _listed(pairs[1])
-    listed = re.search(r"replica_groups=\{\{(.*?)\}\}", line)
-    if listed is not None:
-        return _listed(listed[1])
-    counted = re.search(r"replica_groups=\[([\d,]+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", line)
-    if counted is not None:
-        return _rows(_in_order(counted[2]).reshape(_numbers(counted[1])))
-    named = re.search(r"replica_groups=mesh\[(.*?)\](.*?) \{(.*?)\}", line)
-    assert named is not None, line
-    return _by_names(*named.groups())
-
-
-def _by_names(sizes: str, order: str, names: str) -> list[list[int]]:
-    """Reads groups that are written as axes of a mesh, of which an axis may be a part."""
-    shape = {name: int(size) for name, size in re.findall(r"('\w+')=(\d+)", sizes)}
-    cut: list[tuple[int, bool]] = []
-    for axis, size in shape.items():
-        parts = re.findall(rf"{axis}(?::\((\d+)\)(\d+))?", names)
-        if not parts or not parts[0][0]:
-            cut.append((size, bool(parts)))
-            continue
-        assert len(parts) == 1, names
-        before, part = map(int, parts[0])
-        cut += [(before, False), (part, True), (size // (before * part), False)]
-    numbers = _in_order(order) if order else np.arange(math.prod(shape.values()))
-    numbers = numbers.reshape([size for size, _ in cut])
-    inside = [index for index, (_, is_inside) in enumerate(cut) if is_inside]
-    outside = [index for index in range(len(cut)) if index not in inside]
-    count = math.prod(cut[index][0] for index in inside)
-    return _rows(numbers.transpose(*outside, *inside).reshape(-1, count))
-
-
-def _in_order(text: str) -> np.ndarray[Any, Any]:
-    """Reads `[4,16]T(1,0)`: the numbers of a table, with its axes in another order."""
-    found = re.search(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
-    assert found is not None, text
-    shape, order = _numbers(found[1]), _numbers(found[2] or "")
-    numbers = np.arange(math.prod(shape)).reshape(shape)
-    return (numbers.transpose(order) if order else numbers).reshape(-1)
-
-
-def _rows(numbers: np.ndarray[Any, Any]) -> list[list[int]]:
-    found: list[list[int]] = numbers.tolist()
-    return found
-
-
 def _numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
-
-
-def _listed(text: str) -> list[list[int]]:
-    return [_numbers(group) for group in text.split("},{")]
 
 
 def _axes_of(members: list[list[int]], places: np.ndarray[Any, Any]) -> tuple[str, ...]:

@@ -10,45 +10,46 @@ import pytest
 from dovetail.config import apply_modifier
 from dovetail.experiments import find_experiment
 from dovetail.models.llama import llama
-from dovetail.plan import Plan, Planner, ProgramCache, search
-from dovetail.targets import apply_target
+from dovetail.plan import Planner, ProgramCache, search
+from dovetail.targets import apply_target, parse_target
 from tests.compile.programs import needs_gpu_compiler, needs_tpu_compiler
 
 
-def small(batch: int, *modifiers: str) -> Any:
-    """Returns a Llama of eight layers that keeps all it computes."""
+def experiment(batch: int, width: int, *modifiers: str) -> Any:
+    """Returns a small Llama, whose kernels are those of a large one."""
     config = find_experiment("llama2-7b").tiny()
-    config.model = llama(
-        width=1024, num_layers=8, num_heads=8, num_kv_heads=8, hidden=2816, vocab_size=8192
-    )
+    heads = width // 128
+    sizes = {"num_heads": heads, "num_kv_heads": heads, "hidden": 3 * width, "vocab_size": 1024}
+    config.model = llama(width=width, num_layers=4, **sizes)
     config.input.set(sequence_length=1024, batch_size=batch)
     for modifier in ("bf16", *modifiers):
         config = apply_modifier(config, modifier)
     return config
 
 
-def planner(target: str, folder: Path, batch: int = 64) -> Planner:
-    targeted = apply_target(small(batch), target)
+def planner(target: str, folder: Path, batch: int = 64, width: int = 256) -> Planner:
+    targeted = apply_target(experiment(batch, width), target)
     return Planner("small", targeted.config, targeted.machine, ProgramCache(folder))
 
 
-def at_batch(batch: int, folder: Path) -> Plan:
-    config = small(batch, "remat:keep=everything")
-    machine = planner("tpu-v5e-4", folder).machine
-    return Planner("small", config, machine, ProgramCache(folder)).exact()
+def at_batch(batch: int, folder: Path) -> Planner:
+    config = experiment(batch, 1024, "remat:keep=everything")
+    return Planner("small", config, parse_target("tpu-v5e-4"), ProgramCache(folder))
 
 
 @needs_tpu_compiler
 def test_the_boundary_is_the_compilers(tmp_path: Path) -> None:
-    """Batches are a multiple of four devices. Each has 15.75 GiB."""
-    fits, refused = 16, 512
-    while refused - fits > 4:
+    """Batches are a multiple of four devices. Arithmetic says where to look."""
+    memory = at_batch(64, tmp_path).rough().memory
+    guess = int(64 * memory.limit / memory.total)
+    fits, refused = int(0.8 * guess) // 4 * 4, int(1.25 * guess) // 4 * 4
+    while refused - fits > 8:
         batch = (fits + refused) // 8 * 4
-        if at_batch(batch, tmp_path).fits:
+        if at_batch(batch, tmp_path).exact().fits:
             fits = batch
         else:
             refused = batch
-    below, above = at_batch(fits, tmp_path), at_batch(refused, tmp_path)
+    below, above = at_batch(fits, tmp_path).exact(), at_batch(refused, tmp_path).exact()
     assert below.fits
     assert not below.refusal
     assert 0.9 < below.memory.total / below.memory.limit <= 1
