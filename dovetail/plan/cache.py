@@ -41,7 +41,8 @@ class ProgramCache:
         """Returns what was compiled of a config for a machine; None where nothing was."""
         try:
             kept = json.loads(gzip.decompress(self._path(config, machine).read_bytes()))
-            return Compiled(**(kept | {"kernels": tuple(kept["kernels"])}))
+            lists = {name: tuple(kept[name]) for name in ("kernels", "slow")}
+            return Compiled(**(kept | lists))
         except (OSError, EOFError, ValueError, KeyError, TypeError):  # not there, or not whole
             return None
 

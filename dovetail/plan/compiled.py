@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from dovetail.config import ConfigError
-from dovetail.kernels import choices, forget_choices
+from dovetail.kernels import SlowKernelWarning, choices, forget_choices
 from dovetail.plan.analytic import rates_of
 from dovetail.plan.collectives import Collective, collectives
 from dovetail.plan.constants import FITTED, Constants
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dovetail.targets import Machine
-    from dovetail.trainer import Trainer
+    from dovetail.trainer import Program, Trainer
 
 _FIGURES = (
     "argument_size_in_bytes",
@@ -61,6 +63,7 @@ class Compiled:
         kernels: what was chosen, and why not others.
         seconds: how long it took.
         refusal: the compiler's words where the program needs too much memory.
+        slow: what was said of slow kernels, once each.
     """
 
     text: str
@@ -68,6 +71,7 @@ class Compiled:
     kernels: tuple[str, ...]
     seconds: float
     refusal: str = ""
+    slow: tuple[str, ...] = ()
 
 
 def compile_step(config: Trainer.Config, machine: Machine) -> Compiled:
@@ -75,15 +79,30 @@ def compile_step(config: Trainer.Config, machine: Machine) -> Compiled:
     program = config.build().program(devices_of(machine))
     forget_choices()
     start = time.monotonic()
+    lowered, slow = _lowered(program)
+    made = functools.partial(Compiled, kernels=tuple(choices()), slow=slow)
     with _no_cache():
         try:
-            compiled = program.lowered.compile()
+            compiled = lowered.compile()
         except jax.errors.JaxRuntimeError as error:
-            return Compiled("", {}, tuple(choices()), time.monotonic() - start, _refusal(error))
+            seconds = time.monotonic() - start
+            return made(text="", memory={}, seconds=seconds, refusal=_refusal(error))
     seconds = time.monotonic() - start
     analysis = compiled.memory_analysis()
     memory = {name: int(getattr(analysis, name)) for name in _FIGURES}
-    return Compiled(compiled.as_text(), memory, tuple(choices()), seconds)
+    return made(text=compiled.as_text(), memory=memory, seconds=seconds)
+
+
+def _lowered(program: Program) -> tuple[Any, tuple[str, ...]]:
+    """Lowers a step, and returns what was said of slow kernels: a plan tells it with the rest."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SlowKernelWarning)
+        lowered = program.lowered
+    slow = [str(each.message) for each in caught if issubclass(each.category, SlowKernelWarning)]
+    for each in caught:
+        if not issubclass(each.category, SlowKernelWarning):
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    return lowered, tuple(dict.fromkeys(slow))
 
 
 def read_plan(
@@ -116,6 +135,7 @@ def read_plan(
         memory=_memory(compiled.memory, text, layout, machine),
         exchanges=tuple(_added_up(told, route)),
         kernels=compiled.kernels,
+        notes=(*rough.notes, *compiled.slow),
         compile_s=compiled.seconds,
     )
     if not _is_timed(machine):

@@ -78,10 +78,8 @@ class Planner:
         """Plans by compiling; what was compiled before is not compiled again."""
         config = self.config if candidate is None else candidate.apply(self.config)
         compiled = self.cache.find(config, self.machine)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SlowKernelWarning)
-            if compiled is None:
-                compiled = compile_step(config, self.machine)
-                self.cache.keep(config, self.machine, compiled)
-            work, rough = self.work(candidate), self.rough(candidate)
-            return read_plan(compiled, config, work, rough, self.constants)
+        if compiled is None:
+            compiled = compile_step(config, self.machine)
+            self.cache.keep(config, self.machine, compiled)
+        work, rough = self.work(candidate), self.rough(candidate)
+        return read_plan(compiled, config, work, rough, self.constants)
