@@ -107,16 +107,17 @@ def drawn(weak: dict[str, Points], strong: dict[str, Points]) -> str:
         ("#4477aa", "", "70B, weak (dashed: strong, 4,096 sequences)"),
         ("#aa3377", "", "150B of Llama's shape, weak"),
     ]
+    below = _place(256, 0.2)[1] - 10
     for index, (colour, _, text) in enumerate(legend):
-        y = _TOP + 8 + 18 * index
+        y = below + 18 * index
         parts.append(
-            f'<line x1="{_WIDTH - 330}" x2="{_WIDTH - 306}" y1="{y}" y2="{y}" stroke="{colour}" '
-            f'stroke-width="3"/><text x="{_WIDTH - 300}" y="{y + 4}">{text}</text>'
+            f'<line x1="{_LEFT + 20}" x2="{_LEFT + 44}" y1="{y}" y2="{y}" stroke="{colour}" '
+            f'stroke-width="3"/><text x="{_LEFT + 50}" y="{y + 4}">{text}</text>'
         )
-    y = _TOP + 8 + 36
+    y = below + 36
     parts.append(
-        f'<circle cx="{_WIDTH - 318}" cy="{y}" r="5" fill="#777"/>'
-        f'<text x="{_WIDTH - 300}" y="{y + 4}">published (circles, by colour)</text>'
+        f'<circle cx="{_LEFT + 32}" cy="{y}" r="5" fill="#777"/>'
+        f'<text x="{_LEFT + 50}" y="{y + 4}">published (circles, by colour)</text>'
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT + 50}" '
