@@ -16,7 +16,8 @@ HEAVY = (
     r"test_every_layer\.py::.*\[(recurrent-hybrid|shared-stack-of-mixtures|mixture-of-directed)",
     r"test_lora\.py::test_only_the_adapters_are_trained\[qwen3-30b-a3b\]",
     r"test_distillation\.py::.*\[(qwen3-30b-a3b|deepseek-v3)\]",
-    r"test_registry\.py::test_the_tiny_form_trains_and_evaluates\[qwen3-30b-a3b\]",
+    r"test_registry\.py::test_the_tiny_form_trains_and_evaluates\[(qwen3-30b-a3b|deepseek-v3)\]",
+    r"test_workload\.py::test_every_kernel_is_counted\[.*(deepseek-v3|tiny-hybrid|mixtral-8x7b)\]",
     r"test_trainer\.py::test_a_signal_finishes.*\[SIGTERM\]",
     r"test_rounded\.py::.*\[fp8\]",
 )

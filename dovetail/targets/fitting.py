@@ -149,7 +149,8 @@ def _remat(size: ExperimentSize, machine: Machine, fit: Fit, microbatches: int) 
     from dovetail.parallel import KeepAll, KeepDots, KeepNothing, KeepTags
 
     tokens = _tokens(size, fit) / microbatches
-    products = size.outputs_per_token * size.number_bytes * tokens / fit.model
+    shared = (size.outputs_per_token - size.stream_outputs_per_token) / fit.model
+    products = (shared + size.stream_outputs_per_token) * size.number_bytes * tokens
     room = _KEPT_SHARE * machine.memory_per_device
     if _ALL_TO_PRODUCTS * products <= room:
         return KeepAll.Config()

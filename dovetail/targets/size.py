@@ -31,6 +31,8 @@ class ExperimentSize:
         layers: turns of the loops over layers; each keeps its input for the backward pass.
         width: of the vectors between layers.
         outputs_per_token: how many numbers the products with weights give for one token.
+        stream_outputs_per_token: how many of those are added to the stream between layers, which
+            devices that share a layer each hold whole.
         number_bytes: the size of one of those numbers.
         divisors: the largest number that divides all sizes of a logical axis.
     """
@@ -42,6 +44,7 @@ class ExperimentSize:
     layers: int
     width: int
     outputs_per_token: int
+    stream_outputs_per_token: int
     number_bytes: int
     divisors: Mapping[str, int]
 
@@ -62,6 +65,7 @@ def weigh(config: Trainer.Config) -> ExperimentSize:
     trainer = config.build()
     specs = parameter_specs(trainer.model)
     batch, sequence = trainer.input.spec().tokens.shape
+    matrices = [spec for spec in specs.values() if spec.is_matrix]
     low = trainer.model.compute_dtype in ("bfloat16", "float16")
     return ExperimentSize(
         parameters=sum(spec.size for spec in specs.values()),
@@ -70,7 +74,8 @@ def weigh(config: Trainer.Config) -> ExperimentSize:
         sequence_length=sequence,
         layers=_layers(specs),
         width=max(_sizes(specs, "embed"), default=1),
-        outputs_per_token=sum(_outputs(spec) for spec in specs.values() if spec.is_matrix),
+        outputs_per_token=sum(map(_outputs, matrices)),
+        stream_outputs_per_token=sum(_outputs(spec) for spec in matrices if _gives_stream(spec)),
         number_bytes=2 if low else 4,
         divisors=_divisors(specs, config),
     )
@@ -88,6 +93,12 @@ def _sizes(specs: Mapping[str, Any], axis: str) -> list[int]:
 def _outputs(spec: Any) -> int:
     """Returns how many numbers one token gets from a matrix, in all layers that have it."""
     return int(spec.active_size // math.prod(spec.layer_shape[axis] for axis in spec.fan_in))
+
+
+def _gives_stream(spec: Any) -> bool:
+    """Says whether a matrix gives vectors of the width between layers."""
+    axes = spec.axes[len(spec.axes) - len(spec.layer_shape) :]
+    return any(axes[axis] == "embed" for axis in spec.fan_out)
 
 
 def _layers(specs: Mapping[str, Any]) -> int:

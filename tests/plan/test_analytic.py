@@ -84,6 +84,22 @@ def test_mfu_price_and_tokens_follow_from_the_seconds(work: Workload, machine: M
     assert (facts["source"], facts["compile_s"]) == ("analytic", None)
 
 
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("llama2-7b", "gpu-h100-256"),
+        ("llama2-70b", "gpu-h100-512"),
+        ("llama2-70b", "tpu-v5p-1024"),
+        ("llama2-70b", "trn2-1024"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::dovetail.kernels.SlowKernelWarning")
+def test_what_a_rule_chooses_fits(name: str, target: str, tmp_path: Any) -> None:
+    targeted = apply_target(find_experiment(name).config(), target)
+    found = Planner(name, targeted.config, targeted.machine, ProgramCache(tmp_path)).rough()
+    assert found.fits
+
+
 def small(*modifiers: str) -> Any:
     config = find_experiment("tiny-lm").config()
     for modifier in modifiers:
