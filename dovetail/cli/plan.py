@@ -9,6 +9,7 @@ dovetail plan verify runs/tiny-lm
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,17 +63,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    for flag, file in (("--html", arguments.html), ("--write", arguments.write)):
-        if file is not None:
-            check_file(flag, file)
-    if arguments.write is not None and not arguments.search:
-        raise ConfigError("--write saves what --search finds; pass both.")
+    _check(arguments)
     if arguments.experiment == _VERIFY:
         return _verify(arguments)
     if arguments.targets is not None:
         return _compare(arguments)
     chosen = choose(arguments)
     planner = _planner(chosen)
+    planner.is_analytic = arguments.analytic
+    planner.check()
     if arguments.search:
         return _search(planner, chosen, arguments)
     plan = _settled(planner, chosen, arguments)
@@ -87,9 +86,26 @@ def _plan(arguments: argparse.Namespace) -> int:
         from dovetail.cli.plan_report import print_plan
 
         print_plan(plan)
-        if not plan.fits and not arguments.analytic:
+        if not plan.fits:
             _remedy(planner, plan)
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises a ConfigError for options that do not go together, before there is work in vain."""
+    if arguments.html is not None and (
+        arguments.search or arguments.targets is not None or arguments.experiment == _VERIFY
+    ):
+        raise ConfigError("--html draws one plan: leave out --search, --targets and verify.")
+    for flag, file in (("--html", arguments.html), ("--write", arguments.write)):
+        if file is not None:
+            check_file(flag, file)
+    if arguments.write is not None and not arguments.search:
+        raise ConfigError("--write saves what --search finds; pass both.")
+    if arguments.write is not None and not re.fullmatch(r"[A-Za-z_]\w*\.py", arguments.write.name):
+        raise ConfigError(
+            f"--write {arguments.write}: expected a name that Python can import, such as found.py."
+        )
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -106,7 +122,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         if arguments.targets == "all":
             found = survey.catalogue(arguments.chips)
         else:
-            found = survey.named(arguments.targets.split(","))
+            found = survey.named([name for name in arguments.targets.split(",") if name.strip()])
         rows = []
         for row in found:
             tell(row.machine.name)
@@ -131,7 +147,10 @@ def _verify(arguments: argparse.Namespace) -> int:
     about = folder.about()
     require_imports(folder, arguments.imports)
     load_all_parts()
-    machine = parse_target(arguments.target or about.get("target", "cpu"))
+    ran_on = about.get("target", "cpu")
+    if arguments.target not in (None, ran_on):
+        raise ConfigError(f"plan verify: the run was on {ran_on}, not on {arguments.target}.")
+    machine = parse_target(ran_on)
     prepare_devices(machine)
     config: Any = folder.config()
     planner = Planner(about.get("experiment", folder.path.name), config, machine, ProgramCache())
@@ -165,6 +184,8 @@ def _search(planner: Planner, chosen: Chosen, arguments: argparse.Namespace) -> 
 
     for report in chosen.reports:
         say(report)
+    if any(text.startswith("mesh.") for text in arguments.overrides):
+        raise ConfigError("--search chooses the mesh: leave mesh.* out, or leave out --search.")
     if planner.obstacle:
         say(f"analytic alone: {planner.obstacle}")
     with waiting("searching") as tell:
@@ -175,11 +196,16 @@ def _search(planner: Planner, chosen: Chosen, arguments: argparse.Namespace) -> 
     else:
         print_search(found)
     if found.best is None:
+        if arguments.write is not None:
+            say(f"{arguments.write} was not written: nothing was found that fits")
         return 0
     text = rule_text(chosen.name, planner.machine, found.best.candidate)
     if arguments.write is not None:
         arguments.write.write_text(text, encoding="utf-8")
-        say(f"wrote {arguments.write}: use it with --import {arguments.write.stem}")
+        say(
+            f"wrote {arguments.write}, a rule for every experiment on {planner.machine.kind}: from "
+            f"its folder, use it with --import {arguments.write.stem}"
+        )
     elif not arguments.json:
         print(f"\nas a rule of your own (--write FILE.py saves it):\n\n{text}")
     return 0
@@ -207,9 +233,8 @@ def _settled(planner: Planner, chosen: Chosen, arguments: argparse.Namespace) ->
     rough = planner.rough()
     if (verified := Ratios().time(planner.machine.chip.name)) is not None:
         ratio, runs = verified
-        say(f"on this chip {runs} verified runs took {ratio:.2f} times as long as predicted")
-    if arguments.analytic:
-        return rough
+        many = f"{runs} verified run{'s' if runs > 1 else ''}"
+        say(f"on this chip {many} took {ratio:.2f} times as long as predicted; it is not applied")
     if planner.obstacle:
         say(f"analytic alone: {planner.obstacle}")
         return rough

@@ -53,6 +53,8 @@ def duration(value: float) -> str:
         return f"{value / 86_400:.3g} days"
     if value >= 3600:
         return f"{value / 3600:.3g} hours"
+    if value >= 300:
+        return f"{value / 60:.3g} min"
     return f"{value:.3g} s" if value >= 0.1 else f"{value * 1e3:.3g} ms"
 
 
@@ -90,7 +92,12 @@ def print_remedies(plan: Plan, found: Sequence[Ranked]) -> None:
     """Says what takes the room, and what would fit."""
     largest = max(MEMORY, key=lambda name: float(getattr(plan.memory, name)))
     chip = plan.machine.chip.devices_per_chip
-    print(f"\nmost of it is {MEMORY[largest]}: {size(getattr(plan.memory, largest) * chip)}")
+    state = plan.memory.parameters + plan.memory.optimizer
+    if state > plan.memory.limit:
+        print(f"\nparameters and optimizer alone take {size(state * chip)}")
+    else:
+        room = size(getattr(plan.memory, largest) * chip)
+        print(f"\nthe largest part is {MEMORY[largest]}: {room}")
     if not found:
         print("nothing was found that fits: more chips, a shorter sequence or a smaller model")
         return
@@ -211,9 +218,11 @@ def _seconds(plan: Plan) -> None:
     if plan.timing.hidden:
         print(f"  {'communication behind others':<28}{duration(plan.timing.hidden):>9}")
     peak = f"{plan.machine.devices} x {plan.peak_flops / 1e12:.4g} TFLOP/s"
-    work = f"{count(int(plan.model_flops))}FLOP"
+    work = f"{count(int(plan.model_flops))} FLOP"
     print(f"  MFU {plan.mfu:.1%} = {work} / {plan.step_s:.3g} s / ({peak})")
     print(f"  {MFU_FORMULA}")
+    if plan.mfu > 1:
+        print("  above 100%: the formula counts attention in full, which a mask skips here")
 
 
 def _communication(plan: Plan) -> None:
@@ -223,7 +232,7 @@ def _communication(plan: Plan) -> None:
     for each in plan.exchanges:
         times = f"in {each.count:,.0f}"
         print(
-            f"  {each.kind:<20}{'over ' + each.axes:<18}{size(each.bytes):>9}  {times:<10}"
+            f"  {each.kind:<20}{'over ' + each.axes:<18}{size(each.bytes):>9}  {times:<13}"
             f"{duration(each.seconds):>9}"
         )
 

@@ -56,5 +56,6 @@ class _Teller(threading.Thread):
 
     def run(self) -> None:
         start = time.monotonic()
+        say(self.what)
         while not self.ended.wait(_QUIET_SECONDS):
             say(f"{self.what}{self.now}, {time.monotonic() - start:.0f} s")

@@ -96,8 +96,15 @@ def estimate(
         precision=work.precision,
         peak_flops=machine.chip.flops_per_device(work.precision),
         exchanges=tuple(model.exchanges()),
-        notes=tuple(f"kernel {kernel}: its time is not known" for kernel in work.unknown_kernels),
+        notes=tuple(_notes(work)),
     )
+
+
+def _notes(work: Workload) -> Iterator[str]:
+    for kernel in work.unknown_kernels:
+        yield f"kernel {kernel}: its time is not known"
+    if work.has_open_loops:
+        yield "products in loops whose length depends on data are counted as without skipping"
 
 
 class _Model:

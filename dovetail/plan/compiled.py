@@ -159,9 +159,14 @@ def _timing(
 ) -> Timing:
     rates = rates_of(machine.chip, work.precision, constants)
     timing = time_program(text, told, route.seconds, rates)
-    # What a kernel does is not in the program's text. It was counted when the model was traced.
+    # What a kernel does is not in the program's text, nor how often a loop runs whose length
+    # depends on data. Both were counted when the model was traced.
     rows = work.size.batch_size / machine.devices
-    return replace(timing, kernels=work.kernel_flops * rows / rates.kernel_flops)
+    kernels = work.kernel_flops * rows / rates.kernel_flops
+    if work.has_open_loops:
+        multiplied = work.matmul_flops * rows / rates.flops
+        timing = replace(timing, matmul=max(timing.matmul, multiplied))
+    return replace(timing, kernels=kernels)
 
 
 class _Routes:

@@ -16,6 +16,7 @@ from dovetail.plan.constants import FITTED, Constants
 from dovetail.plan.devices import measured, missing_compiler
 from dovetail.plan.plan import Plan
 from dovetail.plan.workload import Workload, workload
+from dovetail.targets import lay_out
 
 if TYPE_CHECKING:
     from dovetail.targets import Machine
@@ -37,6 +38,7 @@ class Planner:
         constants: what the time model is fitted by.
         works: what the experiment asks for, by platform and by what layers keep; it may be shared
             by planners of the same experiment.
+        is_analytic: whether nothing is to be compiled, though it could be.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Planner:
     tell: Tell = lambda _: None
     constants: Constants = FITTED
     works: dict[tuple[str, str], Workload] = field(default_factory=dict)
+    is_analytic: bool = False
 
     def __post_init__(self) -> None:
         """Learns the rates of a CPU, which no catalogue has."""
@@ -54,7 +57,16 @@ class Planner:
     @property
     def obstacle(self) -> str:
         """Why this machine cannot be compiled for here; empty if it can."""
-        return missing_compiler(self.machine)
+        return "nothing is to be compiled" if self.is_analytic else missing_compiler(self.machine)
+
+    def check(self) -> None:
+        """Raises a ConfigError for what does not divide; what only compilers see is left to them.
+
+        Where nothing is compiled the step is traced instead, which takes seconds.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SlowKernelWarning)
+            lay_out(self.config, self.machine, with_activations=bool(self.obstacle))
 
     def work(self, candidate: Candidate | None = None) -> Workload:
         """Returns what the experiment asks for; it depends on what layers keep, and on no mesh."""

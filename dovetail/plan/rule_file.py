@@ -23,7 +23,7 @@ def rule_text(name: str, machine: Machine, candidate: Candidate) -> str:
             "",
             f'@target_rule("{name}-on-{machine.kind}", "{machine.kind}")',
             f"def {function}(config, machine):",
-            f'    """{candidate}."""',
+            f'    """For every experiment on {machine.kind}: {candidate}."""',
             "    from dovetail.parallel import MeshLayout",
             "",
             f"    config.mesh = MeshLayout.Config({sizes})",

@@ -103,7 +103,7 @@ def _verified(planner: Planner, ranked: Sequence[Ranked], most: int) -> list[Ran
     """Compiles candidates until there are enough that fit."""
     found: list[Ranked] = []
     for candidate, rough in ranked[: most + _MOST_REFUSED]:
-        planner.tell(f"compiling {candidate}")
+        planner.tell(f"{'trying' if planner.obstacle else 'compiling'} {candidate}")
         plan = rough if planner.obstacle else planner.exact(candidate)
         if plan.fits:
             found.append(Ranked(candidate, plan))

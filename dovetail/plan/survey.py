@@ -21,7 +21,7 @@ from dovetail.targets import FAMILIES, Family, Machine, parse_target
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer
 
-# Enough to tell machines apart; a search of one machine tries more.
+# Enough to tell machines apart. Before a machine is called too small, everything is tried.
 _MOST_PARTS = 16
 
 
@@ -82,8 +82,8 @@ class Survey:
 
     def named(self, names: Iterable[str]) -> Iterator[Row]:
         """Yields a row for each machine that is named."""
-        for name in names:
-            yield self.row(parse_target(name), None)
+        for machine in [parse_target(name) for name in names]:
+            yield self.row(machine, None)
 
     def row(self, machine: Machine, smallest: int | None) -> Row:
         """Plans one machine."""
@@ -92,10 +92,11 @@ class Survey:
         except ConfigError as error:
             return Row(machine, smallest, None, str(error))
         best = next((each for each in ranked if each.plan.fits), None)
-        if best is not None:
-            return Row(machine, smallest, best)
-        reason = "no mesh divides" if not ranked else "too big"
-        return Row(machine, smallest, None, reason)
+        if best is None:
+            ranked = self._ranked(machine, all_of_them=True)
+            best = next((each for each in ranked if each.plan.fits), None)
+        reason = "" if best is not None else "too big" if ranked else "no mesh divides"
+        return Row(machine, smallest, best, reason)
 
     def smallest(self, family: Family) -> int | None:
         """Returns the fewest chips of a family that hold it; powers of two are tried."""
@@ -108,11 +109,11 @@ class Survey:
                 return chips
         return None
 
-    def _ranked(self, machine: Machine) -> list[Ranked]:
+    def _ranked(self, machine: Machine, all_of_them: bool = False) -> list[Ranked]:
         planner = Planner(self.name, self.config, machine, ProgramCache(), works=self._works)
         found = (
             each
             for each in candidates(planner.work(), self.config, machine)
-            if not each.offloads_optimizer and each.microbatches <= _MOST_PARTS
+            if all_of_them or not (each.offloads_optimizer or each.microbatches > _MOST_PARTS)
         )
         return rank(planner, found)

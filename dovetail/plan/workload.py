@@ -52,6 +52,8 @@ class Workload:
         matmul_flops: of XLA's products, forwards, backwards and again, for one sequence.
         kernel_flops: the same of hand-written kernels.
         unknown_kernels: the names of those that nobody counts.
+        has_open_loops: whether products stand in loops whose length depends on data. Their work is
+            then taken to be that of the plain mathematics.
         kept: what waits for the backward pass.
         precision: of the products.
         rules: which mesh axes split which logical axes.
@@ -64,6 +66,7 @@ class Workload:
     matmul_flops: float
     kernel_flops: float
     unknown_kernels: tuple[str, ...]
+    has_open_loops: bool
     kept: tuple[Kept, ...]
     precision: str
     rules: AxisRules
@@ -87,15 +90,21 @@ def workload(config: Trainer.Config, platform: str) -> Workload:
         forward, backward = _traced(program)
     counted = [_kernels(jaxpr, counter) for jaxpr in (forward, backward)]
     kernels = [each for found in counted for each in found]
-    state = program.state_shapes
+    state, size, useful = program.state_shapes, weigh(config), program.step_flops()
+    multiplied = sum(map(matmul_flops_of, (forward.jaxpr, backward.jaxpr))) / _SEQUENCES
+    in_kernels = sum(flops or 0.0 for _, flops in kernels) / _SEQUENCES
+    has_open_loops = any(_open_loops(jaxpr) for jaxpr in (forward, backward))
+    if has_open_loops:
+        multiplied = max(multiplied, useful / size.batch_size - in_kernels)
     return Workload(
         parameters=parameter_specs(trainer.model),
         state_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
-        size=weigh(config),
-        model_flops=program.step_flops(),
-        matmul_flops=sum(map(matmul_flops_of, (forward.jaxpr, backward.jaxpr))) / _SEQUENCES,
-        kernel_flops=sum(flops or 0.0 for _, flops in kernels) / _SEQUENCES,
+        size=size,
+        model_flops=useful,
+        matmul_flops=multiplied,
+        kernel_flops=in_kernels,
         unknown_kernels=tuple({name: None for name, flops in kernels if flops is None}),
+        has_open_loops=has_open_loops,
         kept=tuple(_kept(backward, trainer.model)),
         precision=precision_of(program.precision()),
         rules=trainer.rules,
@@ -174,6 +183,18 @@ def _kernels(closed: Any, counter: KernelCounter) -> list[tuple[str, float | Non
 
     walk(closed.jaxpr, look)
     return found
+
+
+def _open_loops(closed: Any) -> bool:
+    """Says whether a jaxpr multiplies in loops whose length depends on data."""
+    found: list[bool] = []
+
+    def look(equation: Any, times: int, inside: str) -> None:
+        if equation.primitive.name == "while":
+            found.append(matmul_flops_of(equation.params["body_jaxpr"].jaxpr) > 0)
+
+    walk(closed.jaxpr, look)
+    return any(found)
 
 
 def walk(

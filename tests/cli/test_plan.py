@@ -99,6 +99,21 @@ def test_a_search_without_a_compiler_ranks_and_writes_a_rule(capsys, tmp_path, m
         (["llama2-7b", "--targets", "all", "--chips", "0"], "expected 1 or more, got 0"),
         (["llama2-7b", "--targets", "nothing"], "there is no such target"),
         (["verify"], "name one run folder"),
+        (["verify", "x", "--html", "x.html"], "--html draws one plan"),
+        (["llama2-7b", "--target", "cpu", "--search", "--write", "x.txt"], "such as found.py"),
+        (["llama2-7b", "--target", "tpu-v5p-8", "--search", "mesh.data=2"], "leave mesh.* out"),
+        (
+            ["gpt2", "--target", "tpu-v5e-4", "--analytic", "input.batch_size=3"],
+            "does not divide",
+        ),
+        (
+            ["llama2-7b", "--target", "tpu-v5e-4", "--analytic", "--with", "accumulate:steps=3"],
+            "microbatches=3",
+        ),
+        (
+            ["llama2-7b", "--target", "2xtpu-v5e-256", "mesh.data=1", "mesh.fsdp=-1"],
+            "expected data (or pipeline) to be a multiple of 2",
+        ),
         (["verify", "nowhere"], "is not a run folder"),
         (["nonsense", "--target", "cpu"], "nonsense"),
     ],

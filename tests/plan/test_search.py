@@ -155,7 +155,9 @@ def test_what_was_compiled_is_not_compiled_again(
 
     monkeypatch.setattr(module, "compile_step", refuse)
     again = Planner("tiny", config, parse_target("cpu-8"), ProgramCache(tmp_path))
-    assert again.exact() == exact
+    found = again.exact()  # a busy CPU may be measured again, so its seconds may differ
+    assert (found.memory, found.exchanges) == (exact.memory, exact.exchanges)
+    assert (found.kernels, found.compile_s) == (exact.kernels, exact.compile_s)
     other = config.clone()
     other.input.batch_size = 16
     with pytest.raises(AssertionError, match="compiled again"):

@@ -73,6 +73,21 @@ def test_every_kernel_is_counted(name: str, platform: str) -> None:
     assert work.tokens == 8 * 256
 
 
+@pytest.mark.filterwarnings("ignore::dovetail.kernels.SlowKernelWarning")
+def test_loops_whose_length_depends_on_data_are_not_forgotten() -> None:
+    """Without a kernel, attention over long sequences goes block by block as far as it must."""
+
+    def work(length: int) -> Any:
+        config = tiny("llama2-7b")
+        config.input.set(sequence_length=length, batch_size=4)
+        return workload(config, "cpu")
+
+    short, long = work(4096), work(16384)
+    assert (short.has_open_loops, long.has_open_loops) == (False, True)
+    assert long.matmul_flops * 4 >= long.model_flops
+    assert long.matmul_flops > 8 * short.matmul_flops, "attention is most of it"
+
+
 def test_useful_work_is_what_mfu_counts() -> None:
     config = tiny("llama2-7b")
     trainer = config.build()
