@@ -68,7 +68,11 @@ def planted_copy(tmp_path: Path, file: str, old: str, new: str) -> Path:
     return package
 
 
-HAS_ALIBI = 'bool(__import__("importlib.util").util.find_spec("dovetail.layers.positions.alibi"))'
+# By its file: to ask the import system would import rooms above the one that is being imported.
+HAS_ALIBI = (
+    '__import__("os").path.exists('
+    '__import__("sys").modules["dovetail"].__path__[0] + "/layers/positions/alibi.py")'
+)
 
 
 @pytest.mark.sweep
