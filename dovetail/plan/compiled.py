@@ -22,7 +22,7 @@ from dovetail.plan.constants import FITTED, Constants
 from dovetail.plan.devices import devices_of
 from dovetail.plan.hlo import ProgramText
 from dovetail.plan.kept import kept_bytes
-from dovetail.plan.links import route_of_devices
+from dovetail.plan.links import network_bandwidth, route_of_devices
 from dovetail.plan.plan import Exchange, Memory, Plan
 from dovetail.plan.timing import Timing, time_program
 from dovetail.plan.work import factors
@@ -178,8 +178,7 @@ class _Routes:
 
     def seconds(self, each: Collective) -> float:
         if each.crosses:
-            network = self.machine.chip.network_bandwidth or 25e9 / 8
-            return each.bytes / network
+            return each.bytes / network_bandwidth(self.machine.chip)
         key = (each.group, each.kind == "collective-permute")
         if key not in self.known:
             members = [self.devices[place] for place in each.group]

@@ -146,8 +146,8 @@ class ProgramText:
     def runs(self) -> dict[str, float]:
         """Returns how often each computation runs in one step: loops count by their trips.
 
-        A computation inside a fusion is not run by itself, and of the branches of a condition the
-        first counts: the guard of a step has its update there.
+        A computation inside a fusion is not run by itself. Which branch of a condition is taken is
+        not known; the longest counts.
         """
         found: dict[str, float] = {}
         stack = [(self.entry, 1.0)]
@@ -188,7 +188,6 @@ class ProgramText:
         if each.opcode == "while":
             yield each.called["body"], self.trips(each)
         elif each.opcode == "conditional":
-            # Which branch is taken is not known; the longest is the honest guess.
             yield max(each.branches, key=lambda name: len(self.computations[name].instructions)), 1
         elif each.opcode in ("call", "async-start"):
             for how in ("to_apply", "calls", "called_computations"):

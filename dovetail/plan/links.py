@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.hardware import Chip
+from dovetail.hardware import CHIPS, Chip
 from dovetail.targets import Machine
 
 # What one hop costs before the first byte: over a link inside of a pod or a host, over the network.
@@ -133,7 +133,7 @@ def _torus(chip: Chip, near: int, far: int, sides: Sequence[int]) -> Route:
         near=near,
         far=far,
         link_bandwidth=links * chip.link_bandwidth / chip.devices_per_chip,
-        network_bandwidth=_network(chip),
+        network_bandwidth=network_bandwidth(chip),
         hops=max(1, sum(side // 2 for side in sides)),
         # A message goes a quarter of a ring's way on the average.
         bisection=min(1.0, 4 / longest),
@@ -145,11 +145,14 @@ def _switched(chip: Chip, near: int, far: int) -> Route:
         near=near,
         far=far,
         link_bandwidth=chip.interconnect_bandwidth / chip.devices_per_chip or math.inf,
-        network_bandwidth=_network(chip),
+        network_bandwidth=network_bandwidth(chip),
         hops=2,
     )
 
 
-def _network(chip: Chip) -> float:
+def network_bandwidth(chip: Chip) -> float:
     """Returns the network's bandwidth into a device; where nobody knows it, the slowest known."""
-    return (chip.network_bandwidth or 25e9 / 8) / chip.devices_per_chip
+    known = [
+        each.network_bandwidth for each in CHIPS.values() if each.network_bandwidth is not None
+    ]
+    return (chip.network_bandwidth or min(known)) / chip.devices_per_chip
