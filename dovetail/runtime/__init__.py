@@ -4,7 +4,7 @@ from dovetail.hardware import MFU_FORMULA
 from dovetail.runtime.checkpointer import Checkpointer, abstract_state
 from dovetail.runtime.compilation_cache import use_compilation_cache
 from dovetail.runtime.console import Console
-from dovetail.runtime.flops import matmul_flops, matmul_flops_by_type, matmul_flops_of
+from dovetail.runtime.flops import matmul_flops_by_type, matmul_flops_of
 from dovetail.runtime.memory import PeakGrowth, peak_memory_bytes
 from dovetail.runtime.run_folder import RunFolder, short_hash
 from dovetail.runtime.safetensors import Entry, SafetensorsWriter, can_store, read_header
@@ -29,7 +29,6 @@ __all__ = [
     "abstract_state",
     "can_store",
     "has_parameters",
-    "matmul_flops",
     "matmul_flops_by_type",
     "matmul_flops_of",
     "peak_memory_bytes",

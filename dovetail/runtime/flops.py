@@ -19,20 +19,19 @@ if TYPE_CHECKING:
     from jax.extend.core import Jaxpr
 
 
-def matmul_flops(function: Callable[..., Any], *args: Any) -> int:
-    """Returns the floating-point operations of all matrix products of a call; nothing is run."""
-    return matmul_flops_of(jax.make_jaxpr(function)(*args).jaxpr)
-
-
 def matmul_flops_of(jaxpr: Jaxpr) -> int:
-    """Returns the same of what is traced already. Inside of hand-written kernels nothing counts."""
+    """Returns the floating-point operations of all matrix products of a traced function.
+
+    Inside of hand-written kernels nothing counts.
+    """
     return _count(jaxpr).total()
 
 
 def matmul_flops_by_type(function: Callable[..., Any], *args: Any) -> dict[str, int]:
-    """Returns the same apart for each type of number that is multiplied: the wider of a product's.
+    """Returns those of a call apart for each type of number that is multiplied; nothing is run.
 
-    So whoever computes in eight bits need not say so: the program does.
+    Of a product's two types it is the wider. So whoever computes in eight bits need not say so: the
+    program does.
     """
     return dict(_count(jax.make_jaxpr(function)(*args).jaxpr))
 

@@ -1,9 +1,15 @@
 """Counting matrix products from jaxprs."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
-from dovetail.runtime import matmul_flops, matmul_flops_by_type
+from dovetail.runtime import matmul_flops_by_type, matmul_flops_of
+
+
+def matmul_flops(function: Any, *args: Any) -> int:
+    return matmul_flops_of(jax.make_jaxpr(function)(*args).jaxpr)
 
 
 def test_a_product_counts_two_operations_a_multiplication():
