@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,30 +32,29 @@ class Collective:
     Attributes:
         kind: what it is; a reduction of which each device keeps a part is a reduce-scatter.
         axes: the mesh axes along which the devices lie that talk to each other.
-        arrays: what each device has in hand afterwards; before, for a reduce-scatter.
-        members: how many devices talk to each other.
-        group: one such group, by the places of its devices in the mesh.
+        arrays: what each device has in hand afterwards.
+        bytes: the size of the whole that is gathered, added up or exchanged, on one device.
+        group: one of the groups that talk, by the places of its devices in the mesh.
         runs: how often it is done in a step.
         is_hidden: whether the devices can compute meanwhile.
         computation: where it stands.
-        crosses: whether it goes over the network between slices.
+        in_loop: whether that is in a loop.
     """
 
     kind: str
     axes: tuple[str, ...]
     arrays: tuple[Array, ...]
-    members: int
+    bytes: int
     group: tuple[int, ...]
     runs: float
     is_hidden: bool
     computation: str
     in_loop: bool
-    crosses: bool = False
 
     @property
-    def bytes(self) -> int:
-        """The size of the whole that is gathered, added up or exchanged, on one device."""
-        return sum(array.bytes for array in self.arrays)
+    def crosses(self) -> bool:
+        """Says whether it goes over the network between slices, along no axis of one of them."""
+        return not self.axes
 
 
 def collectives(program: ProgramText, mesh: Mesh) -> list[Collective]:
@@ -93,20 +92,15 @@ class _Reader:
         if not axes:
             return None
         is_scatter = kind == "reduce-scatter" or "all-reduce-scatter" in where.name
-        arrays = self._operands(where, each) if is_scatter else _given(each)
-        return self._made(
-            where,
-            each,
-            kind="reduce-scatter" if is_scatter else kind,
-            axes=axes,
-            arrays=arrays,
-            groups=groups,
-        )
+        made = self._made(where, each, "reduce-scatter" if is_scatter else kind, axes, groups)
+        whole = self._operands(where, each) if is_scatter else made.arrays
+        return replace(made, bytes=sum(array.bytes for array in whole))
 
     def _crossing(self, where: Computation, each: Instruction) -> Collective:
         told = re.search(r"_xla_megascale_transfer_type=\"(\w+)\"", each.text)
         kind = told[1].lower().replace("_", "-") if told is not None else NETWORK
-        return self._made(where, each, kind=kind, axes=(), arrays=each.results[:1], groups=[[0]])
+        made = self._made(where, each, kind, (), [[0]])
+        return replace(made, arrays=each.results[:1], bytes=each.results[0].bytes)
 
     def _made(
         self,
@@ -114,20 +108,19 @@ class _Reader:
         each: Instruction,
         kind: str,
         axes: tuple[str, ...],
-        arrays: tuple[Array, ...],
         groups: Groups,
     ) -> Collective:
+        arrays = _given(each)
         return Collective(
             kind=kind,
             axes=axes,
             arrays=arrays,
-            members=len(groups[0]) if kind != "collective-permute" else len(groups),
+            bytes=sum(array.bytes for array in arrays),
             group=tuple(groups[0]),
             runs=self._runs(where.name),
             is_hidden=each.opcode.endswith("-start") or "async" in where.name,
             computation=self._runner(where.name),
             in_loop=where.name in self.in_loops,
-            crosses=not axes,
         )
 
     def _operands(self, where: Computation, each: Instruction) -> tuple[Array, ...]:
