@@ -28,7 +28,7 @@ from dovetail.config import apply_overrides
 from dovetail.experiments import find_experiment
 from dovetail.plan import FITTED, Candidate, Constants, Plan, Planner, ProgramCache, Ranked, rank
 from dovetail.plan.candidates import candidate_of
-from dovetail.targets import apply_target
+from dovetail.targets import apply_target, need_no_accelerator
 
 LONG = ("input.sequence_length=16384", "input.batch_size=1024")
 PRODUCTS = (
@@ -209,6 +209,7 @@ def main() -> None:
     parser.add_argument("--analytic", action="store_true", help="compile nothing")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    need_no_accelerator()
     planned = []
     for row in ROWS:
         if arguments.row and row.name not in arguments.row:

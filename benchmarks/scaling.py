@@ -21,7 +21,7 @@ from dovetail.config import apply_modifier, apply_overrides
 from dovetail.experiments import find_experiment
 from dovetail.models.llama import llama
 from dovetail.plan import Plan, Planner, ProgramCache, rank
-from dovetail.targets import apply_target
+from dovetail.targets import apply_target, need_no_accelerator
 
 # Chips, and MFU: AXLearn's paper (arXiv 2507.05411), on TPUs. Of the 150B model it gives the size
 # alone; ours has Llama's shape.
@@ -160,6 +160,7 @@ def main() -> None:
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--write", type=Path, metavar="FILE.svg")
     arguments = parser.parse_args()
+    need_no_accelerator()
     factors = {name: correction(name) if arguments.compiled else 1.0 for name in PUBLISHED}
     weak = {
         name: [(chips, mfu) for chips, mfu, _ in curve(name, None, factors[name])]

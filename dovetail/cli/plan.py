@@ -22,7 +22,7 @@ from dovetail.cli.experiment import (
 from dovetail.cli.output import check_file, print_json, say
 from dovetail.cli.waiting import waiting
 from dovetail.config import ConfigError
-from dovetail.targets import prepare_devices
+from dovetail.targets import need_no_accelerator, prepare_devices
 
 if TYPE_CHECKING:
     from dovetail.cli.experiment import Chosen
@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _plan(arguments: argparse.Namespace) -> int:
     _check(arguments)
+    need_no_accelerator()
     if arguments.experiment == _VERIFY:
         return _verify(arguments)
     if arguments.targets is not None:

@@ -11,7 +11,7 @@ from typing import Any
 from dovetail.cli.experiment import add_experiment_arguments, choose
 from dovetail.cli.output import check_file, count, print_json, say, size
 from dovetail.config import ConfigError
-from dovetail.targets import Laid, Layout, lay_out
+from dovetail.targets import Laid, Layout, lay_out, need_no_accelerator
 
 _GROUPS = ("parameters", "optimizer", "averages", "variables", "batch", "activations")
 
@@ -27,6 +27,7 @@ def add_sharding(actions: Any) -> None:
 
 
 def _sharding(arguments: argparse.Namespace) -> int:
+    need_no_accelerator()
     chosen = choose(arguments)
     if chosen.machine is None:
         raise ConfigError(

@@ -103,14 +103,19 @@ def gpu_topology(name: str, hosts: int = 1, gpus_per_host: int = 8) -> Sequence[
         )
     from jax.experimental import topologies
 
-    return list(
-        topologies.get_topology_desc(
+    try:
+        topology = topologies.get_topology_desc(
             name,
             platform="cuda",
             target_config=target_text(GPU_FIGURES[name]),
             topology=f"1x{hosts}x{gpus_per_host}",
-        ).devices
-    )
+        )
+    except NotImplementedError as error:  # that is how JAX says that the plugin is not running
+        raise ConfigError(
+            "JAX's CUDA plugin is installed and could not be started: without a GPU it must not "
+            "look for one. Set JAX_PLATFORMS=cpu."
+        ) from error
+    return list(topology.devices)
 
 
 def can_compile_for(platform: str) -> bool:

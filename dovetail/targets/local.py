@@ -5,6 +5,18 @@ from __future__ import annotations
 from dovetail.targets.machine import Machine
 
 
+def need_no_accelerator() -> None:
+    """Keeps JAX from looking for accelerators, where machines are described and none is used.
+
+    Without this, JAX starts whatever plugins are installed, and those that come with the compilers
+    find no device and complain. What the user has asked for (JAX_PLATFORMS) stays as it is.
+    """
+    import jax
+
+    if not jax.config.jax_platforms:
+        jax.config.update("jax_platforms", "cpu")
+
+
 def prepare_devices(machine: Machine | None) -> None:
     """Makes the virtual devices of a CPU target, where JAX has not chosen its devices yet."""
     if machine is None or machine.chip.kind != "cpu" or machine.any_number:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +86,25 @@ def test_gpus_tell_their_memory_and_arithmetic_their_time(tmp_path: Path) -> Non
     assert exact.memory.parameters == pytest.approx(rough.memory.parameters, rel=0.01)
     kinds = {(each.kind, each.axes) for each in exact.exchanges}
     assert ("all-gather", "fsdp") in kinds or ("all-reduce", "data") in kinds
+
+
+@needs_tpu_compiler
+@needs_gpu_compiler
+@pytest.mark.parametrize("target", ["tpu-v5e-4", "gpu-h100-8"])
+def test_a_shell_with_no_settings_will_do(target: str, tmp_path: Path) -> None:
+    """JAX looks for accelerators unless told not to, and its plugins complain without."""
+    settings = {"JAX_PLATFORMS", "XLA_FLAGS", "TPU_SKIP_MDS_QUERY"}
+    plain = {name: value for name, value in os.environ.items() if name not in settings}
+    small = ("model.decoder.stack.num_layers=2", "input.batch_size=8")
+    done = subprocess.run(
+        [Path(sys.executable).with_name("dovetail"), "plan", "tiny-lm", *small]
+        + ["--target", target, "--json"],
+        env=plain | {"XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["source"] == "compiled"
+    assert "Traceback" not in done.stderr
+    assert "ERROR" not in done.stderr
