@@ -96,9 +96,9 @@ def test_a_shell_with_no_settings_will_do(target: str, tmp_path: Path) -> None:
     settings = {"JAX_PLATFORMS", "XLA_FLAGS", "TPU_SKIP_MDS_QUERY"}
     plain = {name: value for name, value in os.environ.items() if name not in settings}
     small = ("model.decoder.stack.num_layers=2", "input.batch_size=8")
+    command = Path(sys.executable).with_name("dovetail")
     done = subprocess.run(
-        [Path(sys.executable).with_name("dovetail"), "plan", "tiny-lm", *small]
-        + ["--target", target, "--json"],
+        [command, "plan", "tiny-lm", *small, "--target", target, "--json"],
         env=plain | {"XDG_CACHE_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
