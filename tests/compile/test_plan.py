@@ -43,18 +43,26 @@ def at_batch(batch: int, folder: Path) -> Planner:
 
 @needs_tpu_compiler
 def test_the_boundary_is_the_compilers(tmp_path: Path) -> None:
-    """From one program it is known what a sequence more takes; batches are a multiple of four."""
+    """From one program it is known about where it lies; then it is found by halving.
+
+    One batch and the next differ by a sequence on each of the four chips.
+    """
     base = at_batch(64, tmp_path).exact().memory
     fixed = 2 * base.parameters + base.optimizer  # gradients are as large as parameters
-    boundary = 64 * (base.limit - fixed) / (base.total - fixed)
-    below = at_batch(int(0.93 * boundary) // 4 * 4, tmp_path).exact()
-    above = at_batch(int(1.07 * boundary) // 4 * 4, tmp_path).exact()
+    expected = 64 * (base.limit - fixed) / (base.total - fixed)
+    low, high = int(0.93 * expected) // 4, int(1.07 * expected) // 4
+    plans = {rows: at_batch(4 * rows, tmp_path).exact() for rows in (low, high)}
+    while high - low > 1:
+        middle = (low + high) // 2
+        plans[middle] = at_batch(4 * middle, tmp_path).exact()
+        low, high = (middle, high) if plans[middle].fits else (low, middle)
+    below, above = plans[low], plans[high]
     assert below.fits
-    assert not below.refusal
     assert 0.85 < below.memory.total / below.memory.limit <= 1
     assert not above.fits
     assert "memory" in above.refusal.lower()
     assert above.memory.total > above.memory.limit == pytest.approx(15.75 * 2**30, rel=0.001)
+    assert all(plan.fits != bool(plan.refusal) for plan in plans.values()), "the compiler's word"
 
 
 @needs_tpu_compiler
