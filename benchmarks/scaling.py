@@ -69,7 +69,10 @@ def correction(name: str) -> float:
     )
     planner = Planner(name, targeted.config, targeted.machine, ProgramCache())
     first = next(each for each in rank(planner) if each.plan.fits)
-    exact, rough = planner.exact(first.candidate).timing, first.plan.timing
+    compiled = planner.exact(first.candidate)
+    if not compiled.fits:
+        raise SystemExit(f"{name} on {COMPILED_AT} chips: what arithmetic takes is refused")
+    exact, rough = compiled.timing, first.plan.timing
     return (exact.total - exact.exposed) / (rough.total - rough.exposed)
 
 

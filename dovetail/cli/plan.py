@@ -26,7 +26,7 @@ from dovetail.targets import need_no_accelerator, prepare_devices
 
 if TYPE_CHECKING:
     from dovetail.cli.experiment import Chosen
-    from dovetail.plan import Plan, Planner
+    from dovetail.plan import Plan, Planner, Ranked
 
 
 _VERIFY = "verify"
@@ -65,30 +65,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _plan(arguments: argparse.Namespace) -> int:
     _check(arguments)
     need_no_accelerator()
-    if arguments.experiment == _VERIFY:
-        return _verify(arguments)
     if arguments.targets is not None:
         return _compare(arguments)
+    if arguments.experiment == _VERIFY:
+        return _verify(arguments)
     chosen = choose(arguments)
     planner = _planner(chosen)
     planner.is_analytic = arguments.analytic
-    planner.check()
     if arguments.search:
         return _search(planner, chosen, arguments)
-    plan = _settled(planner, chosen, arguments)
-    if arguments.html is not None:
-        from dovetail.cli.plan_page import plan_page
-
-        arguments.html.write_text(plan_page(plan), encoding="utf-8")
-        say(f"wrote {arguments.html}")
-    if arguments.json:
-        print_json(plan.facts())
-    elif arguments.html is None:
+    planner.check()
+    plan = _settled(planner, chosen)
+    if not arguments.json:
         from dovetail.cli.plan_report import print_plan
 
         print_plan(plan)
-        if not plan.fits:
-            _remedy(planner, plan)
+    found = _remedies(planner) if not plan.fits else []
+    if arguments.json:
+        from dovetail.cli.plan_report import plan_facts
+
+        print_json(plan_facts(plan, found))
+    elif not plan.fits:
+        from dovetail.cli.plan_report import print_remedies
+
+        print_remedies(plan, found)
+    if arguments.html is not None:
+        from dovetail.cli.plan_page import plan_page
+
+        arguments.html.write_text(plan_page(plan, found), encoding="utf-8")
+        say(f"wrote {arguments.html}")
     return 0
 
 
@@ -98,6 +103,10 @@ def _check(arguments: argparse.Namespace) -> None:
         arguments.search or arguments.targets is not None or arguments.experiment == _VERIFY
     ):
         raise ConfigError("--html draws one plan: leave out --search, --targets and verify.")
+    if arguments.experiment == _VERIFY and (
+        arguments.search or arguments.analytic or arguments.modifiers
+    ):
+        raise ConfigError("plan verify takes a run as it was: leave out the options of a plan.")
     for flag, file in (("--html", arguments.html), ("--write", arguments.write)):
         if file is not None:
             check_file(flag, file)
@@ -113,8 +122,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     from dovetail.cli.plan_report import print_rows, row_facts
     from dovetail.plan import ORDERS, Survey
 
-    if arguments.target is not None or arguments.search:
-        raise ConfigError("--targets compares machines: leave --target and --search out.")
+    if arguments.target is not None or arguments.search or arguments.experiment == _VERIFY:
+        raise ConfigError("--targets compares machines: leave --target, --search and verify out.")
     if arguments.chips < 1:
         raise ConfigError(f"--chips: expected 1 or more, got {arguments.chips}.")
     chosen = choose(arguments)
@@ -148,10 +157,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     about = folder.about()
     require_imports(folder, arguments.imports)
     load_all_parts()
-    ran_on = about.get("target", "cpu")
-    if arguments.target not in (None, ran_on):
-        raise ConfigError(f"plan verify: the run was on {ran_on}, not on {arguments.target}.")
-    machine = parse_target(ran_on)
+    machine = parse_target(_ran_on(about, arguments.target))
     prepare_devices(machine)
     config: Any = folder.config()
     planner = Planner(about.get("experiment", folder.path.name), config, machine, ProgramCache())
@@ -168,15 +174,29 @@ def _verify(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _remedy(planner: Planner, plan: Plan) -> None:
-    """Tells the nearest changes that fit."""
-    from dovetail.cli.plan_report import print_remedies
+def _ran_on(about: dict[str, Any], target: str | None) -> str:
+    """Returns the target that a run was on, which it may have noted."""
+    noted, device = about.get("target"), about.get("device", "cpu")
+    if noted is None and device != "cpu":
+        if target is None:
+            raise ConfigError(
+                f"plan verify: the run was on {device} and had no --target. Pass the one that it "
+                "was on, such as --target tpu-v5p-8."
+            )
+        return target
+    ran_on = str(noted or "cpu")
+    if target not in (None, ran_on):
+        raise ConfigError(f"plan verify: the run was on {ran_on}, not on {target}.")
+    return ran_on
+
+
+def _remedies(planner: Planner) -> list[Ranked]:
+    """Returns the nearest changes that fit."""
     from dovetail.plan import remedies
 
     with waiting("looking for what fits") as tell:
         planner.tell = tell
-        found = remedies(planner)
-    print_remedies(plan, found)
+        return remedies(planner)
 
 
 def _search(planner: Planner, chosen: Chosen, arguments: argparse.Namespace) -> int:
@@ -196,9 +216,10 @@ def _search(planner: Planner, chosen: Chosen, arguments: argparse.Namespace) -> 
         print_json(search_facts(found))
     else:
         print_search(found)
-    if found.best is None:
+    if found.best is None or found.is_rule_best:
         if arguments.write is not None:
-            say(f"{arguments.write} was not written: nothing was found that fits")
+            why = "nothing was found that fits" if found.best is None else "the rule is the best"
+            say(f"{arguments.write} was not written: {why}")
         return 0
     text = rule_text(chosen.name, planner.machine, found.best.candidate)
     if arguments.write is not None:
@@ -224,7 +245,7 @@ def _planner(chosen: Chosen) -> Planner:
     return Planner(chosen.name, chosen.config, chosen.machine, ProgramCache())
 
 
-def _settled(planner: Planner, chosen: Chosen, arguments: argparse.Namespace) -> Plan:
+def _settled(planner: Planner, chosen: Chosen) -> Plan:
     """Tells the analytic plan at once, and returns the compiled one where there can be one."""
     from dovetail.cli.plan_report import in_one_line
     from dovetail.plan import Ratios

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dovetail.cli.output import size
 from dovetail.cli.plan_report import MEMORY, SECONDS, duration, money, seconds, source, verdict
 from dovetail.hardware import MFU_FORMULA
-from dovetail.plan import Plan
+from dovetail.plan import Plan, Ranked
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --soft: #eef1f4; --line: #cfd6dd;
@@ -32,8 +32,8 @@ small { color: inherit; opacity: .75; }
 _COLOURS = ("one", "two", "three", "four")
 
 
-def plan_page(plan: Plan) -> str:
-    """Returns the page as HTML text."""
+def plan_page(plan: Plan, remedies: Sequence[Ranked] = ()) -> str:
+    """Returns the page as HTML text; where a plan does not fit, with the changes that do."""
     title = f"{plan.experiment} on {plan.machine.name}"
     mesh = " × ".join(f"{axis} {length}" for axis, length in plan.mesh.items()) or "one device"
     fits = "" if plan.fits else ' class="bad"'
@@ -41,12 +41,14 @@ def plan_page(plan: Plan) -> str:
         f"<h1>{html.escape(title)}</h1>",
         f"<p>{html.escape(str(plan.machine))}; mesh {html.escape(mesh)}.</p>",
         f"<p><strong{fits}>{html.escape(verdict(plan))}</strong>; {html.escape(source(plan))}.</p>",
+        _list("Refused", (plan.refusal,) if plan.refusal else ()),
+        _list("What would fit", tuple(map(_remedy, remedies))),
         _memory(plan),
         _seconds(plan),
         _communication(plan),
         _list("Kernels", plan.kernels),
         _price(plan),
-        _list("To know", plan.notes),
+        _list("To know", (*plan.slow, *plan.notes)),
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -56,12 +58,20 @@ def plan_page(plan: Plan) -> str:
     )
 
 
+def _remedy(each: Ranked) -> str:
+    room = size(each.plan.memory.total * each.plan.machine.chip.devices_per_chip)
+    return f"{each.candidate}: {room} a chip, {seconds(each.plan)} a step, {each.plan.source}"
+
+
 def _memory(plan: Plan) -> str:
     chip = plan.machine.chip.devices_per_chip
     values = {label: getattr(plan.memory, name) for name, label in MEMORY.items()}
     whole = max(plan.memory.limit, plan.memory.total)
     rows = {label: size(value * chip) for label, value in values.items()}
-    limit = f"The bar is what the chip has, {size(plan.memory.limit * chip)}."
+    has = size(plan.memory.limit * chip)
+    is_over = plan.memory.total > plan.memory.limit
+    bar = "all that it takes; the chip has" if is_over else "what the chip has,"
+    limit = f"The bar is {bar} {has}."
     return (
         f"<h2>Memory a chip</h2>{_bar(values, whole)}{_legend(rows)}<p><small>{limit}</small></p>"
     )

@@ -26,7 +26,7 @@ SECONDS = {
 
 def in_one_line(plan: Plan) -> str:
     """Says the most important of a plan."""
-    return f"{plan.source}: {verdict(plan)}; {seconds(plan)} a step, MFU {plan.mfu:.1%}" + (
+    return f"{plan.source}: {verdict(plan)}; a step {seconds(plan)}, MFU {plan.mfu:.1%}" + (
         f", {money(plan.usd_per_step)} a step" if plan.usd_per_step is not None else ""
     )
 
@@ -44,7 +44,7 @@ def verdict(plan: Plan) -> str:
 
 def seconds(plan: Plan) -> str:
     """Writes the time of a step with how far it may be off."""
-    return f"{duration(plan.step_s)} (within {plan.error_band:.0%})"
+    return f"{duration(plan.step_s)} ({plan.time_source}, within {plan.error_band:.0%})"
 
 
 def duration(value: float) -> str:
@@ -75,7 +75,9 @@ def print_plan(plan: Plan) -> None:
     _communication(plan)
     _kernels(plan)
     _price(plan)
-    for note in plan.notes:
+    if plan.refusal:
+        print(f"refused: {plan.refusal}")
+    for note in (*plan.slow, *plan.notes):
         print(f"note: {note}")
 
 
@@ -140,6 +142,12 @@ def print_verified(found: Verified) -> None:
     )
 
 
+def plan_facts(plan: Plan, found: Sequence[Ranked]) -> dict[str, Any]:
+    """Returns a plan for machines, with what would fit where it does not."""
+    facts = plan.facts()
+    return facts if plan.fits else facts | {"remedies": [_ranked_facts(each) for each in found]}
+
+
 def search_facts(found: Search) -> dict[str, Any]:
     """Returns what a search has found, for machines."""
     best = found.best
@@ -197,7 +205,8 @@ def _print_ranked(found: Sequence[Ranked]) -> None:
         chip = plan.machine.chip.devices_per_chip
         room = f"{size(plan.memory.total * chip)} a chip"
         fits = "" if plan.fits else "  does not fit"
-        print(f"  {duration(plan.step_s):>8} a step  {room:>14}  {plan.source}{fits}  {candidate}")
+        time = f"{duration(plan.step_s):>8} a step ({plan.time_source})"
+        print(f"  {time}  {room:>14} ({plan.source}){fits}  {candidate}")
 
 
 def _memory(plan: Plan) -> None:

@@ -19,7 +19,7 @@ from dovetail.cli.output import print_json, say
 from dovetail.cli.profiler import Profiler, check_range, profile_range
 from dovetail.config import ConfigError
 from dovetail.hardware import MFU_FORMULA
-from dovetail.targets import Machine, difference_here, prepare_devices
+from dovetail.targets import Machine, device_here, difference_here, prepare_devices
 
 if TYPE_CHECKING:
     from dovetail.runtime import RunFolder, StopRequest
@@ -81,7 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
             tell(f"dovetail: stopped by {stop.received} before the first step; nothing is written")
             return _STOPPED
         if process.index == 0:
-            folder.claim(chosen.config, chosen.about() | {"data": _data(trainer)})
+            noted = {"data": _data(trainer), "device": device_here()}
+            folder.claim(chosen.config, chosen.about() | noted)
         try:
             for report in chosen.reports:
                 tell(report)

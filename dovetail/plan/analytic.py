@@ -66,10 +66,13 @@ def rates_of(chip: Chip, precision: str, constants: Constants = FITTED) -> Rates
     peak = chip.flops_per_device(precision)
     if chip.kind == "neuron":
         peak *= constants.trainium
+    bandwidth = chip.memory_bandwidth / chip.devices_per_chip
     return Rates(
         flops=MATMUL * peak,
-        bandwidth=chip.memory_bandwidth / chip.devices_per_chip,
+        bandwidth=bandwidth,
         kernel_flops=constants.kernels * peak,
+        # The host of a CPU is the CPU.
+        host_bandwidth=bandwidth if chip.kind == "cpu" else HOST_BANDWIDTH,
     )
 
 
@@ -96,6 +99,8 @@ def estimate(
         precision=work.precision,
         peak_flops=machine.chip.flops_per_device(work.precision),
         exchanges=tuple(model.exchanges()),
+        kernels=work.kernels,
+        slow=work.slow,
         notes=tuple(_notes(work)),
     )
 
@@ -183,7 +188,7 @@ class _Model:
         hideable = sum(each.seconds for each in told if each.axes in ("fsdp", "data"))
         waited = sum(each.seconds for each in told) - hideable
         hidden = min(hideable, OVERLAP[self.machine.chip.kind] * (matmul + kernels))
-        fetched = 2 * self.memory().host / HOST_BANDWIDTH  # there and back
+        fetched = 2 * self.memory().host / self.rates.host_bandwidth  # there and back
         return Timing(matmul, memory, kernels, hidden, waited + hideable - hidden + fetched)
 
     def exchanges(self) -> Iterator[Exchange]:

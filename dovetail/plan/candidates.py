@@ -65,16 +65,19 @@ class Candidate:
 
     def sizes(self) -> dict[str, int]:
         """Returns the axes of more than one device, and fsdp always: by default it takes all."""
-        return {axis: size for axis, size in self.mesh if size > 1 or axis == "fsdp"}
+        return {axis: size for axis, size in self.mesh if size != 1 or axis == "fsdp"}
 
     def apply(self, config: Trainer.Config) -> Trainer.Config:
         """Returns an experiment fitted this way."""
         from dovetail.learner import Accumulate, Autodiff
+        from dovetail.parallel import DeviceMemory, HostMemory
 
         fitted: Any = config.clone()
-        gradients = getattr(fitted.learner, "gradients", None)
-        if isinstance(gradients, Accumulate.Config) and self.microbatches == 1:
+        # What the experiment has of its own gives way, where it is not what was found.
+        if isinstance(getattr(fitted.learner, "gradients", None), Accumulate.Config):
             fitted.learner.gradients = Autodiff.Config()
+        if isinstance(getattr(fitted.learner, "optimizer_memory", None), HostMemory.Config):
+            fitted.learner.optimizer_memory = DeviceMemory.Config()
         for text in self.modifiers():
             fitted = apply_modifier(fitted, text)
         sizes: dict[str, Any] = dict(self.sizes())

@@ -147,11 +147,11 @@ class _Reader:
 
 
 def _given(each: Instruction) -> tuple[Array, ...]:
-    """Returns what a collective gives; the start of one also names what it takes, and flags."""
-    if not each.opcode.endswith("-start"):
-        return each.results
-    real = [array for array in each.results if array.dtype not in ("u32", "token")]
-    return tuple(real[len(real) // 2 :]) or each.results[:1]
+    """Returns what a collective gives; the start of most also names what it takes, and flags."""
+    taken = len(each.operands)
+    if not each.opcode.endswith("-start") or len(each.results) < 2 * taken:
+        return each.results[:taken]  # an all-reduce names its results alone
+    return each.results[taken : 2 * taken]
 
 
 def _places(mesh: Mesh) -> np.ndarray[Any, Any]:

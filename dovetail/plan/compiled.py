@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from dovetail.config import ConfigError
-from dovetail.kernels import SlowKernelWarning, choices, forget_choices
+from dovetail.kernels import choices, forget_choices
 from dovetail.plan.analytic import rates_of
 from dovetail.plan.collectives import Collective, collectives
 from dovetail.plan.constants import FITTED, Constants
@@ -24,6 +23,7 @@ from dovetail.plan.hlo import ProgramText
 from dovetail.plan.kept import kept_bytes
 from dovetail.plan.links import network_bandwidth, route_of_devices
 from dovetail.plan.plan import Exchange, Memory, Plan
+from dovetail.plan.slow_kernels import noting_slow_kernels
 from dovetail.plan.timing import Timing, time_program
 from dovetail.plan.work import factors
 from dovetail.plan.workload import Workload
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dovetail.targets import Machine
-    from dovetail.trainer import Program, Trainer
+    from dovetail.trainer import Trainer
 
 _FIGURES = (
     "argument_size_in_bytes",
@@ -54,58 +54,72 @@ _SIZES = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "": 1}
 
 
 @dataclass(frozen=True)
+class Lowered:
+    """A step as a compiler is given it.
+
+    Attributes:
+        step: what JAX has lowered.
+        devices: what the program would run on, in order.
+        kernels: what was chosen, and why not others.
+        slow: what was said of slow kernels, once each.
+    """
+
+    step: Any
+    devices: tuple[str, ...]
+    kernels: tuple[str, ...]
+    slow: tuple[str, ...]
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """All that a compiler is told of the program and of the machine."""
+        return "\n".join([*self.devices, self.step.as_text()])
+
+
+@dataclass(frozen=True)
 class Compiled:
     """What a compiler has made of a step, or why it has not.
 
     Attributes:
         text: the program; empty if it was refused.
         memory: the compiler's own figures, by the names that it gives them.
-        kernels: what was chosen, and why not others.
         seconds: how long it took.
         refusal: the compiler's words where the program needs too much memory.
-        slow: what was said of slow kernels, once each.
     """
 
     text: str
     memory: dict[str, int]
-    kernels: tuple[str, ...]
     seconds: float
     refusal: str = ""
-    slow: tuple[str, ...] = ()
 
 
-def compile_step(config: Trainer.Config, machine: Machine) -> Compiled:
-    """Compiles an experiment's step for a machine: the one that the trainer would run there."""
+def lower_step(config: Trainer.Config, machine: Machine) -> Lowered:
+    """Lowers an experiment's step for a machine: the one that the trainer would run there."""
     program = config.build().program(devices_of(machine))
     forget_choices()
+    with noting_slow_kernels() as slow:
+        step = program.lowered
+    mesh = program.placement.device_mesh
+    devices = tuple(f"{each.device_kind} {each}" for each in mesh.devices.flat)
+    return Lowered(step, devices, tuple(choices()), tuple(slow))
+
+
+def compile_step(lowered: Lowered) -> Compiled:
+    """Gives a step to its machine's compiler."""
     start = time.monotonic()
-    lowered, slow = _lowered(program)
-    made = functools.partial(Compiled, kernels=tuple(choices()), slow=slow)
     with _no_cache():
         try:
-            compiled = lowered.compile()
+            compiled = lowered.step.compile()
         except jax.errors.JaxRuntimeError as error:
             seconds = time.monotonic() - start
-            return made(text="", memory={}, seconds=seconds, refusal=_refusal(error))
+            return Compiled(text="", memory={}, seconds=seconds, refusal=_refusal(error))
     seconds = time.monotonic() - start
     analysis = compiled.memory_analysis()
     memory = {name: int(getattr(analysis, name)) for name in _FIGURES}
-    return made(text=compiled.as_text(), memory=memory, seconds=seconds)
-
-
-def _lowered(program: Program) -> tuple[Any, tuple[str, ...]]:
-    """Lowers a step, and returns what was said of slow kernels: a plan tells it with the rest."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", SlowKernelWarning)
-        lowered = program.lowered
-    slow = [str(each.message) for each in caught if issubclass(each.category, SlowKernelWarning)]
-    for each in caught:
-        if not issubclass(each.category, SlowKernelWarning):
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-    return lowered, tuple(dict.fromkeys(slow))
+    return Compiled(text=compiled.as_text(), memory=memory, seconds=seconds)
 
 
 def read_plan(
+    lowered: Lowered,
     compiled: Compiled,
     config: Trainer.Config,
     work: Workload,
@@ -115,12 +129,15 @@ def read_plan(
     """Reads what the compiler made of a step.
 
     Args:
-        compiled: the program.
-        config: what it was made of.
+        lowered: what the compiler was given.
+        compiled: what it has made of it.
+        config: what that comes from.
         work: what the experiment asks for.
         rough: the analytic plan, for what a program does not tell.
         constants: the shares of peak rates that programs reach.
     """
+    # What arithmetic has traced on no mesh, the lowered step says more exactly.
+    rough = replace(rough, kernels=lowered.kernels, slow=lowered.slow)
     if compiled.refusal:
         return _refused_plan(rough, compiled)
     machine, trainer = rough.machine, config.build()
@@ -134,8 +151,6 @@ def read_plan(
         source="compiled",
         memory=_memory(compiled.memory, text, layout, machine),
         exchanges=tuple(_added_up(told, route)),
-        kernels=compiled.kernels,
-        notes=(*rough.notes, *compiled.slow),
         compile_s=compiled.seconds,
     )
     if not _is_timed(machine):
@@ -278,7 +293,6 @@ def _refused_plan(rough: Plan, compiled: Compiled) -> Plan:
         rough,
         source="compiled",
         memory=memory,
-        kernels=compiled.kernels,
         compile_s=compiled.seconds,
         refusal=compiled.refusal.splitlines()[0][:300],
         notes=(*rough.notes, "the compiler refused it: seconds are analytic"),

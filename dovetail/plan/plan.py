@@ -79,6 +79,7 @@ class Plan:
         peak_flops: of one device at the precision of the products.
         exchanges: all communication.
         kernels: what was chosen, and why not others.
+        slow: what there is to say of slow kernels.
         notes: what a reader must know of these figures.
         compile_s: the seconds that the compiler took.
         refusal: why the compiler refused it; empty if it did not.
@@ -98,6 +99,7 @@ class Plan:
     peak_flops: float
     exchanges: tuple[Exchange, ...] = ()
     kernels: tuple[str, ...] = ()
+    slow: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     compile_s: float | None = None
     refusal: str = ""
@@ -166,6 +168,7 @@ class Plan:
             "collective_bytes": sum(each.bytes for each in self.exchanges),
             "collectives": [vars(each) for each in self.exchanges],
             "kernels": list(self.kernels),
+            "slow_kernels": list(self.slow),
             "notes": list(self.notes),
             "compile_s": self.compile_s,
             "usd_per_step": self.usd_per_step,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dovetail.kernels import SlowKernelWarning
+from dovetail.config import ConfigError
 from dovetail.plan.analytic import estimate
 from dovetail.plan.cache import ProgramCache
 from dovetail.plan.candidates import Candidate, candidate_of
-from dovetail.plan.compiled import compile_step, read_plan
+from dovetail.plan.compiled import compile_step, lower_step, read_plan
 from dovetail.plan.constants import FITTED, Constants
 from dovetail.plan.devices import measured, missing_compiler
 from dovetail.plan.plan import Plan
+from dovetail.plan.slow_kernels import noting_slow_kernels
 from dovetail.plan.workload import Workload, workload
 from dovetail.targets import lay_out
 
@@ -64,8 +64,7 @@ class Planner:
 
         Where nothing is compiled the step is traced instead, which takes seconds.
         """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SlowKernelWarning)
+        with noting_slow_kernels():  # they are told with the plan
             lay_out(self.config, self.machine, with_activations=bool(self.obstacle))
 
     def work(self, candidate: Candidate | None = None) -> Workload:
@@ -74,9 +73,7 @@ class Planner:
         key = platform, candidate.keep if candidate is not None else ""
         if key not in self.works:
             config = self.config if candidate is None else candidate.apply(self.config)
-            with warnings.catch_warnings():  # choices are printed with the plan
-                warnings.simplefilter("ignore", SlowKernelWarning)
-                self.works[key] = workload(config, platform)
+            self.works[key] = workload(config, platform)
         return self.works[key]
 
     def rough(self, candidate: Candidate | None = None) -> Plan:
@@ -89,9 +86,19 @@ class Planner:
     def exact(self, candidate: Candidate | None = None) -> Plan:
         """Plans by compiling; what was compiled before is not compiled again."""
         config = self.config if candidate is None else candidate.apply(self.config)
-        compiled = self.cache.find(config, self.machine)
-        if compiled is None:
-            compiled = compile_step(config, self.machine)
-            self.cache.keep(config, self.machine, compiled)
         work, rough = self.work(candidate), self.rough(candidate)
-        return read_plan(compiled, config, work, rough, self.constants)
+        lowered = lower_step(config, self.machine)
+        compiled = self.cache.find(lowered)
+        if compiled is None:
+            compiled = compile_step(lowered)
+            self.cache.keep(lowered, compiled)
+        return read_plan(lowered, compiled, config, work, rough, self.constants)
+
+    def judged(self, candidate: Candidate | None = None) -> Plan:
+        """Plans by compiling, where that can be done; whatever refuses it is told in the plan."""
+        if self.obstacle:
+            return self.rough(candidate)
+        try:
+            return self.exact(candidate)
+        except ConfigError as error:
+            return replace(self.rough(candidate), refusal=str(error))

@@ -9,26 +9,31 @@ from dovetail.targets import Machine
 
 
 def rule_text(name: str, machine: Machine, candidate: Candidate) -> str:
-    """Returns the file: `--import` it, and `--target` takes this rule before ours."""
-    sizes = ", ".join(f"{axis}={size}" for axis, size in candidate.sizes().items())
-    modifiers = [f"    config = apply_modifier(config, {text!r})" for text in candidate.modifiers()]
-    uses = "from dovetail.config import apply_modifier\n" if modifiers else ""
+    """Returns the file: `--import` it, and `--target` takes this rule before ours.
+
+    A rule is for slices of a kind, however many are joined: `data` takes what is left.
+    """
+    sizes = tuple({**candidate.sizes(), "data": -1}.items())
     function = re.sub(r"\W", "_", name)
     return "\n".join(
         [
             f'"""Found by `dovetail plan {name} --target {machine.name} --search`."""',
             "",
-            f"{uses}from dovetail.targets import target_rule",
+            "from dovetail.targets import target_rule",
             "",
             "",
             f'@target_rule("{name}-on-{machine.kind}", "{machine.kind}")',
             f"def {function}(config, machine):",
             f'    """For every experiment on {machine.kind}: {candidate}."""',
-            "    from dovetail.parallel import MeshLayout",
+            "    from dovetail.plan import Candidate",
             "",
-            f"    config.mesh = MeshLayout.Config({sizes})",
-            *modifiers,
-            "    return config",
+            "    found = Candidate(",
+            f"        mesh={sizes!r},",
+            f"        keep={candidate.keep!r},",
+            f"        microbatches={candidate.microbatches},",
+            f"        offloads_optimizer={candidate.offloads_optimizer},",
+            "    )",
+            "    return found.apply(config)",
             "",
         ]
     )

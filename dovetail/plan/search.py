@@ -42,6 +42,11 @@ class Search:
     verified: tuple[Ranked, ...]
 
     @property
+    def is_rule_best(self) -> bool:
+        """Says whether nothing was found that is better than what the rule chose."""
+        return self.best is not None and self.best.plan is self.rule
+
+    @property
     def best(self) -> Ranked | None:
         """The fastest that fits, if any does."""
         return next((each for each in self.verified if each.plan.fits), None)
@@ -58,18 +63,10 @@ def search(planner: Planner, verified: int = VERIFIED) -> Search:
     """Finds the fastest way to run an experiment on a machine."""
     planner.tell("ranking")
     ranked = rank(planner)
-    fitting = _different(_fitting(ranked))
-    if planner.obstacle:
-        return Search(len(ranked), planner.rough(), tuple(fitting[:verified]))
-    planner.tell("compiling what the rule chose")
-    rule = planner.exact()
-    tried: list[Ranked] = []
-    for candidate, _ in fitting:
-        fit = sum(each.plan.fits for each in tried)
-        if fit >= verified or len(tried) - fit >= _MOST_REFUSED:
-            break
-        planner.tell(f"compiling {len(tried) + 1}: {candidate}")
-        tried.append(Ranked(candidate, planner.exact(candidate)))
+    if not planner.obstacle:
+        planner.tell("compiling what the rule chose")
+    rule = planner.judged()
+    tried = _verified(planner, _different(_fitting(ranked)), verified)
     # The rule's own choice is a candidate like others: what is proposed is never behind it.
     tried.append(Ranked(candidate_of(planner.config, planner.machine), rule))
     return Search(len(ranked), rule, tuple(sorted(tried, key=_order)))
@@ -83,12 +80,39 @@ def remedies(planner: Planner, most: int = 3) -> list[Ranked]:
     """
     now = candidate_of(planner.config, planner.machine)
     everything = list(candidates(planner.work(), planner.config, planner.machine))
-    fields = ("keep", "microbatches", "mesh", "offloads_optimizer")
-    nearest = [_fitting(rank(planner, _changed(now, field, everything)))[:1] for field in fields]
-    found = _verified(planner, [each for first in nearest for each in first], most)
-    if found:
-        return found
-    return _verified(planner, _different(_fitting(rank(planner, everything))), 1)
+    found: list[Ranked] = []
+    for field in ("keep", "microbatches", "mesh", "offloads_optimizer"):
+        fitting = _fitting(rank(planner, _changed(now, field, everything)))
+        found += _fitting(_verified(planner, fitting, 1))
+        if len(found) == most:
+            break
+    if not found:
+        fitting = _different(_fitting(rank(planner, everything)))
+        found = _fitting(_verified(planner, fitting, 1))
+    return sorted(found, key=_order)
+
+
+def _verified(planner: Planner, ranked: Sequence[Ranked], wanted: int) -> list[Ranked]:
+    """Compiles the fastest until enough of them fit, and returns all that were tried.
+
+    What the compiler refuses says how much more it wants than arithmetic does; candidates that
+    would not have as much to spare are passed over then.
+    """
+    tried: list[Ranked] = []
+    margin = 1.0
+    for candidate, rough in ranked:
+        fit = len(_fitting(tried))
+        if fit == wanted or len(tried) - fit == _MOST_REFUSED:
+            break
+        if rough.memory.total * margin > rough.memory.limit:
+            continue
+        if not planner.obstacle:
+            planner.tell(f"compiling {len(tried) + 1}: {candidate}")
+        plan = planner.judged(candidate)
+        tried.append(Ranked(candidate, plan))
+        if not plan.fits:
+            margin = max(margin, plan.memory.total / rough.memory.total)
+    return tried
 
 
 def _changed(now: Candidate, field: str, others: Sequence[Candidate]) -> list[Candidate]:
@@ -97,19 +121,6 @@ def _changed(now: Candidate, field: str, others: Sequence[Candidate]) -> list[Ca
     changed = [replace(now, **{field: value}) for value in values if value != getattr(now, field)]
     possible = {replace(other, keep="") for other in others}
     return [each for each in changed if replace(each, keep="") in possible]
-
-
-def _verified(planner: Planner, ranked: Sequence[Ranked], most: int) -> list[Ranked]:
-    """Compiles candidates until there are enough that fit."""
-    found: list[Ranked] = []
-    for candidate, rough in ranked[: most + _MOST_REFUSED]:
-        planner.tell(f"{'trying' if planner.obstacle else 'compiling'} {candidate}")
-        plan = rough if planner.obstacle else planner.exact(candidate)
-        if plan.fits:
-            found.append(Ranked(candidate, plan))
-        if len(found) == most:
-            break
-    return sorted(found, key=_order)
 
 
 def _fitting(ranked: Sequence[Ranked]) -> list[Ranked]:

@@ -83,7 +83,8 @@ class Survey:
     def named(self, names: Iterable[str]) -> Iterator[Row]:
         """Yields a row for each machine that is named."""
         for machine in [parse_target(name) for name in names]:
-            yield self.row(machine, None)
+            family = FAMILIES.get(machine.kind.rpartition("-")[0])
+            yield self.row(machine, None if family is None else self.smallest(family))
 
     def row(self, machine: Machine, smallest: int | None) -> Row:
         """Plans one machine."""

@@ -51,11 +51,13 @@ class Rates:
         flops: of matrix products.
         bandwidth: bytes to and from its memory.
         kernel_flops: of hand-written kernels.
+        host_bandwidth: bytes to and from the host's memory.
     """
 
     flops: float
     bandwidth: float
     kernel_flops: float
+    host_bandwidth: float
 
 
 def time_program(
@@ -77,26 +79,30 @@ def time_program(
         told[each.computation].append(each)
     total = Timing()
     for name, runs in program.runs().items():
-        computed = _computed(program, name, rates)
+        computed, fetched = _computed(program, name, rates)
         waited = sum(seconds(each) for each in told[name] if not each.is_hidden)
-        meanwhile = sum(seconds(each) for each in told[name] if each.is_hidden)
+        meanwhile = sum(seconds(each) for each in told[name] if each.is_hidden) + fetched
         hidden = min(meanwhile, computed.total)
         exposed = waited + meanwhile - hidden
         total += (computed + Timing(hidden=hidden, exposed=exposed)) * runs
     return total
 
 
-def _computed(program: ProgramText, name: str, rates: Rates) -> Timing:
-    """Returns the time of one run of a computation, without what it calls and tells."""
+def _computed(program: ProgramText, name: str, rates: Rates) -> tuple[Timing, float]:
+    """Returns the time of one run of a computation, without what it calls and tells.
+
+    And the time in which arrays go to the host's memory and come back, which is to be hidden.
+    """
     where = program.computations[name]
-    total = Timing()
+    total, fetched = Timing(), 0.0
     for each in where.instructions:
         if each.opcode.removesuffix("-start") in KINDS:
             continue
         work = work_of(program, where, each)
         moved = work.bytes / rates.bandwidth
+        fetched += work.host / rates.host_bandwidth
         if work.flops:
             total += Timing(matmul=max(work.flops / rates.flops, moved))
         elif not each.is_kernel:
             total += Timing(memory=moved)
-    return total
+    return total, fetched

@@ -30,21 +30,25 @@ _ALLOCATES = 'custom_call_target="AllocateBuffer"'
 _PRODUCTS = ("dot", "convolution")
 _WRITES = "dynamic-update-slice"
 _SLICES = ("dynamic-slice", "slice", "gather")
+# The memory space of the host, which is over a link of its own.
+_HOST = 5
+_MOVES = ("copy", "dynamic-slice", _WRITES)
 _SAME = ("bitcast", "copy", "get-tuple-element", "reshape", "convert")
 
 
 class Work(NamedTuple):
-    """Operations of matrix products, and bytes that go to and from the main memory."""
+    """Operations of matrix products; bytes to and from the main memory, and the host's."""
 
     flops: float = 0.0
     bytes: float = 0.0
+    host: float = 0.0
 
 
 def work_of(program: ProgramText, where: Computation, each: Instruction) -> Work:
     """Returns what one line of a computation does, whatever is fused into it."""
     if each.opcode in FREE or each.opcode.endswith(("-done", "-update")) or _ALLOCATES in each.text:
         return Work()
-    return Work(_flops(program, where, each), _bytes(program, where, each))
+    return Work(_flops(program, where, each), _bytes(program, where, each), _host(where, each))
 
 
 def factors(program: ProgramText) -> Iterator[Work]:
@@ -99,6 +103,17 @@ def _bytes(program: ProgramText, where: Computation, each: Instruction) -> float
     if each.opcode in _SLICES:
         return 2.0 * _in_memory(each.results)
     return _in_memory(each.results) + sum(_in_memory(one.results) for one in taken)
+
+
+def _host(where: Computation, each: Instruction) -> float:
+    """Returns what goes between the device and its host: all of an array, or a slice of it."""
+    if each.opcode.removesuffix("-start") not in _MOVES:
+        return 0.0
+    taken = [where.by_name[name] for name in each.operands if name in where.by_name]
+    given = [array for one in (each, *taken) for array in one.results if array.shape]
+    if not any(array.space == _HOST for array in given):
+        return 0.0
+    return float(min(array.bytes for array in given))
 
 
 def _read(

@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from dovetail.hardware import precision_of
-from dovetail.kernels import KernelCounter, target_platform, watch_kernels
+from dovetail.kernels import (
+    KernelCounter,
+    choices,
+    forget_choices,
+    target_platform,
+    watch_kernels,
+)
 from dovetail.module import functional, parameter_specs
 from dovetail.parallel import AxisRules
+from dovetail.plan.slow_kernels import noting_slow_kernels
 from dovetail.runtime import matmul_flops_of
 from dovetail.targets import ExperimentSize, weigh
 
@@ -56,6 +63,8 @@ class Workload:
             then taken to be that of the plain mathematics.
         kept: what waits for the backward pass.
         precision: of the products.
+        kernels: what ops choose for the platform, on one device.
+        slow: what was said of slow ones.
         rules: which mesh axes split which logical axes.
     """
 
@@ -69,6 +78,8 @@ class Workload:
     has_open_loops: bool
     kept: tuple[Kept, ...]
     precision: str
+    kernels: tuple[str, ...]
+    slow: tuple[str, ...]
     rules: AxisRules
 
     @property
@@ -86,8 +97,10 @@ def workload(config: Trainer.Config, platform: str) -> Workload:
     """Traces an experiment for a platform, whose kernels it takes; no array is made."""
     trainer = config.build()
     program = trainer.program_on(trainer.mesh.abstract(_devices_of(trainer.mesh)))
-    with target_platform(platform), watch_kernels() as counter:
+    forget_choices()
+    with target_platform(platform), watch_kernels() as counter, noting_slow_kernels() as slow:
         forward, backward = _traced(program)
+    kernels_chosen = tuple(choices())
     counted = [_kernels(jaxpr, counter) for jaxpr in (forward, backward)]
     kernels = [each for found in counted for each in found]
     state, size, useful = program.state_shapes, weigh(config), program.step_flops()
@@ -107,6 +120,8 @@ def workload(config: Trainer.Config, platform: str) -> Workload:
         has_open_loops=has_open_loops,
         kept=tuple(_kept(backward, trainer.model)),
         precision=precision_of(program.precision()),
+        kernels=kernels_chosen,
+        slow=tuple(slow),
         rules=trainer.rules,
     )
 

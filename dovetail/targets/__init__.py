@@ -7,7 +7,12 @@ from dovetail.targets.apply import Targeted, apply_target
 from dovetail.targets.families import FAMILIES, Family
 from dovetail.targets.fitting import Fit, apply_fit, fit_mesh
 from dovetail.targets.layout import Laid, Layout, lay_out
-from dovetail.targets.local import difference_here, need_no_accelerator, prepare_devices
+from dovetail.targets.local import (
+    device_here,
+    difference_here,
+    need_no_accelerator,
+    prepare_devices,
+)
 from dovetail.targets.machine import Machine
 from dovetail.targets.names import example_targets, parse_target
 from dovetail.targets.registry import Rule, find_rule, target_rule, target_rules
@@ -25,6 +30,7 @@ __all__ = [
     "Targeted",
     "apply_fit",
     "apply_target",
+    "device_here",
     "difference_here",
     "example_targets",
     "find_rule",

@@ -13,7 +13,7 @@ def need_no_accelerator() -> None:
     """
     import jax
 
-    if not jax.config.jax_platforms:
+    if not jax.config.values["jax_platforms"]:
         jax.config.update("jax_platforms", "cpu")
 
 
@@ -27,6 +27,13 @@ def prepare_devices(machine: Machine | None) -> None:
         jax.config.update("jax_num_cpu_devices", machine.devices)
     except RuntimeError:  # the devices are chosen already; `difference_here` tells if they do
         return
+
+
+def device_here() -> str:
+    """Returns what JAX calls the devices of this process."""
+    import jax
+
+    return str(jax.devices()[0].device_kind)
 
 
 def difference_here(machine: Machine) -> str | None:

@@ -51,6 +51,7 @@ class StepClock:
         self.about = about
         self._last = 0.0
         self._seconds: float | None = None
+        self._latest = 0.0
         self._paused = 0.0
         self._growth: PeakGrowth | None = None
         self._grown: int | None = None
@@ -72,7 +73,7 @@ class StepClock:
         """Notes that a step's result is there."""
         now = time.monotonic()
         seconds = max(now - self._last - self._paused, 1e-9)
-        self._last, self._paused = now, 0.0
+        self._last, self._latest, self._paused = now, seconds, 0.0
         if self._seconds is None:
             self._seconds = seconds
         else:
@@ -90,11 +91,11 @@ class StepClock:
             self._paused += time.monotonic() - before
 
     def figures(self, step: int, steps: int) -> dict[str, float | int | str]:
-        """Returns speed, share of the peak, memory and time left."""
+        """Returns the last step's time; smoothed speed, share of the peak, time left; memory."""
         seconds = self._seconds or 1e-9
         figures: dict[str, float | int | str] = {
             "steps": steps,
-            "step_seconds": seconds,
+            "step_seconds": self._latest,
             "tokens_per_second": self._tokens / seconds,
             "memory_gb": peak_memory_bytes() / 1e9,
             "seconds_left": (steps - step) * seconds,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.config import apply_modifier
+from dovetail.config import ConfigError, apply_modifier
 from dovetail.experiments import find_experiment
 from dovetail.plan import (
     Candidate,
@@ -35,6 +35,20 @@ def planner_of(name: str, target: str, folder: Path) -> Planner:
 @pytest.fixture(scope="module")
 def planner(tmp_path_factory: pytest.TempPathFactory) -> Planner:
     return planner_of("llama2-7b", "tpu-v5p-512", tmp_path_factory.mktemp("programs"))
+
+
+def rule_of(text: str) -> Any:
+    """Returns the function of a file that a search has written, and leaves no rule behind."""
+    from dovetail.targets import registry
+
+    names: dict[str, Any] = {}
+    before = dict(registry._rules)
+    try:
+        exec(compile(text, "found.py", "exec"), names)
+    finally:
+        registry._rules.clear()
+        registry._rules.update(before)
+    return names["llama2_7b"]
 
 
 def test_every_candidate_is_a_mesh_of_the_machine_that_divides(planner: Planner) -> None:
@@ -114,19 +128,71 @@ def test_what_is_too_big_gets_the_nearest_that_fits(planner: Planner) -> None:
 
 def test_a_rule_file_does_what_was_found(planner: Planner, tmp_path: Path) -> None:
     found = next(each for each in rank(planner) if each.candidate.microbatches > 1)
-    text = rule_text("llama2-7b", planner.machine, found.candidate)
-    names: dict[str, Any] = {}
-    from dovetail.targets import registry
-
-    before = dict(registry._rules)
-    try:
-        exec(compile(text, "found.py", "exec"), names)
-        made = names["llama2_7b"](find_experiment("llama2-7b").config(), planner.machine)
-    finally:
-        registry._rules.clear()
-        registry._rules.update(before)
+    rule = rule_of(rule_text("llama2-7b", planner.machine, found.candidate))
+    made = rule(find_experiment("llama2-7b").config(), planner.machine)
     expected = found.candidate.apply(find_experiment("llama2-7b").config())
-    assert made == expected
+    assert made.mesh.build().shape(256) == expected.mesh.build().shape(256)
+    # However many slices are joined, they share the batch.
+    assert made.mesh.build().shape(512)["fsdp"] == dict(found.candidate.mesh)["fsdp"]
+    assert made.set(mesh=expected.mesh) == expected
+
+
+def test_what_was_found_gives_way_to_nothing(planner: Planner) -> None:
+    """What accumulates and offloads of its own is fitted as was found all the same."""
+    config = find_experiment("llama2-7b").config()
+    found = candidate_of(planner.config, planner.machine)
+    plain = found.apply(config)
+    for modifier in ("accumulate:steps=8", "offload-optimizer"):
+        config = apply_modifier(config, modifier)
+    assert candidate_of(config, planner.machine).microbatches == 8
+    assert found.apply(config) == plain
+
+
+def test_a_search_by_arithmetic_knows_the_rule_too(planner: Planner) -> None:
+    analytic = replace(planner, is_analytic=True)
+    found = search(analytic)
+    assert found.rule in [each.plan for each in found.verified]
+    assert found.best is not None
+    assert found.best.plan.step_s <= found.rule.step_s
+
+
+def test_a_compiler_that_fails_is_a_refusal_of_one_candidate(planner: Planner) -> None:
+    class Failing(Refusing):
+        def exact(self, candidate: Candidate | None = None) -> Plan:
+            if candidate is not None and candidate in self.refused:
+                raise ConfigError("The compiler refuses this program, and not for want of memory")
+            return super().exact(candidate)
+
+    judge = Failing(
+        planner.name, planner.config, planner.machine, planner.cache, works=planner.works
+    )
+    judge.refused = [rank(planner)[0].candidate]
+    found = search(judge)
+    assert found.best is not None
+    assert found.best.candidate not in judge.refused
+    refused = [each for each in found.verified if each.candidate in judge.refused]
+    assert "not for want of memory" in refused[0].plan.refusal
+
+
+def test_a_search_learns_how_much_more_the_compiler_wants(planner: Planner) -> None:
+    class Hungry(Refusing):
+        """A compiler that wants twice of what arithmetic says."""
+
+        asked = 0
+
+        def exact(self, candidate: Candidate | None = None) -> Plan:
+            self.asked += 1
+            plan = super().exact(candidate)
+            rough = plan.memory
+            memory = replace(rough, temporaries=rough.total + rough.temporaries)
+            return replace(plan, memory=memory)
+
+    judge = Hungry(
+        planner.name, planner.config, planner.machine, planner.cache, works=planner.works
+    )
+    found = search(judge, verified=1)
+    assert found.best is not None
+    assert judge.asked == 3, "the rule's, one that is refused, and one with room to spare"
 
 
 def test_machines_are_compared() -> None:
@@ -145,8 +211,11 @@ def test_what_was_compiled_is_not_compiled_again(
     from dovetail.plan import planner as module
 
     config = find_experiment("llama2-7b").tiny()
-    first = Planner("tiny", config, parse_target("cpu-8"), ProgramCache(tmp_path))
-    exact = first.exact()
+
+    def plan(config: Any, target: str = "cpu-8") -> Plan:
+        return Planner("tiny", config, parse_target(target), ProgramCache(tmp_path)).exact()
+
+    exact = plan(config)
     assert exact.source == exact.time_source == "compiled"
     assert exact.compile_s is not None
 
@@ -154,15 +223,21 @@ def test_what_was_compiled_is_not_compiled_again(
         raise AssertionError("compiled again")
 
     monkeypatch.setattr(module, "compile_step", refuse)
-    again = Planner("tiny", config, parse_target("cpu-8"), ProgramCache(tmp_path))
-    found = again.exact()  # a busy CPU may be measured again, so its seconds may differ
+    found = plan(config.clone().set(log_every=7))
+    # A busy CPU may be measured again, so its seconds may differ.
     assert (found.memory, found.exchanges) == (exact.memory, exact.exchanges)
     assert (found.kernels, found.compile_s) == (exact.kernels, exact.compile_s)
     other = config.clone()
     other.input.batch_size = 16
     with pytest.raises(AssertionError, match="compiled again"):
-        Planner("tiny", other, parse_target("cpu-8"), ProgramCache(tmp_path)).exact()
+        plan(other)
+    with pytest.raises(AssertionError, match="compiled again"):
+        plan(config, "cpu-4")
+    with monkeypatch.context() as context:
+        context.setenv("LIBTPU_INIT_ARGS", "--another")
+        with pytest.raises(AssertionError, match="compiled again"):
+            plan(config)
     for file in tmp_path.iterdir():  # half a file is no file
         file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(AssertionError, match="compiled again"):
-        Planner("tiny", config, parse_target("cpu-8"), ProgramCache(tmp_path)).exact()
+        plan(config)
