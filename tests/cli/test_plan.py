@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html.parser
 import json
 from pathlib import Path
 
 import pytest
 
 from dovetail.cli import main
+from tests.cli.pages import Page
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +33,10 @@ def test_a_plan_for_this_machine_has_every_figure(capsys, tmp_path):
     assert facts["collective_bytes"] == sum(each["bytes"] for each in facts["collectives"]) > 0
     assert "attention: " in "\n".join(facts["kernels"])
     assert captured.err.index("analytic: fits") < captured.err.index("wrote")
-    html.parser.HTMLParser().feed(page.read_text())
-    assert "tiny-lm on cpu-8" in page.read_text()
+    drawn = Page(page.read_text())
+    assert "tiny-lm on cpu-8" in drawn.text
+    assert drawn.loads == []
+    assert f"MFU {facts['mfu']:.1%}" in drawn.text
     assert main(argv) == 0
     text = capsys.readouterr().out
     for line in ("fits, ", "memory a chip", "a step: ", "MFU ", "communication a step", "kernels"):
@@ -54,6 +56,40 @@ def test_without_a_compiler_it_says_what_to_install(capsys, monkeypatch):
     assert (facts["source"], facts["compile_s"], facts["fits"]) == ("analytic", None, True)
 
 
+# A whole copy of the parameters on every chip, which is far too much.
+WHOLE = ["plan", "llama2-70b", "--target", "tpu-v5p-1024", "--analytic", "mesh.fsdp=1"]
+
+
+def test_what_is_too_big_says_what_would_fit(capsys, tmp_path):
+    page = tmp_path / "plan.html"
+    argv = [*WHOLE, "mesh.data=-1"]
+    assert main([*argv, "--html", str(page)]) == 0
+    text = capsys.readouterr().out
+    assert "does not fit, " in text
+    assert "parameters and optimizer alone take" in text
+    assert "the nearest changes that fit, by arithmetic alone:" in text
+    drawn = Page(page.read_text())
+    assert "What would fit" in drawn.text
+    assert "The bar is all that it takes; the chip has" in drawn.text
+    assert main([*argv, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["fits"] is False
+    assert facts["remedies"]
+    for each in facts["remedies"]:
+        assert each["plan"]["fits"]
+        assert each["candidate"]["mesh"]["fsdp"] > 1
+
+
+def test_a_plan_by_arithmetic_names_its_kernels(capsys):
+    argv = ["plan", "llama2-7b", "--target", "tpu-v5p-512", "--analytic"]
+    assert main(argv) == 0
+    text = capsys.readouterr().out
+    assert "attention: splash" in text
+    assert "(analytic, within 50%)" in text
+    assert main([*argv, "kernels.prefer={attention: reference}", "--json"]) == 0
+    assert "attention: reference" in json.loads(capsys.readouterr().out)["kernels"][0]
+
+
 def test_trainium_is_analytic_and_says_so(capsys):
     assert main(["plan", "llama2-7b", "--target", "trn2-1024"]) == 0
     captured = capsys.readouterr()
@@ -71,6 +107,10 @@ def test_machines_side_by_side(capsys):
     facts = json.loads(capsys.readouterr().out)
     assert {row["source"] for row in facts} == {"analytic"}
     assert [row["fits"] for row in facts] == [True, True, False]
+    assert main([*argv, "--by", "chips", "--json"]) == 0
+    smallest = [row["smallest_chips"] for row in json.loads(capsys.readouterr().out)]
+    assert smallest == sorted(smallest)
+    assert smallest[0] >= 1
 
 
 def test_a_search_without_a_compiler_ranks_and_writes_a_rule(capsys, tmp_path, monkeypatch):
@@ -95,11 +135,16 @@ def test_a_search_without_a_compiler_ranks_and_writes_a_rule(capsys, tmp_path, m
         (["llama2-7b"], "for which machine? Pass --target"),
         (["llama2-7b", "--target", "tpu-v9-8"], "there is no such target"),
         (["llama2-7b", "--target", "cpu", "--write", "x.py"], "--write saves what --search finds"),
-        (["llama2-7b", "--targets", "all", "--target", "cpu"], "leave --target and --search out"),
+        (["llama2-7b", "--targets", "all", "--target", "cpu"], "--targets compares machines"),
+            ["llama2-7b", "--targets", "all", "--target", "cpu"],
+            "leave --target, --search and verify out",
+        ),
         (["llama2-7b", "--targets", "all", "--chips", "0"], "expected 1 or more, got 0"),
         (["llama2-7b", "--targets", "nothing"], "there is no such target"),
         (["verify"], "name one run folder"),
         (["verify", "x", "--html", "x.html"], "--html draws one plan"),
+        (["verify", "x", "--search"], "takes a run as it was"),
+        (["verify", "x", "--targets", "all"], "leave --target, --search and verify out"),
         (["llama2-7b", "--target", "cpu", "--search", "--write", "x.txt"], "such as found.py"),
         (["llama2-7b", "--target", "tpu-v5p-8", "--search", "mesh.data=2"], "leave mesh.* out"),
         (

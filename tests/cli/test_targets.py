@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html.parser
 import json
 import re
 import subprocess
@@ -16,6 +15,7 @@ from dovetail.cli.output import size
 from dovetail.kernels import forget_choices
 from dovetail.parallel import MESH_AXES
 from dovetail.targets.layout import STATE_GROUPS
+from tests.cli.pages import Page
 
 
 def output(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -200,29 +200,11 @@ def test_what_lies_with_the_host_is_shown_there(capsys, tmp_path):
     assert page.count("<br>on the host") == len(there) > 0
 
 
-class Page(html.parser.HTMLParser):
-    """What a page shows, and what it would load."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.loads: list[str] = []
-        self.text = ""
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.loads += [value for name, value in attrs if name in ("src", "href")]
-
-    def handle_data(self, data):
-        self.text += data
-
-
 def test_sharding_draws_a_page_that_needs_nothing_else(capsys, tmp_path: Path):
     file = tmp_path / "sharding.html"
     argv = ["config", "sharding", "tiny-lm", "--target", "cpu-8", "--html", str(file)]
     assert output(capsys, *argv) == ""
-    page = Page()
-    page.feed(file.read_text(encoding="utf-8"))
+    page = Page(file.read_text(encoding="utf-8"))
     assert "script" not in page.tags
     assert page.loads == []
     assert "prefers-color-scheme: dark" in page.text

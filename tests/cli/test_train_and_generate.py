@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import statistics
 import sys
 
 import jax
@@ -53,6 +54,26 @@ def test_metrics_hold_what_people_follow(run):
     for name in ("bits_per_byte", "tokens_per_second", "mfu", "memory_gb", "learning_rate"):
         assert steps[-1][name] > 0, name
     assert any("trigram/bits_per_byte" in line for line in lines)
+
+
+def test_a_run_is_held_against_its_plan(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "run"
+    assert main(["train", "tiny-lm", *TINY, "--steps", "6", "--run", str(folder)]) == 0
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    seconds = [line["step_seconds"] for line in lines if "step_seconds" in line]
+    capsys.readouterr()
+    assert main(["plan", "verify", str(folder), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["measured_s"] == pytest.approx(statistics.median(seconds[3:]))
+    assert facts["time_ratio"] == pytest.approx(facts["measured_s"] / facts["predicted_s"])
+    assert main(["plan", "verify", str(folder)]) == 0
+    assert "times as long" in capsys.readouterr().out
+    about = json.loads((folder / "run.json").read_text())
+    assert about["device"] == "cpu"
+    (folder / "run.json").write_text(json.dumps(about | {"device": "TPU v5p"}))
+    assert main(["plan", "verify", str(folder)]) == 2
+    assert "the run was on TPU v5p and had no --target" in capsys.readouterr().err
 
 
 def test_generate_continues_a_prompt(run, capsys):
