@@ -1,8 +1,9 @@
-"""How long until something happens? Help, a config, and the first finished step of tiny-lm.
+"""How long until something happens? Help, a config, a first plan, the first step of tiny-lm.
 
 Every figure is the best of several whole processes; the first step is timed from process start to
 the first line of metrics.jsonl, once with an empty compilation cache and then with a full one. The
-data is prepared beforehand.
+data is prepared beforehand. A plan's first result is the line by arithmetic; where the compiler for
+TPUs is installed, it goes on after that.
 
     python benchmarks/startup.py
 """
@@ -32,6 +33,7 @@ def main() -> None:
             "help_s": _best([*DOVETAIL, "--help"], work, environment),
             "import_jax_s": _best([sys.executable, "-c", "import jax"], work, environment),
             "config_show_s": _best([*DOVETAIL, "config", "show", "tiny-lm"], work, environment),
+            "first_plan_s": min(_first_plan(work, environment) for _ in range(5)),
         }
         _first_step(work, environment, "warm-up")  # measures the CPU once, as any first run does
         shutil.rmtree(work / "cache" / "dovetail" / "compiled")
@@ -53,6 +55,22 @@ def _run(command: Sequence[str], work: Path, environment: dict[str, str]) -> flo
     before = time.perf_counter()
     subprocess.run(command, cwd=work, env=environment, check=True, capture_output=True)
     return time.perf_counter() - before
+
+
+def _first_plan(work: Path, environment: dict[str, str]) -> float:
+    """Plans Llama 2 7B for 256 chips, until a result is there."""
+    command = [*DOVETAIL, "plan", "llama2-7b", "--target", "tpu-v5p-512"]
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    before = time.perf_counter()
+    process = subprocess.Popen(command, cwd=work, env=environment, **pipes)
+    try:
+        for line in process.stderr or ():
+            if line.startswith("analytic"):
+                return time.perf_counter() - before
+        raise RuntimeError(f"{command} ended with code {process.wait()} before a result.")
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _first_step(work: Path, environment: dict[str, str], name: str) -> float:
