@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from dovetail.config import ConfigError
 from dovetail.hardware import precision_of
 from dovetail.kernels import (
     KernelCounter,
+    SlowKernelError,
     choices,
     forget_choices,
     target_platform,
@@ -99,7 +101,7 @@ def workload(config: Trainer.Config, platform: str) -> Workload:
     program = trainer.program_on(trainer.mesh.abstract(_devices_of(trainer.mesh)))
     forget_choices()
     with target_platform(platform), watch_kernels() as counter, noting_slow_kernels() as slow:
-        forward, backward = _traced(program)
+        forward, backward = _with_its_kernels(program)
     kernels_chosen = tuple(choices())
     counted = [_kernels(jaxpr, counter) for jaxpr in (forward, backward)]
     kernels = [each for found in counted for each in found]
@@ -129,6 +131,17 @@ def workload(config: Trainer.Config, platform: str) -> Workload:
 def _devices_of(mesh: Any) -> int:
     """Returns a number of devices that a layout fits; which, makes no difference here."""
     return math.prod(size for size in mesh.sizes.values() if size > 0)
+
+
+def _with_its_kernels(program: Program) -> tuple[Any, Any]:
+    """Traces with the run's settings of kernels, as far as they make sense without a mesh."""
+    try:
+        with program.kernels():
+            return _traced(program)
+    except SlowKernelError:
+        raise
+    except ConfigError:  # what is preferred may be for several devices: a ring, say
+        return _traced(program)
 
 
 def _traced(program: Program) -> tuple[Any, Any]:

@@ -86,8 +86,11 @@ def test_a_plan_by_arithmetic_names_its_kernels(capsys):
     text = capsys.readouterr().out
     assert "attention: splash" in text
     assert "(analytic, within 50%)" in text
-    assert main([*argv, "kernels.prefer={attention: reference}", "--json"]) == 0
-    assert "attention: reference" in json.loads(capsys.readouterr().out)["kernels"][0]
+    assert main([*argv, "kernels.prefer.attention=reference", "--json"]) == 0
+    assert "attention: reference" in str(json.loads(capsys.readouterr().out)["kernels"])
+    ring = ["kernels.prefer.attention=ring", "mesh.data=-1", "mesh.fsdp=16", "mesh.sequence=4"]
+    assert main([*argv, *ring]) == 0
+    assert "sequence 4" in capsys.readouterr().out
 
 
 def test_trainium_is_analytic_and_says_so(capsys):
