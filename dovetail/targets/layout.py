@@ -105,8 +105,8 @@ def lay_out(config: Trainer.Config, machine: Machine, *, with_activations: bool 
 
     trainer = config.build()
     is_gpu = machine.chip.kind == "gpu"
-    mesh = trainer.mesh.abstract(machine.devices, machine.slices, any_axis=is_gpu)
-    program = trainer.program_on(mesh)
+    there = trainer.mesh.abstract(machine.devices, machine.slices, any_axis=is_gpu)
+    program = trainer.program_on(there)
     lay = _Layer(program)
     state = lay.state()  # first, so that what does not divide is told of a parameter
     activations: list[Activation] = []
