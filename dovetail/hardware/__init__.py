@@ -1,7 +1,7 @@
 """Hardware: what chips can do, as plain data. Importing it imports no JAX."""
 
 from dovetail.hardware.catalogue import CHIPS, chip_for_device, chip_named
-from dovetail.hardware.chip import PRECISIONS, Chip, Price, precision_of
+from dovetail.hardware.chip import PRECISIONS, SMALL_PRECISIONS, Chip, Price, precision_of
 from dovetail.hardware.compilers import (
     GPU_FIGURES,
     can_compile_for,
@@ -23,6 +23,7 @@ __all__ = [
     "GPU_FIGURES",
     "MFU_FORMULA",
     "PRECISIONS",
+    "SMALL_PRECISIONS",
     "Chip",
     "Price",
     "can_compile_for",

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 # The precisions that `Chip.peak_flops` gives figures for.
 PRECISIONS = ("float32", "bfloat16", "float8", "int8")
+# Those that one rounds to for the sake of speed.
+SMALL_PRECISIONS = ("float8", "int8")
 
 
 def precision_of(dtype: str) -> str:
@@ -79,6 +81,10 @@ class Chip:
                 f"There is one for {', '.join(self.peak_flops) or 'none'}."
             )
         return self.peak_flops[precision] / self.devices_per_chip
+
+    def gains_by(self, precision: str) -> bool:
+        """Says whether products are faster in a precision than in bfloat16."""
+        return self.peak_flops.get(precision, 0.0) > self.peak_flops.get("bfloat16", 0.0)
 
     @property
     def memory_per_device(self) -> float:

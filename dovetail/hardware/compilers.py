@@ -30,7 +30,11 @@ LIBTPU_SETTINGS = {
 
 @dataclass(frozen=True)
 class GpuFigures:
-    """What XLA asks about a GPU: from NVIDIA's architecture papers; a B200 as it reports itself."""
+    """What XLA asks about a GPU: from NVIDIA's architecture papers.
+
+    B200 and GB200 are as they report themselves; the latter, and the A100 of 40 GB, were read in
+    https://github.com/openxla/xla/tree/main/xla/backends/gpu/target_config/specs.
+    """
 
     device_kind: str
     capability: tuple[int, int]
@@ -47,12 +51,18 @@ GPU_FIGURES = {
     "a100": GpuFigures(
         "NVIDIA A100-SXM4-80GB", (8, 0), 108, 1.41, 164 << 10, 40 << 20, 80 << 30, 2.039e12
     ),
+    "a100-40gb": GpuFigures(
+        "NVIDIA A100-SXM4-40GB", (8, 0), 108, 1.41, 164 << 10, 40 << 20, 40370 << 20, 1.555e12
+    ),
     "h100": GpuFigures(
         "NVIDIA H100 80GB HBM3", (9, 0), 132, 1.98, 228 << 10, 50 << 20, 80 << 30, 3.35e12
     ),
     "h200": GpuFigures("NVIDIA H200", (9, 0), 132, 1.98, 228 << 10, 50 << 20, 141 * 10**9, 4.8e12),
     "b200": GpuFigures(
         "NVIDIA B200", (10, 0), 148, 1.965, 228 << 10, 129536 << 10, 182631 << 20, 8e12
+    ),
+    "gb200": GpuFigures(
+        "NVIDIA GB200", (10, 0), 152, 2.062, 228 << 10, 132352 << 10, 188730 << 20, 8e12
     ),
 }
 

@@ -83,10 +83,17 @@ class MeshLayout(Part):
         auto = (AxisType.Auto,) * len(sizes)
         return Mesh(arranged(devices, sizes, across), MESH_AXES, axis_types=auto)
 
-    def abstract(self, device_count: int, slices: int = 1) -> AbstractMesh:
-        """Returns the mesh of devices that are not there: enough to say how arrays are split."""
+    def abstract(
+        self, device_count: int, slices: int | None = None, *, any_axis: bool = False
+    ) -> AbstractMesh:
+        """Returns the mesh of devices that are not there: enough to say how arrays are split.
+
+        With a number of slices, an axis that may not cross them is an error, as it is in `mesh()`;
+        `any_axis` says that all may, as with GPUs.
+        """
         sizes = self.shape(device_count)
-        crossing(sizes, slices, self.across, self.name, any_axis=False)
+        if slices is not None:
+            crossing(sizes, slices, self.across, self.name, any_axis=any_axis)
         auto = (AxisType.Auto,) * len(sizes)
         return AbstractMesh(tuple(sizes.values()), MESH_AXES, axis_types=auto)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dovetail.config import Config, ConfigError, Difference, diff, through
 from dovetail.targets.machine import Machine
 from dovetail.targets.names import parse_target
-from dovetail.targets.registry import Rule, find_rule
+from dovetail.targets.registry import LABEL, Rule, find_rule
 
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer
@@ -39,7 +39,7 @@ def apply_target(config: Trainer.Config, name: str) -> Targeted:
     """Returns the experiment as the target's rule makes it. The argument stays as it is."""
     machine = parse_target(name)
     rule = find_rule(machine)
-    with through(f"--target {name}"):
+    with through(f"{LABEL} {name}"):
         result = rule.apply(config.clone(), machine)
     if not isinstance(result, Config):
         raise ConfigError(

@@ -7,14 +7,17 @@ docs/targets.md). `key=value` comes after a rule, so each can be set otherwise.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dovetail.config import Config, ConfigOf, visit
 from dovetail.targets.machine import Machine
+from dovetail.targets.registry import LABEL
 from dovetail.targets.size import ExperimentSize
 
 if TYPE_CHECKING:
-    from dovetail.parallel import MeshLayout
+    from dovetail.parallel import MeshLayout, Remat
     from dovetail.trainer import Trainer
 
 # The share of a device's memory that parameters, gradients and optimizer may take. Split further,
@@ -75,17 +78,29 @@ def fit_mesh(size: ExperimentSize, machine: Machine, model: int = 1) -> Fit:
 
 
 def apply_fit(config: Trainer.Config, size: ExperimentSize, machine: Machine, fit: Fit) -> Any:
-    """Sets the mesh, micro-batches where activations ask for them, and what is kept."""
-    from dovetail.config import find, select
+    """Sets the mesh, micro-batches where activations ask for them, and what is kept.
+
+    What somebody asked for stays: stacks whose `remat` is set, and gradients made in another way.
+    """
     from dovetail.layers import Stack
 
     config.mesh = fit.layout()
-    parts = _microbatches(size, machine, fit)
+    stacks = [part for _, part in visit(config, whole=False) if isinstance(part, Stack.Config)]
+    asked = [stack.remat for stack in stacks if _is_asked(stack, "remat")]
+    parts = _microbatches(size, machine, fit, asked)
     if parts > 1:
         config = _accumulated(config, parts)
-    if find(config, Stack) is None:
-        return config
-    return select(config, Stack).set(remat=_remat(size, machine, fit, parts))
+    for stack in stacks:
+        if not _is_asked(stack, "remat"):
+            stack.remat = _remat(size, machine, fit, parts)
+    return config
+
+
+def _is_asked(part: Config[Any], field: str) -> bool:
+    """Says whether somebody set a field, other than a rule: what one chose, the next may change."""
+    origin = part.get_origin(field)
+    by_rule = origin is not None and any(label.startswith(LABEL) for label in origin.through)
+    return part.is_set(field) and not by_rule
 
 
 def _model_parts(size: ExperimentSize, machine: Machine, wanted: int) -> int:
@@ -122,16 +137,37 @@ def _tokens(size: ExperimentSize, fit: Fit) -> float:
     return size.batch_size * size.sequence_length / fit.shards
 
 
-def _microbatches(size: ExperimentSize, machine: Machine, fit: Fit) -> int:
-    """Returns into how many parts a batch goes through, so that layers' inputs fit in memory."""
+def _products(size: ExperimentSize, fit: Fit) -> float:
+    """Returns the bytes of all results of products with weights, of a step, on each device."""
+    shared = (size.outputs_per_token - size.stream_outputs_per_token) / fit.model
+    return (shared + size.stream_outputs_per_token) * size.number_bytes * _tokens(size, fit)
+
+
+def _microbatches(
+    size: ExperimentSize, machine: Machine, fit: Fit, asked: Sequence[ConfigOf[Remat]]
+) -> int:
+    """Returns into how many parts a batch goes through, so that what is kept fits in memory.
+
+    Layers' inputs are kept whatever a policy says; more, where policies were asked for.
+    """
     inputs = size.layers * size.width * size.number_bytes * _tokens(size, fit)
+    kept = max([2 * inputs, *(_kept(policy, _products(size, fit)) for policy in asked)])
     parts = 1
     while (
-        inputs / parts > _KEPT_SHARE * machine.memory_per_device / 2
+        kept / parts > _KEPT_SHARE * machine.memory_per_device
         and size.batch_size % (2 * parts * fit.shards) == 0
     ):
         parts *= 2
     return parts
+
+
+def _kept(policy: ConfigOf[Remat], products: float) -> float:
+    """Returns the bytes that a policy keeps; of lists of tags nothing is known, so they are 0."""
+    from dovetail.parallel import KeepAll, KeepDots
+
+    if isinstance(policy, KeepAll.Config):
+        return _ALL_TO_PRODUCTS * products
+    return products if isinstance(policy, KeepDots.Config) else 0.0
 
 
 def _accumulated(config: Trainer.Config, parts: int) -> Trainer.Config:
@@ -148,9 +184,7 @@ def _remat(size: ExperimentSize, machine: Machine, fit: Fit, microbatches: int) 
     """Keeps as much as its share of the memory holds."""
     from dovetail.parallel import KeepAll, KeepDots, KeepNothing, KeepTags
 
-    tokens = _tokens(size, fit) / microbatches
-    shared = (size.outputs_per_token - size.stream_outputs_per_token) / fit.model
-    products = (shared + size.stream_outputs_per_token) * size.number_bytes * tokens
+    products = _products(size, fit) / microbatches
     room = _KEPT_SHARE * machine.memory_per_device
     if _ALL_TO_PRODUCTS * products <= room:
         return KeepAll.Config()

@@ -104,7 +104,9 @@ def lay_out(config: Trainer.Config, machine: Machine, *, with_activations: bool 
     from dovetail.kernels import target_platform
 
     trainer = config.build()
-    program = trainer.program_on(trainer.mesh.abstract(machine.devices, machine.slices))
+    is_gpu = machine.chip.kind == "gpu"
+    there = trainer.mesh.abstract(machine.devices, machine.slices, any_axis=is_gpu)
+    program = trainer.program_on(there)
     lay = _Layer(program)
     state = lay.state()  # first, so that what does not divide is told of a parameter
     activations: list[Activation] = []

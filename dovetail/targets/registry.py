@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 RuleFunction = Callable[["Trainer.Config", Machine], "Trainer.Config"]
 
+# What a rule sets says that it came through the option, with the machine's name behind it.
+LABEL = "--target"
+
 _OWN = "dovetail."
 
 

@@ -9,7 +9,14 @@ from typing import Any
 
 import jax
 
-from dovetail.hardware import MFU_FORMULA, Chip, chip_for_device, measured_cpu, precision_of
+from dovetail.hardware import (
+    MFU_FORMULA,
+    SMALL_PRECISIONS,
+    Chip,
+    chip_for_device,
+    measured_cpu,
+    precision_of,
+)
 from dovetail.learner import StepReport
 from dovetail.runtime import PeakGrowth, peak_memory_bytes
 
@@ -125,6 +132,8 @@ def _peak_flops(devices: Any, precision: str) -> tuple[float | None, str]:
         return None, f"no MFU: the catalogue has no rate of {chip.name} in {precision}"
     each = chip.flops_per_device(precision)
     peak = f"{len(devices)} x {each / 1e12:.4g} TFLOP/s ({chip.name} in {precision})"
+    if precision in SMALL_PRECISIONS and not chip.gains_by(precision):
+        peak += f": rounding to {precision} gains no speed on it"
     return each * len(devices), f"{MFU_FORMULA}; the peak here is {peak}"
 
 

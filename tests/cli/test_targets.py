@@ -56,6 +56,32 @@ def test_a_modifier_comes_before_the_rule(capsys):
     assert values["mesh.model"] == 8
 
 
+@pytest.mark.parametrize(
+    ("asked", "kept"), [("remat:keep=nothing", "KeepNothing"), ("offload", "OffloadTags")]
+)
+def test_a_rule_leaves_what_a_modifier_asked_to_keep(capsys, asked, kept):
+    argv = ["config", "diff", "llama2-7b", "--target", "tpu-v5p-512"]
+    assert "KeepDots" in output(capsys, *argv), "what the rule chooses by itself"
+    shown = output(capsys, *argv, "--with", asked)
+    assert f":{kept}(" in shown
+    assert "KeepDots" not in shown
+
+
+def test_slices_of_gpus_share_parameters_and_those_of_tpus_do_not(capsys):
+    argv = ["config", "sharding", "tiny-lm", "mesh.data=1", "mesh.fsdp=-1", "input.batch_size=32"]
+    assert "fsdp 32" in output(capsys, *argv, "--target", "2xgpu-h100-16")
+    assert main([*argv, "--target", "2xtpu-v5e-16"]) == 2
+    assert "mesh.across.fsdp=2" in capsys.readouterr().err
+    across = output(capsys, *argv, "mesh.across.fsdp=2", "--target", "2xtpu-v5e-16")
+    assert "fsdp 32" in across
+
+
+def test_a_dry_run_elsewhere_takes_slices_as_they_were_asked_for(capsys):
+    argv = ["train", "tiny-lm", "--dry-run", "--target", "2xtpu-v5e-16", "input.batch_size=32"]
+    shown = output(capsys, *argv, "mesh.data=1", "mesh.fsdp=-1", "mesh.across.fsdp=2")
+    assert "fsdp=32" in shown
+
+
 def test_diff_shows_what_a_target_does(capsys):
     shown = output(capsys, "config", "diff", "llama2-7b", "--target", "tpu-v5p-512")
     assert "mesh.fsdp: -1 -> 64" in shown

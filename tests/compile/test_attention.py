@@ -83,6 +83,7 @@ TPU_CASES: dict[str, tuple[Mask, dict[str, Any], dict[str, Any]]] = {
     [
         *(("v5e:2x4", name) for name in TPU_CASES),
         *((chip, name) for chip in ("v5p:2x2x2", "v6e:2x4") for name in ("causal", "wide")),
+        ("tpu7x:2x2x1", "causal"),
     ],
 )
 def test_splash_on_tpus(chip: str, case: str) -> None:

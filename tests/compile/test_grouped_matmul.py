@@ -39,7 +39,7 @@ def arrays_of(dtype: str) -> tuple[Any, ...]:
 
 @needs_tpu_compiler
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("chip", ["v5e:2x4", "v5p:2x2x2"])
+@pytest.mark.parametrize("chip", ["v5e:2x4", "v5p:2x2x2", "v6e:2x4", "tpu7x:2x2x1"])
 def test_megablox_on_tpus(chip: str, dtype: str) -> None:
     forget_choices()
     program = compiled(gradients, tpus(chip), *arrays_of(dtype))
@@ -59,7 +59,7 @@ def test_all_devices_share_the_rows() -> None:
 
 @needs_gpu_compiler
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("chip", ["a100", "h100", "b200"])
+@pytest.mark.parametrize("chip", ["a100", "h100", "b200", "gb200"])
 def test_triton_on_gpus(chip: str, dtype: str) -> None:
     forget_choices()
     program = compiled(gradients, gpus(chip), *arrays_of(dtype))

@@ -12,6 +12,8 @@ from dovetail.experiments import find_experiment
 from dovetail.hardware import gpu_topology, tpu_topology
 from dovetail.kernels import choices, forget_choices
 from dovetail.parallel import MeshLayout
+from dovetail.plan.devices import devices_of, missing_compiler
+from dovetail.targets import parse_target
 from tests.compile.programs import custom_calls, needs_gpu_compiler, needs_tpu_compiler
 
 
@@ -60,3 +62,12 @@ def test_on_gpus_nothing_is_slow(
     assert custom_calls(program)["__gpu$xla.gpu.triton"] == kernels
     assert chosen() == {"attention: triton", "cross_entropy: chunked"} | chosen_too
     assert all("(gpu" in line for line in choices())
+
+
+@needs_gpu_compiler
+@pytest.mark.parametrize("target", ["gpu-a100-40gb-8", "gpu-gb200-8"])
+def test_a_plan_finds_the_compiler_of_each_gpu(target: str) -> None:
+    machine = parse_target(target)
+    assert missing_compiler(machine) == ""
+    program = compiled_step("tiny-lm", devices_of(machine))
+    assert custom_calls(program)["__gpu$xla.gpu.triton"] == 3

@@ -194,6 +194,8 @@ def test_hosts_of_gpus_share_parameters_where_they_must() -> None:
     assert slices_along(mesh, "fsdp") == {4}
     mesh = MeshLayout.Config(data=2, fsdp=-1).build().mesh(hosts)
     assert (slices_along(mesh, "data"), slices_along(mesh, "fsdp")) == ({2}, {2})
+    layout = MeshLayout.Config(fsdp=4, model=8).build()
+    assert layout.abstract(32, slices=4, any_axis=True).shape["fsdp"] == 4, "as where they are here"
 
 
 def error_of(layout: MeshLayout.Config, devices: list[Any]) -> str:
@@ -213,7 +215,9 @@ def test_no_axis_that_may_cross() -> None:
     with pytest.raises(ConfigError) as caught:
         layout.build().abstract(32, slices=2)
     assert str(caught.value) == expected
-    assert layout.build().abstract(32).size == 32
+    assert layout.build().abstract(32).size == 32, "of slices that nobody counts nothing is said"
+    asked = MeshLayout.Config(fsdp=8, model=4, across={"fsdp": 2}).build()
+    assert asked.abstract(32, slices=2).size == asked.abstract(32).size == 32
 
 
 def test_what_is_asked_must_fit_the_slices() -> None:

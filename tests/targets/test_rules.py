@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from dovetail.config import ConfigError, explain, identity
+from dovetail.config import ConfigError, apply_modifier, explain, identity, select
 from dovetail.experiments import find_experiment
+from dovetail.layers import Stack
 from dovetail.learner import Accumulate
-from dovetail.parallel import KeepAll, KeepDots, KeepTags, MeshLayout
+from dovetail.parallel import KeepAll, KeepDots, KeepNothing, KeepTags, MeshLayout, OffloadTags
 from dovetail.targets import (
     apply_target,
     find_rule,
@@ -81,6 +82,49 @@ def test_what_is_kept_depends_on_the_memory() -> None:
     assert isinstance(remat("tiny-lm", "tpu-v5p-8"), KeepAll.Config)
     assert isinstance(remat("llama2-7b", "tpu-v5p-512"), KeepDots.Config)
     assert isinstance(remat("llama2-70b", "tpu-v5p-1024"), KeepTags.Config)
+
+
+@pytest.mark.parametrize(
+    ("modifier", "kept"),
+    [
+        ("remat:keep=nothing", KeepNothing),
+        ("offload", OffloadTags),
+        ("remat:keep=everything", KeepAll),
+    ],
+)
+def test_what_was_asked_for_is_kept(modifier: str, kept: Any) -> None:
+    config = apply_modifier(find_experiment("llama2-7b").config(), modifier)
+    targeted = apply_target(config, "tpu-v5p-512")
+    assert isinstance(targeted.config.model.decoder.stack.remat, kept.Config)
+    assert "remat" not in targeted.told()
+    assert mesh(targeted.config) == {"data": -1, "fsdp": 64}
+
+
+def test_who_asks_to_keep_more_gets_smaller_parts() -> None:
+    plain = find_experiment("llama2-7b").config()
+    assert not isinstance(
+        apply_target(plain, "tpu-v5p-512").config.learner.gradients, Accumulate.Config
+    )
+    asked = apply_modifier(plain, "remat:keep=everything")
+    gradients = apply_target(asked, "tpu-v5p-512").config.learner.gradients
+    assert isinstance(gradients, Accumulate.Config)
+    assert gradients.microbatches == 4
+
+
+def test_what_a_rule_chose_another_may_change() -> None:
+    chosen = fitted("llama2-7b", "tpu-v5p-512")
+    assert isinstance(chosen.model.decoder.stack.remat, KeepDots.Config)
+    again = apply_target(chosen, "tpu-v5e-256").config
+    expected = fitted("llama2-7b", "tpu-v5e-256").model.decoder.stack.remat
+    assert again.model.decoder.stack.remat == expected != chosen.model.decoder.stack.remat
+
+
+def test_a_stack_in_new_loops_asks_for_nothing_by_itself() -> None:
+    plain = find_experiment("llama2-7b").config()
+    config = apply_modifier(plain, "moe-every:num_experts=4,every=2")
+    remats = [stack.remat for stack in select(apply_target(config, "tpu-v5p-512").config, Stack)]
+    assert remats
+    assert not any(isinstance(remat, KeepAll.Config) for remat in remats)
 
 
 def test_a_batch_goes_through_in_parts_where_activations_ask_for_it() -> None:

@@ -63,3 +63,20 @@ def test_mfu_is_of_the_peak_at_which_most_products_run(
     clock.tick(1)
     assert clock.about.endswith(f"(nvidia-h100 in {precision})")
     assert clock.figures(1, 2)["mfu"] == pytest.approx(program.step_flops() / 2.5 / (2 * peak))
+
+
+@pytest.mark.parametrize(
+    ("chip", "modifier", "gains"),
+    [
+        ("tpu-v5e", "fp8", False),
+        ("tpu-v5e", "int8", True),
+        ("nvidia-a100-80gb", "fp8", False),
+        ("tpu-7x", "int8", False),
+        ("tpu-7x", "fp8", True),
+    ],
+)
+def test_a_run_says_where_rounding_gains_no_speed(chip, modifier, gains, monkeypatch):
+    config = functools.reduce(apply_modifier, ("bf16", modifier), find_experiment("tiny-lm").tiny())
+    program = config.build().program(tuple(jax.devices()[:2]))
+    monkeypatch.setattr(figures, "_chip", lambda device: chip_named(chip))
+    assert StepClock.of(program).about.endswith("gains no speed on it") is not gains

@@ -123,7 +123,7 @@ def last_layer(stack: Any) -> Any:
 def rearrange(stack: Any, change: Callable[[Any], Config[Any]], every: int = 1) -> Config[Any]:
     """Returns a stack of the same layers in loops again, with each `every`-th one changed.
 
-    What the first loop keeps for the backward pass (`remat`) the new loops keep too.
+    What the first loop says of the backward pass (`remat`) the new loops say too.
     """
     layers = layers_of(stack)
     if not 1 <= every <= len(layers):
@@ -136,7 +136,8 @@ def rearrange(stack: Any, change: Callable[[Any], Config[Any]], every: int = 1) 
     for index in range(every - 1, len(layers), every):
         layers[index] = changed[id(layers[index])]
     loops = [found for _, found in visit(stack) if isinstance(found, Stack.Config)]
-    return _with_remat(arrange(layers), loops[0]) if loops else arrange(layers)
+    is_said = bool(loops) and loops[0].is_set("remat")
+    return _with_remat(arrange(layers), loops[0]) if is_said else arrange(layers)
 
 
 def _with_remat(stack: Any, old: Stack.Config) -> Config[Any]:

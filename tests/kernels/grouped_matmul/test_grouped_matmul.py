@@ -185,9 +185,11 @@ def test_the_choice_follows_platform_groups_and_devices() -> None:
     assert chosen(x, weight) == ["grouped_matmul: blocked (cpu)"]
     assert "one group needs no loop" in chosen(x, weight[:1])[0]
     assert "there are no rows" in chosen(x[:0], weight)[0]
+    few = "megablox, because 100 rows on a device are fewer than a tile of 128"
     with target_platform("tpu"):
-        few = "megablox, because 100 rows on a device are fewer than a tile of 128"
-        assert chosen(x, weight) == [f"grouped_matmul: reference (tpu; not {few})"]
+        assert chosen(x, weight[:1]) == [f"grouped_matmul: reference (tpu; not {few})"]
+        with pytest.raises(SlowKernelError, match=f"slow 'reference'.*Not {few}"):
+            chosen(x, weight)
     with target_platform("gpu"), pytest.raises(SlowKernelError, match="slow 'reference'"):
         chosen(x, weight)
     with placed(placement_of(data=8, fsdp=1)):
