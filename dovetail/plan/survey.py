@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.config import ConfigError
 from dovetail.plan.cache import ProgramCache
-from dovetail.plan.candidates import candidates
+from dovetail.plan.candidates import KEEP, candidates
 from dovetail.plan.plan import HOUR, Plan
 from dovetail.plan.planner import Planner
 from dovetail.plan.search import Ranked, rank
@@ -105,16 +105,27 @@ class Survey:
             chips = number // family.per_chip
             if chips & (chips - 1):
                 continue
-            row = self.row(parse_target(f"{family.prefix}-{number}"), None)
-            if row.best is not None:
+            if self._holds(parse_target(f"{family.prefix}-{number}")):
                 return chips
         return None
 
+    def _holds(self, machine: Machine) -> bool:
+        """Says whether anything fits: if something does, then something that keeps least."""
+        planner = self._planner(machine)
+        try:
+            found = candidates(planner.work(), self.config, machine)
+            return any(planner.rough(each).fits for each in found if each.keep in ("", KEEP[-1]))
+        except ConfigError:
+            return False
+
     def _ranked(self, machine: Machine, all_of_them: bool = False) -> list[Ranked]:
-        planner = Planner(self.name, self.config, machine, ProgramCache(), works=self._works)
+        planner = self._planner(machine)
         found = (
             each
             for each in candidates(planner.work(), self.config, machine)
             if all_of_them or not (each.offloads_optimizer or each.microbatches > _MOST_PARTS)
         )
         return rank(planner, found)
+
+    def _planner(self, machine: Machine) -> Planner:
+        return Planner(self.name, self.config, machine, ProgramCache(), works=self._works)
