@@ -27,8 +27,17 @@ from typing import Any
 
 from dovetail.config import apply_overrides
 from dovetail.experiments import find_experiment
-from dovetail.plan import FITTED, Candidate, Constants, Plan, Planner, ProgramCache, Ranked, rank
-from dovetail.plan.candidates import candidate_of
+from dovetail.plan import (
+    FITTED,
+    Candidate,
+    Constants,
+    Plan,
+    Planner,
+    ProgramCache,
+    Ranked,
+    candidate_of,
+    rank,
+)
 from dovetail.targets import apply_target, need_no_accelerator
 
 LONG = ("input.sequence_length=16384", "input.batch_size=1024")

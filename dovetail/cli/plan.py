@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -201,7 +202,7 @@ def _remedies(planner: Planner) -> list[Ranked]:
 
 def _search(planner: Planner, chosen: Chosen, arguments: argparse.Namespace) -> int:
     from dovetail.cli.plan_report import print_search, search_facts
-    from dovetail.plan import rule_text, search
+    from dovetail.plan import candidate_of, rule_text, search
 
     for report in chosen.reports:
         say(report)
@@ -229,6 +230,9 @@ def _search(planner: Planner, chosen: Chosen, arguments: argparse.Namespace) -> 
             f"its folder, use it with --import {arguments.write.stem}"
         )
     elif not arguments.json:
+        rule = candidate_of(planner.config, planner.machine)
+        options = shlex.join(found.best.candidate.arguments(rule))
+        print(f"\nto paste: --target {planner.machine.name} {options}")
         print(f"\nas a rule of your own (--write FILE.py saves it):\n\n{text}")
     return 0
 

@@ -2,7 +2,7 @@
 
 from dovetail.plan.analytic import Choice, estimate
 from dovetail.plan.cache import ProgramCache
-from dovetail.plan.candidates import Candidate, candidates
+from dovetail.plan.candidates import Candidate, candidate_of, candidates
 from dovetail.plan.compiled import Compiled, compile_step, read_plan
 from dovetail.plan.constants import FITTED, Constants
 from dovetail.plan.devices import missing_compiler
@@ -35,6 +35,7 @@ __all__ = [
     "Timing",
     "Verified",
     "Workload",
+    "candidate_of",
     "candidates",
     "compile_step",
     "estimate",

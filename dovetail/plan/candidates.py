@@ -63,6 +63,18 @@ class Candidate:
             found.append("offload-optimizer")
         return found
 
+    def arguments(self, rule: Candidate) -> list[str]:
+        """Returns it as the command line takes it, beside a target whose rule chose otherwise."""
+        modifiers = [word for text in self.modifiers() for word in ("--with", text)]
+        if self.microbatches == 1 < rule.microbatches:
+            modifiers += ["--with", "accumulate:steps=1"]
+        chosen = dict(rule.mesh)
+        return modifiers + [
+            f"mesh.{axis}={size}"
+            for axis, size in self.mesh
+            if size > 1 or chosen[axis] > 1 or axis == "fsdp"
+        ]
+
     def sizes(self) -> dict[str, int]:
         """Returns the axes of more than one device, and fsdp always: by default it takes all."""
         return {axis: size for axis, size in self.mesh if size != 1 or axis == "fsdp"}

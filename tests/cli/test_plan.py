@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,12 @@ def test_a_search_without_a_compiler_ranks_and_writes_a_rule(capsys, tmp_path, m
     assert facts["best"]["plan"]["predicted_step_s"] <= facts["rule"]["predicted_step_s"]
     assert "--import found" in captured.err
     assert '@target_rule("llama2-7b-on-tpu-v5p-512", "tpu-v5p-512")' in file.read_text()
+    assert main(argv[:-2]) == 0
+    pasted = capsys.readouterr().out.partition("to paste: ")[2].splitlines()[0]
+    assert main(["plan", "llama2-7b", *shlex.split(pasted), "--json"]) == 0
+    again, best = json.loads(capsys.readouterr().out), facts["best"]["plan"]
+    assert again["predicted_step_s"] == pytest.approx(best["predicted_step_s"])
+    assert again["memory_bytes_per_chip"] == pytest.approx(best["memory_bytes_per_chip"])
 
 
 @pytest.mark.parametrize(

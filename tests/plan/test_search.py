@@ -17,13 +17,13 @@ from dovetail.plan import (
     Planner,
     ProgramCache,
     Survey,
+    candidate_of,
     candidates,
     rank,
     remedies,
     rule_text,
     search,
 )
-from dovetail.plan.candidates import candidate_of
 from dovetail.targets import apply_target, lay_out, parse_target
 
 
