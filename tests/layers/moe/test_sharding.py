@@ -91,9 +91,10 @@ def test_gradients_are_nowhere_added_up_whole(make: Any) -> None:
     assert text.count(" reduce-scatter(") >= 3
 
 
-def test_what_is_gathered_does_not_wait_for_the_backward_pass() -> None:
+@pytest.mark.parametrize("mesh", [{"data": 2, "fsdp": 4}, {"data": 2, "fsdp": 2, "model": 2}])
+def test_what_is_gathered_does_not_wait_for_the_backward_pass(mesh: dict[str, int]) -> None:
     model = mixture().build()
-    placement = Placement(MeshLayout.Config(data=2, fsdp=4).build().mesh(), RULES)
+    placement = Placement(MeshLayout.Config(**mesh).build().mesh(), RULES)
     specs = parameter_specs(model)
 
     @jax.jit
