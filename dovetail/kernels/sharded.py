@@ -7,7 +7,8 @@ split, and the kernel runs inside a `shard_map`, on each device's part alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -54,6 +55,31 @@ def indivisible(what: str, size: int, *logical: str) -> str | None:
     return f"{size} {what} do not divide over {count} devices" if size % count else None
 
 
+class GatheredParts:
+    """Arrays as they lie along some mesh axes, gathered for the body of a `shard_map` over those.
+
+    What comes into one whole has a gradient that is added up whole, on every device. That of what
+    is gathered inside goes straight to those that hold a part.
+    """
+
+    def __init__(self, along: Collection[str], apart: Collection[str] = ()) -> None:
+        """Takes the axes of the `shard_map`, and those of them along which parts stay apart."""
+        self.along, self.apart = frozenset(along), frozenset(apart)
+
+    def spec(self, axes: Sequence[str | None], shape: Sequence[int]) -> PartitionSpec:
+        """Returns how an array lies here; whole where it does not divide."""
+        return _lies(axes, shape, self.along)
+
+    def seen(self, part: jax.Array, axes: Sequence[str | None], spec: PartitionSpec) -> jax.Array:
+        """Gathers a part; along the axes of the mesh that XLA splits, it stays as it lies."""
+        along = {
+            index: tuple(name for name in _names(entry) if name not in self.apart)
+            for index, entry in enumerate(spec)
+        }
+        along = {index: names for index, names in along.items() if names}
+        return _gathered(part, axes, along) if along else part
+
+
 def on_each_device(
     function: Callable[..., Any], in_axes: Sequence[Axes], out_axes: Axes
 ) -> Callable[..., Any]:
@@ -88,6 +114,49 @@ def on_each_device(
         axis_names=left,
         check_vma=False,  # kernels do not say along which axes their results differ
     )
+
+
+def _lies(
+    axes: Sequence[str | None], shape: Sequence[int], along: Collection[str]
+) -> PartitionSpec:
+    """Returns how an array is split over some of the mesh axes that are left here."""
+    placement = current_placement()
+    if placement is None:
+        return PartitionSpec()
+    entries: list[tuple[str, ...] | None] = []
+    split = placement.rules.mesh_axes(axes, placement.mesh, _manual_axes())
+    for size, names in zip(shape, split, strict=True):
+        inside = tuple(name for name in names if name in along)
+        divides = size % math.prod(placement.mesh.shape[name] for name in inside) == 0
+        entries.append(inside if inside and divides else None)
+    return PartitionSpec(*entries)
+
+
+def _gathered(
+    part: jax.Array, axes: Sequence[str | None], along: dict[int, tuple[str, ...]]
+) -> jax.Array:
+    """Gathers axes of an array, by number, along mesh axes that are split by hand here."""
+
+    def gather(part: jax.Array) -> jax.Array:
+        for index, names in along.items():
+            part = jax.lax.all_gather(part, names, axis=index, tiled=True)
+        return part
+
+    mesh = context_mesh()
+    left = _lies(axes, part.shape, mesh.axis_names)
+    if not any(left):
+        return gather(part)
+    # By hand along the others, too: what XLA splits there by itself it would put together first,
+    # for a collective of ours.
+    whole: jax.Array = jax.shard_map(
+        gather,
+        mesh=mesh,
+        in_specs=left,
+        out_specs=left,
+        axis_names=frozenset(mesh.axis_names) - _manual_axes(),
+        check_vma=False,
+    )(part)
+    return whole
 
 
 def _manual_axes() -> frozenset[str]:

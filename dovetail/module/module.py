@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from dovetail.config import ConfigError, Part, T_co, did_you_mean
 from dovetail.module.context import Frame, current_frame, draw_key, join, require_frame, running
 from dovetail.module.outputs import Loss, Mean, merge_into
-from dovetail.module.specs import ParameterSpec, Spec, VariableSpec
+from dovetail.module.specs import ParameterSpec, Spec, VariableSpec, in_dtype
 
 M = TypeVar("M", bound="Module")
 
@@ -261,9 +261,7 @@ def _read(module: Module, name: str, spec: Spec) -> Any:
     path = join(node.path, name)
     if not isinstance(spec, ParameterSpec):
         return _given(scope.variables, path, "variable")
-    value = _given(scope.parameters, path, "parameter")
-    is_cast = node.dtype is not None and not spec.keeps_dtype
-    return value.astype(node.dtype) if is_cast and _is_float(value) else value
+    return in_dtype(_given(scope.parameters, path, "parameter"), spec.read_dtype(node.dtype))
 
 
 def _given(source: Any, path: str, kind: str) -> Any:
@@ -272,10 +270,6 @@ def _given(source: Any, path: str, kind: str) -> Any:
             f"The {kind} {path!r} was not given to functional(). {did_you_mean(path, source)}"
         )
     return source[path]
-
-
-def _is_float(value: Any) -> bool:
-    return bool(jnp.issubdtype(value.dtype, jnp.floating))
 
 
 def _scalar(value: Any, where: str) -> jax.Array:

@@ -86,6 +86,10 @@ class Spec:
         """Whether one layer's array is a matrix that a product uses."""
         return bool(self.fan_in and self.fan_out)
 
+    def read_dtype(self, dtype: str | None) -> str | None:
+        """Returns what it is read in by a module that computes in a type; None: in its own."""
+        return None
+
     def stack(self, count: int, axis: str, depth: int, active: int | None = None) -> Self:
         """Returns the spec of `count` such arrays, stacked along a new first axis.
 
@@ -141,6 +145,10 @@ class ParameterSpec(Spec):
 
     decays: bool = True
 
+    def read_dtype(self, dtype: str | None) -> str | None:
+        """Returns the type, unless it keeps its own."""
+        return None if self.keeps_dtype else dtype
+
 
 @dataclass(frozen=True)
 class VariableSpec(Spec):
@@ -170,6 +178,12 @@ def variable(
     """Declares a variable; inside a method it is read as an array and updated by assignment."""
     initializer = (init or Constant.Config()).build()
     return cast(jax.Array, VariableSpec(shape, axes, initializer, **attributes))
+
+
+def in_dtype(value: Any, dtype: str | None) -> Any:
+    """Returns numbers with a fraction in another type; None leaves them as they are."""
+    is_cast = dtype is not None and jnp.issubdtype(value.dtype, jnp.floating)
+    return value.astype(dtype) if is_cast else value
 
 
 def fold_in_path(key: jax.Array, path: str) -> jax.Array:

@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec
 from dovetail.module.context import Arrays, require_frame
 from dovetail.module.crossing import Carried, absorb, run, state_below
 from dovetail.module.layered import Layered, SameLayer
+from dovetail.module.manual import Crossing, Parts, Whole
 from dovetail.module.module import Module
 
 
@@ -170,37 +171,39 @@ def shard_map(
     in_specs: Any,
     out_specs: Any,
     axis_names: Iterable[str] | None = None,
-    parameter_specs: Callable[[str], Any] | None = None,
     layer: Module | None = None,
+    parts: Parts | None = None,
+    around: Callable[[Any], Any] | None = None,
 ) -> Callable[..., Any]:
     """Runs `body` on each device's shard. Losses and summaries merge over the manual mesh axes.
 
     The parameters and variables of the calling module, or of the one child `layer` that the body
-    calls, go in explicitly: replicated, or as `parameter_specs` says for a path. The random key is
-    the same on every device. Outputs and writes of state have no stated reduction, and are refused:
-    return them from the body instead.
+    calls, go in explicitly: replicated, or as `parts` says. The random key is the same on every
+    device. Outputs and writes of state have no stated reduction, and are refused: return them from
+    the body instead. `around` wraps the pure body, as for scan().
     """
     axes = tuple(axis_names if axis_names is not None else mesh.axis_names)
-    spec_of = parameter_specs or (lambda path: PartitionSpec())
 
     def call(*args: Any) -> Any:
         frame = require_frame("shard_map")
-        params, variables = state_below(frame, layer or frame.module)
+        owner = layer or frame.module
+        params, variables = state_below(frame, owner)
+        crossing = Crossing.of(frame, owner, {**params, **variables}, parts or Whole())
 
         def local(params: Arrays, variables: Arrays, key: Any, *inner_args: Any) -> Any:
             inner = frame.scope.inner(
-                parameters={**frame.scope.parameters, **params},
-                variables={**frame.scope.variables, **variables},
+                parameters={**frame.scope.parameters, **crossing.seen(params)},
+                variables={**frame.scope.variables, **crossing.seen(variables)},
                 key=key,
             )
             result, left = run(frame, inner, body, *inner_args)
             return result, left.across(axes)
 
-        specs = [{path: spec_of(path) for path in state} for state in (params, variables)]
+        specs = [{path: crossing.specs[path] for path in state} for state in (params, variables)]
         own = (*specs, PartitionSpec())
         given = in_specs if type(in_specs) is tuple else (in_specs,) * len(args)
         mapped = jax.shard_map(
-            local,
+            around(local) if around is not None else local,
             mesh=mesh,
             in_specs=(*own, *given),
             out_specs=(out_specs, PartitionSpec()),

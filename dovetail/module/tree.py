@@ -122,6 +122,14 @@ class Tree:
                     found[path] = _stacked(spec, node.repeats)
         return found
 
+    def read_dtypes(self, below: Module) -> dict[str, str | None]:
+        """Returns the type of number that each array of a subtree is read in; None: its own."""
+        return {
+            join(node.path, name): spec.read_dtype(node.dtype)
+            for node in self._below(below)
+            for name, spec in node.module.own_specs().items()
+        }
+
     def _below(self, module: Module) -> Iterator[Node]:
         yield self.node(module)
         for edge in module.edges().values():

@@ -19,6 +19,7 @@ from dovetail.parallel.remat import (
     KeepTags,
     OffloadTags,
     Remat,
+    gather_again,
     note_tag,
     tag,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "Vote",
     "constrain",
     "current_placement",
+    "gather_again",
     "note_activation",
     "note_tag",
     "placed",

@@ -105,6 +105,22 @@ class OffloadTags(Part):
         return _checkpoint(_checked(body, self.names, where, "nothing moves"), policy, in_loop)
 
 
+def gather_again(body: Body) -> Body:
+    """Wraps what gathers parameters, so that the backward pass gathers them again.
+
+    Otherwise those of all layers would wait for it, whole, on every device. Where a policy around
+    it computes again what it does not keep, that is so already.
+    """
+    if _computes_again.get():
+        return body
+    return functools.partial(jax.checkpoint, policy=_all_but_gathered)(body)
+
+
+def _all_but_gathered(primitive: Any, *_: Any, **__: Any) -> bool:
+    return primitive is not jax.lax.all_gather_p
+
+
+_computes_again: ContextVar[bool] = ContextVar("dovetail_computes_again", default=False)
 _tags: ContextVar[set[str] | None] = ContextVar("dovetail_tags", default=None)
 
 
@@ -145,6 +161,13 @@ def _checked(body: Body, names: tuple[str, ...], where: str, so: str) -> Body:
 
 
 def _checkpoint(body: Body, policy: Any, in_loop: bool) -> Body:
+    def call(*args: Any) -> Any:
+        token = _computes_again.set(True)
+        try:
+            return body(*args)
+        finally:
+            _computes_again.reset(token)
+
     # Forward and backward loops are apart, so XLA cannot merge the second computation with the
     # first. In straight code it would, and nothing would be saved: there it must be held back.
-    return functools.partial(jax.checkpoint, policy=policy, prevent_cse=not in_loop)(body)
+    return functools.partial(jax.checkpoint, policy=policy, prevent_cse=not in_loop)(call)

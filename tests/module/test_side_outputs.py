@@ -225,6 +225,17 @@ def test_outputs_and_state_have_no_reduction_over_devices() -> None:
         functional(MODEL, PARAMS, (keeps, X_BE))
 
 
+class Split:
+    """Splits the last axis of every array over `model`; the body sees its own part."""
+
+    def spec(self, axes: Any, shape: Any) -> PartitionSpec:
+        assert len(axes) == len(shape)
+        return PartitionSpec(*[None] * (len(shape) - 1), "model")
+
+    def seen(self, part: jax.Array, axes: Any, spec: PartitionSpec) -> jax.Array:
+        return part
+
+
 def test_parameters_may_enter_shard_map_in_shards() -> None:
     def local(model: Host, x: Any) -> Any:
         mesh = jax.make_mesh((4,), ("model",), axis_types=(AxisType.Auto,))
@@ -234,7 +245,7 @@ def test_parameters_may_enter_shard_map_in_shards() -> None:
             mesh=mesh,
             in_specs=(split,),
             out_specs=split,
-            parameter_specs=lambda path: PartitionSpec(*[None] * path.startswith("many"), "model"),
+            parts=Split(),
         )
         return run(x)
 

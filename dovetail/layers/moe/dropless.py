@@ -21,11 +21,11 @@ from jax.sharding import PartitionSpec
 from dovetail.config import ConfigError, Part
 from dovetail.kernels.exchange import Runs, exchange, exchange_back
 from dovetail.kernels.grouped_matmul import grouped_matmul
-from dovetail.kernels.sharded import context_mesh, indivisible, mesh_axes, parts
+from dovetail.kernels.sharded import GatheredParts, context_mesh, indivisible, mesh_axes, parts
 from dovetail.layers.moe.dispatch import Dispatched, mixed
 from dovetail.layers.moe.router import Routing
 from dovetail.module import grouped, shard_map
-from dovetail.parallel import constrain
+from dovetail.parallel import constrain, gather_again
 
 TOKEN_AXES = ("batch", "sequence")
 
@@ -69,7 +69,6 @@ class Dropless(Part):
         if not axes or mesh is None:
             return None
         tokens = PartitionSpec(mesh_axes("batch") or None, mesh_axes("sequence") or None)
-        split = PartitionSpec(mesh_axes("expert") or None)
         part = self._part(expert, experts, mesh_axes("expert"), parts("expert"), axes)
         return shard_map(
             part,
@@ -78,7 +77,8 @@ class Dropless(Part):
             out_specs=(tokens, PartitionSpec()),
             axis_names=axes,
             layer=expert,
-            parameter_specs=lambda _: split,
+            parts=GatheredParts(axes, apart=mesh_axes("expert")),
+            around=gather_again,
         )
 
     def _part(

@@ -1,5 +1,6 @@
 """Mixtures over devices: experts split over their own mesh axis give the same numbers."""
 
+import re
 from typing import Any
 
 import jax
@@ -7,15 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import Config, ConfigError
+from dovetail.config import Config, ConfigError, replace
+from dovetail.layers.linear.linear import Linear
+from dovetail.layers.linear.lora import LoRA
 from dovetail.layers.moe import Capacity, Dropless
 from dovetail.module import functional, parameter_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
 from tests.layers.cases import mixture, random_params, vectors
 
+RULES = AxisRules.Config().build()
 MESHES = {
     "experts": MeshLayout.Config(data=1, fsdp=1, expert=4, model=2),
     "experts and sequence": MeshLayout.Config(data=1, fsdp=2, expert=2, sequence=2),
+    "no experts": MeshLayout.Config(data=2, fsdp=2, model=2),
 }
 
 
@@ -42,7 +47,7 @@ def test_split_experts_equal_whole_ones(mesh: str, dispatch: Config[Any]) -> Non
         path: placement.sharding(spec.axes, spec.shape, path)
         for path, spec in parameter_specs(model).items()
     }
-    assert "expert" in shardings["gate/weight"].spec[0]
+    assert "fsdp" in shardings["gate/weight"].spec or "expert" in shardings["gate/weight"].spec
     batch = placement.sharding(("batch", "sequence"))
     gradients, result = jax.jit(
         split, in_shardings=(shardings, batch), out_shardings=(shardings, None)
@@ -51,6 +56,61 @@ def test_split_experts_equal_whole_ones(mesh: str, dispatch: Config[Any]) -> Non
     np.testing.assert_allclose(result, expected, atol=1e-5)
     for path, gradient in expected_gradients.items():
         np.testing.assert_allclose(gradients[path], gradient, atol=1e-4, err_msg=path)
+
+
+def adapted() -> Config[Any]:
+    return replace(mixture(), Linear, LoRA.Config(rank=3))
+
+
+@pytest.mark.parametrize("make", [mixture, adapted])
+def test_gradients_are_nowhere_added_up_whole(make: Any) -> None:
+    model = make().build()
+    placement = Placement(MeshLayout.Config(data=2, fsdp=4).build().mesh(), RULES)
+    specs = parameter_specs(model)
+    shardings = {path: placement.sharding(spec.axes, spec.shape) for path, spec in specs.items()}
+
+    def total(params: Any, x: jax.Array) -> Any:
+        with placed(placement):
+            return jnp.sum(jnp.sin(functional(model, params, x)[0]))
+
+    shapes = (
+        {path: spec.struct() for path, spec in specs.items()},
+        jax.ShapeDtypeStruct((8, 8, 16), jnp.float32),
+    )
+    places = (shardings, placement.sharding(("batch",)))
+    gradient = jax.jit(jax.grad(total), in_shardings=places, out_shardings=shardings)
+    text = gradient.lower(*shapes).compile().as_text()
+    # XLA may join several in one.
+    results = re.findall(r" = (.*) all-reduce\(", text)
+    summed = {shape for result in results for shape in re.findall(r"f32\[[\d,]*\]", result)}
+    whole = {_written(specs[path].shape) for path in ("gate/weight", "up/weight", "down/weight")}
+    experts, width, hidden = specs["gate/weight"].shape
+    parts = {_written((experts, width // 4, hidden)), _written((experts, hidden, width // 4))}
+    assert not whole & summed
+    assert parts <= summed, "over data"
+    assert text.count(" reduce-scatter(") >= 3
+
+
+@pytest.mark.parametrize("mesh", [{"data": 2, "fsdp": 4}, {"data": 2, "fsdp": 2, "model": 2}])
+def test_what_is_gathered_does_not_wait_for_the_backward_pass(mesh: dict[str, int]) -> None:
+    model = mixture().build()
+    placement = Placement(MeshLayout.Config(**mesh).build().mesh(), RULES)
+    specs = parameter_specs(model)
+
+    @jax.jit
+    def kept(params: Any, x: jax.Array) -> Any:
+        with placed(placement):
+            return jax.vjp(lambda params: functional(model, params, x)[0], params)[1]
+
+    # Few tokens: an array with the size of a whole matrix on each of eight devices is one.
+    x = jax.ShapeDtypeStruct((8, 1, 16), jnp.float32)
+    waiting = jax.eval_shape(kept, {path: spec.struct() for path, spec in specs.items()}, x)
+    sizes = [leaf.size for leaf in jax.tree.leaves(waiting)]
+    assert max(sizes) == specs["gate/weight"].size
+
+
+def _written(shape: tuple[int, ...]) -> str:
+    return f"f32[{','.join(map(str, shape))}]"
 
 
 def test_what_finds_no_room_is_dropped_and_counted() -> None:
