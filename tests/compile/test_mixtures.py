@@ -182,7 +182,7 @@ COUNTS: dict[str, dict[tuple[str, str], Counter[int]]] = {
 }
 
 # What is added up whole over fsdp in loops, where each device needs its part: nothing, but over the
-# whole torus, and where XLA cuts narrow parts from the whole sum (experts' second matrices, by their
+# whole torus, and where XLA cuts narrow parts from the whole sum (experts' second matrices, along
 # 256 columns). In a pipeline with experts it adds up over both axes at once, every micro-batch.
 SUMMED: dict[str, Counter[int]] = {
     "experts": Counter({2 * INNER: 1}),
