@@ -326,12 +326,13 @@ def check_sizes(found: list[Talk], mixture: Mixture) -> None:
     mesh = {"sequence": 1, "data": 1, "fsdp": 1, "expert": 1} | mixture.mesh
     rows = BATCH // math.prod(mesh[axis] for axis in ("data", "fsdp", "expert"))
     activation = rows * SEQUENCE // mesh["sequence"] * max(WIDTH, HEADS * HEAD)
+    experts = EXPERTS // mesh["expert"] * INNER if mixture.modifiers == MOE else 0
     for talk in found:
         # Along `model` alone activations go, and XLA may join them.
         stacks = [shape for shape in talk.shapes if is_stack(shape, talk.in_loop)]
         assert not stacks or (talk.axes == ("model",) and all(map(is_joined, stacks))), talk
         if talk.kind != "ragged-all-to-all":  # there is room for what may come
-            assert talk.largest <= max(LAYER, TABLE, activation), talk
+            assert talk.largest <= max(LAYER, TABLE, experts, activation), talk
 
 
 def check_added_up(found: list[Talk]) -> None:
