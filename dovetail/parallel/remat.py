@@ -111,6 +111,7 @@ class OffloadTags(Part):
 _DEAR = frozenset(
     {
         "all_to_all",
+        "custom_vjp_call",  # kernels, and exchanges
         "dot_general",
         "pallas_call",
         "ragged_all_to_all",
