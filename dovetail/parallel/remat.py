@@ -105,19 +105,36 @@ class OffloadTags(Part):
         return _checkpoint(_checked(body, self.names, where, "nothing moves"), policy, in_loop)
 
 
+# What takes long, or goes from device to device. Not "all but gathers": what is made of gathered
+# parameters (rounded to eight bits) would wait, whole; and what `jax.checkpoint` keeps in
+# float8_e4m3fn turns to NaN above 240, since it passes through `reduce_precision` (JAX 0.10.2).
+_DEAR = frozenset(
+    {
+        "all_to_all",
+        "custom_vjp_call",  # kernels, and exchanges
+        "dot_general",
+        "pallas_call",
+        "ragged_all_to_all",
+        "ragged_dot_general",
+        "sort",
+    }
+)
+
+
 def gather_again(body: Body) -> Body:
     """Wraps what gathers parameters, so that the backward pass gathers them again.
 
-    Otherwise those of all layers would wait for it, whole, on every device. Where a policy around
-    it computes again what it does not keep, that is so already.
+    Otherwise those of all layers would wait for it, whole, on every device. Products, sorts and
+    what devices exchanged are kept. Where a policy around it computes again what it does not keep,
+    gathers are among that already.
     """
     if _computes_again.get():
         return body
-    return functools.partial(jax.checkpoint, policy=_all_but_gathered)(body)
+    return functools.partial(jax.checkpoint, policy=_is_dear)(body)
 
 
-def _all_but_gathered(primitive: Any, *_: Any, **__: Any) -> bool:
-    return primitive is not jax.lax.all_gather_p
+def _is_dear(primitive: Any, *_: Any, **__: Any) -> bool:
+    return primitive.name in _DEAR
 
 
 _computes_again: ContextVar[bool] = ContextVar("dovetail_computes_again", default=False)
