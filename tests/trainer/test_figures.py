@@ -65,6 +65,18 @@ def test_mfu_is_of_the_peak_at_which_most_products_run(
     assert clock.figures(1, 2)["mfu"] == pytest.approx(program.step_flops() / 2.5 / (2 * peak))
 
 
+def test_speed_is_smoothed_and_the_last_step_is_not(monkeypatch):
+    now = iter([0.0, 8.0, 9.0, 10.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    clock = StepClock(tokens_per_step=100, flops_per_step=1, peak_flops=None)
+    clock.start(0)
+    for step in (1, 2, 3):
+        clock.tick(step)
+    shown = clock.figures(3, 4)
+    assert shown["step_seconds"] == 1.0, "what a plan is verified by"
+    assert 100 / 8 < shown["tokens_per_second"] < 100, "what people watch"
+
+
 @pytest.mark.parametrize(
     ("chip", "modifier", "gains"),
     [
