@@ -67,6 +67,15 @@ def custom_calls(program: Any) -> Counter[str]:
     return Counter(re.findall(r'custom_call_target="([^"]+)"', program.as_text()))
 
 
+def kernel_runs(program: Any) -> float:
+    """Returns how often hand-written kernels run in a step: XLA may take a loop's turns apart."""
+    text = ProgramText(program.as_text())
+    return sum(
+        runs * sum(each.is_kernel for each in text.computations[name].instructions)
+        for name, runs in text.runs().items()
+    )
+
+
 def collectives(program: Any) -> set[str]:
     """Returns which kinds of communication a program has, wherever and among whomever."""
     return set(re.findall(rf" ({'|'.join(KINDS)})(?:-start)?\(", program.as_text()))
