@@ -59,13 +59,14 @@ class Planner:
         """Why this machine cannot be compiled for here; empty if it can."""
         return "nothing is to be compiled" if self.is_analytic else missing_compiler(self.machine)
 
-    def check(self) -> None:
-        """Raises a ConfigError for what does not divide; what only compilers see is left to them.
+    def check(self, with_activations: bool = False) -> None:
+        """Raises a ConfigError for what does not divide.
 
-        Where nothing is compiled the step is traced instead, which takes seconds.
+        Of parameters and batches it is known at once. For activations the step is traced, which
+        takes seconds, and is of use where nothing is compiled.
         """
         with noting_slow_kernels():  # they are told with the plan
-            lay_out(self.config, self.machine, with_activations=bool(self.obstacle))
+            lay_out(self.config, self.machine, with_activations=with_activations)
 
     def work(self, candidate: Candidate | None = None) -> Workload:
         """Returns what the experiment asks for; it depends on what layers keep, and on no mesh."""
