@@ -11,7 +11,6 @@ sides of a tile: rows, what is summed over, and columns.
 from __future__ import annotations
 
 import functools
-from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -22,11 +21,9 @@ from dovetail.kernels.grouped_matmul.op import grouped_matmul_op
 from dovetail.kernels.grouped_matmul.products import Products, grouped_flops
 from dovetail.kernels.grouped_matmul.tiles import visits
 from dovetail.kernels.registry import is_interpreted
+from dovetail.kernels.triton_tiles import SMALLEST_SIDE, call, dot, missing_library, side_of
 
-LIBRARY = "jax.experimental.pallas.triton"
-# Triton multiplies powers of two, from 16 on.
 ROWS = 128
-SMALLEST_SIDE = 16
 LARGEST_SIDE = 128
 # What is summed over at a time, in bytes of a row: three stages of two such tiles fit a GPU's
 # shared memory, an A100's too.
@@ -36,8 +33,9 @@ WARPS = 8
 
 
 def _supports(x_NE: jax.Array, weight_XEF: jax.Array, *_: Any) -> str | None:
-    if find_spec(LIBRARY) is None:
-        return f"this JAX ({jax.__version__}) has no {LIBRARY}"
+    missing = missing_library()
+    if missing is not None:
+        return missing
     if x_NE.dtype != weight_XEF.dtype:
         return f"it takes rows and matrices of one type, not {x_NE.dtype} and {weight_XEF.dtype}"
     for width in weight_XEF.shape[1:]:
@@ -65,13 +63,15 @@ def _rows_by_matrix(
     """Multiplies rows by the matrices of their groups, or by those transposed."""
     rows, width = x_NE.shape[0], weight_XEF.shape[1 if transposed else 2]
     places = visits(sizes_X, rows, ROWS)
-    columns = _side(width, LARGEST_SIDE)
-    return _call(
+    columns = side_of(width, LARGEST_SIDE)
+    return call(
         functools.partial(_visit_kernel, columns, transposed),
         grid=(places.tile_T.size, width // columns),
         out_shape=jax.ShapeDtypeStruct((rows, width), x_NE.dtype),
         name="grouped_matmul",
         interpret=interpret,
+        warps=WARPS,
+        stages=STAGES,
     )(*places, x_NE, weight_XEF)  # nobody visits rows in no group
 
 
@@ -84,14 +84,16 @@ def _rows_by_rows(
 ) -> jax.Array:
     """Returns each group's sum of the outer products of its rows: the gradient of the matrices."""
     widths = x_NE.shape[1], gradient_NF.shape[1]
-    sides = _side(widths[0], LARGEST_SIDE), _side(widths[1], LARGEST_SIDE)
+    sides = side_of(widths[0], LARGEST_SIDE), side_of(widths[1], LARGEST_SIDE)
     stops_X = jnp.cumsum(sizes_X)
-    return _call(
+    return call(
         functools.partial(_group_kernel, sides),
         grid=(sizes_X.size, widths[0] // sides[0], widths[1] // sides[1]),
         out_shape=jax.ShapeDtypeStruct(weight_XEF.shape, weight_XEF.dtype),
         name="grouped_outer_products",
         interpret=interpret,
+        warps=WARPS,
+        stages=STAGES,
     )(stops_X - sizes_X, stops_X, x_NE, gradient_NF)
 
 
@@ -119,7 +121,7 @@ def _visit_kernel(
     def step(index: Any, total_MC: Any) -> Any:
         here_K = pallas.ds(index * summed, summed)
         place = (group, here_C, here_K) if transposed else (group, here_K, here_C)
-        return total_MC + _dot(x_NE[here_M, here_K], weight_XEF[place], trans_b=transposed)
+        return total_MC + dot(x_NE[here_M, here_K], weight_XEF[place], trans_b=transposed)
 
     @pallas.when(first < stop)
     def _() -> None:
@@ -146,7 +148,7 @@ def _group_kernel(
     here_E, here_F = (
         pallas.ds(pallas.program_id(1 + i) * side, side) for i, side in enumerate(sides)
     )
-    summed = _side(x_NE.shape[0], SUMMED_BYTES // x_NE.dtype.itemsize)
+    summed = side_of(x_NE.shape[0], SUMMED_BYTES // x_NE.dtype.itemsize)
 
     def step(index: Any, total_EF: Any) -> Any:
         here_K = pallas.ds(index * summed, summed)
@@ -154,7 +156,7 @@ def _group_kernel(
         is_own_K1 = _within(index * summed, summed, first, stop)
         x_KE = jnp.where(is_own_K1, x_NE[here_K, here_E], 0)
         gradient_KF = jnp.where(is_own_K1, gradient_NF[here_K, here_F], 0)
-        return total_EF + _dot(x_KE, gradient_KF, trans_a=True)
+        return total_EF + dot(x_KE, gradient_KF, trans_a=True)
 
     total_EF = jnp.zeros(sides, jnp.float32)
     last = jax.lax.div(stop + summed - 1, summed)
@@ -168,30 +170,6 @@ def _within(start: Any, rows: int, first: Any, stop: Any) -> Any:
     return (numbers_M1 >= first) & (numbers_M1 < stop)
 
 
-def _dot(left: Any, right: Any, trans_a: bool = False, trans_b: bool = False) -> Any:
-    """Multiplies two tiles; float32 is not rounded to TF32."""
-    from jax.experimental.pallas import triton as library
-
-    exact = jax.lax.Precision.HIGHEST if left.dtype == jnp.float32 else None
-    return library.dot(left, right, trans_a=trans_a, trans_b=trans_b, precision=exact)
-
-
 def _summed(x_NE: Any) -> int:
-    return _side(x_NE.shape[1], SUMMED_BYTES // x_NE.dtype.itemsize)
+    return side_of(x_NE.shape[1], SUMMED_BYTES // x_NE.dtype.itemsize)
 
-
-def _side(size: int, largest: int) -> int:
-    """Returns the largest power of two that divides a size, up to one."""
-    side = largest
-    while size % side:
-        side //= 2
-    return side
-
-
-def _call(kernel: Any, **call: Any) -> Any:
-    """Makes a Pallas call for Triton, over arrays as a whole."""
-    from jax.experimental import pallas
-    from jax.experimental.pallas import triton as library
-
-    settings = library.CompilerParams(num_warps=WARPS, num_stages=STAGES)
-    return pallas.pallas_call(kernel, compiler_params=settings, **call)

@@ -2,51 +2,92 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from dovetail.kernels import SlowKernelWarning, choices, forget_choices, prefer, target_platform
-from dovetail.kernels.attention import Causal, Full, Mask, SlidingWindow, SoftCap, attention
+from dovetail.kernels.attention import (
+    Causal,
+    Full,
+    Mask,
+    ScoreMap,
+    SlidingWindow,
+    SoftCap,
+    attention,
+)
 from dovetail.kernels.attention import cudnn as cudnn_module
 from tests.kernels.attention.cases import aligned_call, arrays
 from tests.kernels.attention.compare import TOLERANCES, assert_close, results
 
 
+@dataclass(frozen=True)
+class Doubled(ScoreMap):
+    def __call__(self, scores: Any, /) -> Any:
+        return 2 * scores
+
+
+SINKS = jnp.asarray([0.7, -1.5, 3.0, 0.0])
+
+
 def assert_triton_agrees(
     mask: Mask,
-    length: int = 128,
-    heads: tuple[int, int] = (2, 1),
-    width: int = 16,
+    length: int = 256,
+    heads: tuple[int, int] = (4, 2),
+    widths: tuple[int, int] = (16, 16),
     dtype: str = "float32",
     is_packed: bool = True,
+    sinks: Any = None,
+    **options: Any,
 ) -> None:
-    inputs = arrays(2, length, length, *heads, width, dtype)
-    call = aligned_call(mask, 2, length, is_packed)
-    got = results("triton", inputs, call, platform="gpu")
-    assert_close(got, results("reference", inputs, call), TOLERANCES[dtype])
+    inputs = arrays(2, length, length, *heads, widths[0], dtype, widths[1])
+    call = aligned_call(mask, 2, length, is_packed) | options
+    got = results("triton", inputs, call, sinks, platform="gpu")
+    assert_close(got, results("reference", inputs, call, sinks), TOLERANCES[dtype])
 
 
 def test_triton_causal_with_segments_and_shared_heads() -> None:
     assert_triton_agrees(Causal())
 
 
+def test_triton_windows_caps_and_sinks_with_keys_wider_than_values() -> None:
+    assert_triton_agrees(
+        SlidingWindow(70), widths=(48, 32), score_map=SoftCap(2.0), sinks=SINKS, scale=0.4
+    )
+
+
 @pytest.mark.sweep
-@pytest.mark.parametrize("mask", [Causal(), Full()], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize(
+    "mask", [Causal(), Full(), SlidingWindow(30), SlidingWindow(200) & Causal()], ids=str
+)
+def test_triton_masks_and_types(mask: Mask, is_packed: bool, dtype: str) -> None:
+    assert_triton_agrees(mask, is_packed=is_packed, dtype=dtype)
+
+
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "changes",
     [
-        {"length": 384, "heads": (4, 2)},
-        {"width": 64, "is_packed": False},
-        {"width": 24, "heads": (2, 2)},
-        {"dtype": "bfloat16", "width": 32},
+        {"length": 128, "heads": (2, 2)},
+        {"length": 640, "heads": (4, 1)},
+        {"widths": (192, 128), "heads": (2, 2)},
+        {"widths": (256, 256), "heads": (2, 1), "dtype": "bfloat16"},
+        {"widths": (256, 256), "heads": (2, 1)},
+        {"widths": (112, 80)},
+        {"sinks": SINKS, "dtype": "bfloat16", "mask": SlidingWindow(128)},
+        {"score_map": Doubled(), "mask": Full()},
     ],
     ids=str,
 )
-def test_triton_masks_and_shapes(mask: Mask, changes: dict[str, Any]) -> None:
-    assert_triton_agrees(mask, **changes)
+def test_triton_shapes_and_maps(changes: dict[str, Any]) -> None:
+    changes = dict(changes)
+    assert_triton_agrees(changes.pop("mask", Causal()), **changes)
 
 
 @pytest.mark.parametrize("mask", [Causal(), Full(), SlidingWindow(30)], ids=str)
