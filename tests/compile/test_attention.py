@@ -12,6 +12,7 @@ import pytest
 
 from dovetail.kernels import choices, forget_choices
 from dovetail.kernels.attention import Causal, Full, Mask, SlidingWindow, SoftCap, attention
+from dovetail.kernels.attention import mosaic as mosaic_module
 from tests.compile.programs import (
     collectives,
     compiled,
@@ -21,6 +22,8 @@ from tests.compile.programs import (
     needs_tpu_compiler,
     tpus,
 )
+from tests.kernels.attention.cases import aligned_call, arrays
+from tests.kernels.attention.compare import TOLERANCES, assert_close, results
 
 QUERIES, KEYS = ("batch", "sequence", "heads", None), ("batch", "sequence", "kv_heads", None)
 
@@ -102,8 +105,17 @@ def test_splash_runs_on_each_device_without_talking() -> None:
     assert choices() == ["attention: splash (tpu)"]
 
 
-@needs_tpu_compiler
-def test_keeping_the_output_spares_splash_a_second_forward_pass() -> None:
+@pytest.mark.parametrize(
+    ("chips", "chip", "kernel"),
+    [
+        pytest.param(tpus, "v5e:2x4", "tpu_custom_call", marks=needs_tpu_compiler),
+        pytest.param(gpus, "h100", "mosaic_gpu_v2", marks=needs_gpu_compiler),
+        pytest.param(gpus, "a100", "__gpu$xla.gpu.triton", marks=needs_gpu_compiler),
+    ],
+)
+def test_keeping_the_output_spares_a_second_forward_pass(
+    chips: Callable[..., Any], chip: str, kernel: str
+) -> None:
     def program(policy: Any) -> Any:
         def loss(query: Any, key: Any, value: Any, positions: Any, segments: Any, _: Any) -> Any:
             places = {"query_positions_BS": positions, "key_positions_BT": positions}
@@ -116,13 +128,13 @@ def test_keeping_the_output_spares_splash_a_second_forward_pass() -> None:
 
             return jnp.sin(layer(query, key, value).astype(jnp.float32)).sum()
 
-        placement = tpus("v5e:2x4", data=2, model=2)
+        placement = chips(chip, data=2, model=2)
         return compiled(jax.grad(loss, (0, 1, 2)), placement, *arrays_of())
 
     policies = jax.checkpoint_policies
     kept = program(policies.save_only_these_names("attention_output"))
-    assert custom_calls(kept)["tpu_custom_call"] == 3
-    assert custom_calls(program(policies.nothing_saveable))["tpu_custom_call"] == 4
+    assert custom_calls(kept)[kernel] == 3
+    assert custom_calls(program(policies.nothing_saveable))[kernel] == 4
 
 
 @needs_tpu_compiler
@@ -143,18 +155,60 @@ def test_cudnn_on_gpus(chip: str, mask: Mask) -> None:
     assert choices() == ["attention: cudnn (gpu)"]
 
 
+GPU_CASES: dict[str, tuple[Mask, dict[str, Any], dict[str, Any]]] = {
+    "causal": (Causal(), {}, {}),
+    "window, soft cap": (SlidingWindow(200), {"score_map": SoftCap(30.0)}, {}),
+    "sinks": (Causal(), {}, {"sinks": True, "widths": (64, 64)}),
+    "latent": (Causal(), {}, {"heads": (4, 4), "widths": (192, 128), "length": 640}),
+    "wide": (Full(), {}, {"widths": (256, 256)}),
+    "float32": (Full(), {}, {"dtype": "float32", "widths": (64, 64)}),
+}
+
+
 @needs_gpu_compiler
-@pytest.mark.parametrize("chip", ["a100", "h100"])
 @pytest.mark.parametrize(
-    ("mask", "shapes"),
-    [(Causal(), {}), (Full(), {"dtype": "float32", "widths": (64, 64)})],
-    ids=["causal", "full"],
+    ("chip", "case"),
+    [
+        *((chip, name) for chip in ("a100", "b200") for name in GPU_CASES),
+        *(("h100", name) for name in ("sinks", "float32")),
+        ("gb200", "causal"),
+    ],
 )
-def test_triton_on_gpus(chip: str, mask: Mask, shapes: dict[str, Any]) -> None:
+def test_triton_on_gpus(chip: str, case: str) -> None:
     forget_choices()
-    program = compiled(gradients_of(mask), gpus(chip), *arrays_of(**shapes))
-    assert custom_calls(program)["__gpu$xla.gpu.triton"] == 3
+    mask, options, shapes = GPU_CASES[case]
+    program = compiled(gradients_of(mask, **options), gpus(chip), *arrays_of(**shapes))
+    assert custom_calls(program)["__gpu$xla.gpu.triton"] == 3, "forward, dq, and dk with dv"
     assert choices()[0].startswith("attention: triton (gpu; not cudnn, because")
+
+
+@needs_gpu_compiler
+@pytest.mark.parametrize("chip", ["h100", "h200"])
+@pytest.mark.parametrize("case", ["causal", "window, soft cap", "latent", "wide"])
+def test_mosaic_on_hopper(chip: str, case: str) -> None:
+    forget_choices()
+    mask, options, shapes = GPU_CASES[case]
+    program = compiled(gradients_of(mask, **options), gpus(chip), *arrays_of(**shapes))
+    assert custom_calls(program)["mosaic_gpu_v2"] == 3, "forward, dq, and dk with dv"
+    assert choices()[0].startswith("attention: mosaic (gpu; not cudnn, because")
+
+
+@needs_gpu_compiler
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize(
+    ("mask", "options"),
+    [(Causal(), {}), (Full(), {}), (SlidingWindow(70), {"score_map": SoftCap(2.0)})],
+    ids=["causal", "full", "window, soft cap"],
+)
+def test_mosaic_is_told_the_right_thing(
+    mask: Mask, options: dict[str, Any], is_packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # tokamax's other way to compute the same call needs no GPU.
+    monkeypatch.setattr(mosaic_module, "BACKEND", "xla")
+    inputs = arrays(2, 256, 256, 4, 2, 48, "bfloat16", 32)
+    call = aligned_call(mask, 2, 256, is_packed) | {"scale": 0.3} | options
+    got = results("mosaic", inputs, call, platform="gpu")
+    assert_close(got, results("reference", inputs, call), TOLERANCES["bfloat16"])
 
 
 @needs_gpu_compiler

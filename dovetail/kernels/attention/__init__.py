@@ -26,6 +26,9 @@ from dovetail.kernels.attention import splash as _splash
 from dovetail.kernels.attention import triton as _triton
 
 # isort: split
+from dovetail.kernels.attention import mosaic as _mosaic
+
+# isort: split
 from dovetail.kernels.attention import cudnn as _cudnn
 from dovetail.kernels.attention import ring as _ring
 
@@ -50,4 +53,4 @@ __all__ = [
     "attention",
     "attention_op",
 ]
-del _blockwise, _cudnn, _reference, _ring, _splash, _triton, _ulysses
+del _blockwise, _cudnn, _mosaic, _reference, _ring, _splash, _triton, _ulysses

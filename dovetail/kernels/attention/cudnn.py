@@ -54,7 +54,7 @@ def _supports(
     return common_refusal(query_BSHD, key_BTKD, value_BTKW, **call)
 
 
-@attention_op.register("cudnn", platforms=("gpu",), supports=_supports, before="triton")
+@attention_op.register("cudnn", platforms=("gpu",), supports=_supports, before="mosaic")
 def cudnn(
     query_BSHD: jax.Array,
     key_BTKD: jax.Array,

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dovetail.kernels.attention.flash import Flash, Rows
 from dovetail.kernels.attention.ranges import Ranges
 from dovetail.kernels.attention.scores import LOW, mapped
-from dovetail.kernels.score_maps import ScoreMap
 from dovetail.kernels.triton_tiles import SMALLEST_SIDE, call, dot
 
 LARGEST_BLOCK = 128
@@ -29,14 +29,6 @@ WIDEST_PART = 128
 # (163 KiB). What the backward pass adds up for its own must fit a B200's tensor memory, too.
 OWN_BYTES, OWN_BYTES_BACKWARD, OTHER_BYTES = 64 << 10, 48 << 10, 32 << 10
 STAGES = 2
-
-
-class Flash(NamedTuple):
-    """What is the same for all three kernels: static, and so hashable."""
-
-    scale: float
-    score_map: ScoreMap | None
-    interpret: bool
 
 
 class Blocks(NamedTuple):
@@ -100,9 +92,7 @@ def query_gradients(
     key_BSKD: jax.Array,
     value_BSKW: jax.Array,
     seen: Ranges,
-    gradient_BSHW: jax.Array,
-    log_BHS: jax.Array,
-    mean_BHS: jax.Array,
+    rows: Rows,
 ) -> jax.Array:
     """Returns the gradient of the queries."""
     batch, length, heads, _ = query_BSHD.shape
@@ -115,7 +105,7 @@ def query_gradients(
         interpret=flash.interpret,
         warps=blocks.warps,
         stages=STAGES,
-    )(query_BSHD, key_BSKD, value_BSKW, *seen, gradient_BSHW, log_BHS, mean_BHS)
+    )(query_BSHD, key_BSKD, value_BSKW, *seen, rows.gradient_BSHW, rows.log_BHS, rows.mean_BHS)
     return to_query_BSHD
 
 
@@ -125,9 +115,7 @@ def key_gradients(
     key_BSKD: jax.Array,
     value_BSKW: jax.Array,
     seeing: Ranges,
-    gradient_BSHW: jax.Array,
-    log_BHS: jax.Array,
-    mean_BHS: jax.Array,
+    rows: Rows,
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the gradients of keys and values, from the queries that see them."""
     batch, length, kv_heads, _ = key_BSKD.shape
@@ -141,7 +129,7 @@ def key_gradients(
         interpret=flash.interpret,
         warps=blocks.warps,
         stages=STAGES,
-    )(query_BSHD, key_BSKD, value_BSKW, *seeing, gradient_BSHW, log_BHS, mean_BHS)
+    )(query_BSHD, key_BSKD, value_BSKW, *seeing, rows.gradient_BSHW, rows.log_BHS, rows.mean_BHS)
     return to_key_BSKD, to_value_BSKW
 
 

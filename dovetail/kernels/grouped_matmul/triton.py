@@ -172,4 +172,3 @@ def _within(start: Any, rows: int, first: Any, stop: Any) -> Any:
 
 def _summed(x_NE: Any) -> int:
     return side_of(x_NE.shape[1], SUMMED_BYTES // x_NE.dtype.itemsize)
-

@@ -15,6 +15,7 @@ from dovetail.kernels.attention import (
     Causal,
     Full,
     Mask,
+    Prefix,
     ScoreMap,
     SlidingWindow,
     SoftCap,
@@ -107,10 +108,10 @@ def test_cudnn_is_told_the_right_thing(mask: Mask, monkeypatch: pytest.MonkeyPat
         ("cudnn", {"dtype": "float32"}, "it takes bfloat16 or float16, not float32"),
         ("cudnn", {"width": 20}, "a multiple of 8 up to 128, not 20 and 20"),
         ("cudnn", {"score_map": SoftCap(3.0)}, "it knows no score map"),
-        ("triton", {"score_map": SoftCap(3.0)}, "it knows no score map"),
-        ("triton", {"mask": SlidingWindow(5)}, "it knows no windows"),
         ("triton", {"length": 200}, "a sequence of 200 is no multiple of 128"),
-        ("triton", {"width": 8}, "from 16 to 128, not 8 and 8"),
+        ("triton", {"width": 24}, "a width of 24 is no multiple of 16 up to 256"),
+        ("triton", {"width": 272}, "a width of 272 is no multiple of 16 up to 256"),
+        ("triton", {"mask": Causal() | Prefix(3)}, "is no band around the diagonal"),
         ("triton", {"aligned": False}, "queries and keys are not the same tokens"),
     ],
 )
@@ -132,7 +133,7 @@ def test_every_refusal_has_a_reason(
         jax.eval_shape(partial(attention, **call), *inputs)
 
 
-def test_packed_rows_go_to_triton_and_windows_of_them_to_a_slow_one_with_a_warning(
+def test_packed_rows_go_to_triton_and_odd_masks_to_a_slow_one_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cudnn_module, "BACKEND", "xla")
@@ -140,9 +141,9 @@ def test_packed_rows_go_to_triton_and_windows_of_them_to_a_slow_one_with_a_warni
     inputs = arrays(1, 128, 128, 2, 2, 16, "bfloat16")
     with target_platform("gpu"):
         for is_packed in (False, True):
-            call = aligned_call(Causal(), 1, 128, is_packed)
+            call = aligned_call(SlidingWindow(9), 1, 128, is_packed)
             jax.eval_shape(partial(attention, **call), *inputs)
-        call = aligned_call(SlidingWindow(9), 1, 128, is_packed=True)
+        call = aligned_call(Causal() | Prefix(3), 1, 128, is_packed=True)
         with pytest.warns(SlowKernelWarning, match=r"'blockwise' .* gpu.*Not triton, because"):
             jax.eval_shape(partial(attention, **call), *inputs)
     assert [line.split(" (")[0] for line in choices()] == [
