@@ -98,3 +98,14 @@ def test_a_counter_knows_nobody_elses_kernels() -> None:
     with target_platform("tpu"), watch_kernels() as counter:
         pass
     assert counter.flops("splash_mha_fwd", [(1, 2, 128, 128)] * 3) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["gemma2-2b", "gpt-oss-20b", "deepseek-v3", "mistral-7b", "qwen3-30b-a3b"]
+)
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_no_family_is_slow_on_accelerators(name: str, platform: str) -> None:
+    """Windows, soft caps, sinks, latent attention and experts, in full size: kernels take all."""
+    work = workload(find_experiment(name).config(), platform)
+    assert work.slow == ()
+    assert work.unknown_kernels == ()

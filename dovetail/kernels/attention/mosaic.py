@@ -204,8 +204,5 @@ def _for_this_gpu() -> Iterator[None]:
 def _gpu() -> Any:
     """Returns a GPU of those that are compiled for, whether they are here or not; or None."""
     placement = current_placement()
-    if placement is None:
-        device = jax.devices()[0]
-    else:
-        device = placement.mesh.devices.flat[0]
+    device = jax.devices()[0] if placement is None else placement.mesh.devices.flat[0]
     return device if device.platform == "gpu" else None

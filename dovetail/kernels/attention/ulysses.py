@@ -2,20 +2,24 @@
 
 Devices that each have all heads of a part of the sequence trade them for the whole sequence of a
 part of the heads, compute as if nothing were split, with whichever kernel is best for that, and
-trade back. So all have equal work under any mask, and a kernel runs as it is. It needs as many
-key-value heads as devices; where there are fewer, keys go round a `ring`.
+trade back. So all have equal work under any mask, and a kernel runs as it is. Where there are fewer
+key-value heads than devices, a head goes to each device that has queries of it: more than one has
+then the same keys, and none has keys that it does not need. Where there are fewer heads of queries
+than devices, keys go round a `ring`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from dovetail.kernels.attention.device_parts import is_sequence_split, split_refusal
 from dovetail.kernels.attention.op import attention_op
 from dovetail.kernels.score_maps import ScoreBias
-from dovetail.kernels.sharded import indivisible, mesh_axes, on_each_device
+from dovetail.kernels.sharded import mesh_axes, on_each_device, parts
 
 
 def _supports(
@@ -28,9 +32,21 @@ def _supports(
 ) -> str | None:
     if score_bias is not None:
         return f"{score_bias} counts heads, which would be split over devices"
-    return split_refusal(query_BSHD, key_BTKD, aligned) or indivisible(
-        "key-value heads", key_BTKD.shape[2], "kv_heads", "sequence"
-    )
+    refusal = split_refusal(query_BSHD, key_BTKD, aligned)
+    if refusal is not None:
+        return refusal
+    heads, kv_heads, devices = query_BSHD.shape[2], key_BTKD.shape[2], parts("sequence")
+    if heads // kv_heads % copies_of(kv_heads // parts("kv_heads"), devices):
+        return (
+            f"{heads} heads that share {kv_heads} for keys and values do not divide over "
+            f"{devices * parts('heads')} devices"
+        )
+    return None
+
+
+def copies_of(kv_heads: int, devices: int) -> int:
+    """Returns how often each key-value head is sent, so that every device gets equally many."""
+    return devices // math.gcd(kv_heads, devices)
 
 
 @attention_op.register("ulysses", supports=_supports, when=is_sequence_split, before="ring")
@@ -46,10 +62,12 @@ def ulysses(
 ) -> jax.Array:
     """Exchanges, runs the op on what is whole then, and exchanges back; see `attention`."""
     axes = mesh_axes("sequence")
+    copies = copies_of(key_BTKD.shape[2] // parts("kv_heads"), parts("sequence"))
     for name in ("key_positions_BT", "key_segments_BT"):
         del call[name]  # those of the queries: the call is aligned
 
     def part(query: Any, key: Any, value: Any, positions: Any, segments: Any, sinks: Any) -> Any:
+        key, value = (jnp.repeat(array, copies, axis=2) for array in (key, value))
         whole = [_exchanged(array, axes, 2, 1) for array in (query, key, value)]
         positions, segments = (_gathered(array, axes) for array in (positions, segments))
         mixed_BSHW = attention_op.hand_on(

@@ -96,6 +96,27 @@ def test_a_ring_with_several_blocks_a_piece(
     assert_close(got, expected, TOLERANCES["float32"])
 
 
+@pytest.mark.parametrize(
+    ("heads", "mesh"),
+    [
+        ((16, 2), {"data": 2, "sequence": 4}),
+        ((12, 6), {"data": 2, "sequence": 4}),
+        ((8, 1), {"sequence": 8}),
+        ((16, 4), {"sequence": 4, "model": 2}),
+    ],
+    ids=str,
+)
+def test_a_key_value_head_goes_to_each_device_that_has_queries_of_it(
+    heads: tuple[int, int], mesh: dict[str, int]
+) -> None:
+    inputs = arrays(2, LENGTH, LENGTH, *heads, 8)
+    call = aligned_call(Causal(), 2, LENGTH, is_packed=True)
+    expected = results("reference", inputs, call)
+    with placed(placement_of(**mesh)):
+        got = results("ulysses", inputs, call)
+    assert_close(got, expected, TOLERANCES["float32"])
+
+
 @pytest.mark.parametrize("extra", ["bias", "weigh", "map", "bfloat16", "other width"])
 @pytest.mark.parametrize("name", ["ring", "ulysses"])
 def test_it_takes_what_the_op_takes(name: str, extra: str) -> None:
@@ -120,7 +141,10 @@ def test_it_takes_what_the_op_takes(name: str, extra: str) -> None:
 def test_heads_decide_which_runs() -> None:
     with placed(placement_of(data=2, sequence=4)):
         assert chosen(heads=8, kv_heads=4) == "ulysses"
-        assert chosen(heads=8, kv_heads=2) == "ring"
+        assert chosen(heads=8, kv_heads=2) == "ulysses"
+        assert chosen(heads=12, kv_heads=6) == "ulysses"
+        assert chosen(heads=6, kv_heads=6) == "ring"
+        assert chosen(heads=2, kv_heads=1) == "ring"
         assert chosen(heads=8, kv_heads=4, aligned=False) == "reference"
         assert chosen(heads=8, kv_heads=4, batch=3) == "reference"
     with placed(placement_of(data=8)):
@@ -147,9 +171,10 @@ def test_the_kernel_inside_an_exchange_is_told_too() -> None:
 
 
 def test_a_wish_that_cannot_be_says_why() -> None:
-    inputs = arrays(2, LENGTH, LENGTH, 8, 2, 8)
+    inputs = arrays(2, LENGTH, LENGTH, 2, 2, 8)
     call = aligned_call(Causal(), 2, LENGTH, is_packed=False)
-    refused = pytest.raises(ValueError, match="2 key-value heads do not divide over 4 devices")
+    reason = "2 heads that share 2 for keys and values do not divide over 4 devices"
+    refused = pytest.raises(ValueError, match=reason)
     with placed(placement_of(data=2, sequence=4)), prefer(attention="ulysses"), refused:
         attention(*inputs, **call)
 
