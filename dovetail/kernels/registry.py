@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import jax
+from jax.sharding import AbstractMesh
 
 from dovetail.config import ConfigError, did_you_mean
 from dovetail.parallel import current_placement
@@ -266,6 +267,22 @@ def current_platform() -> str:
     if placement is None:
         return jax.default_backend()
     return str(placement.mesh.devices.flat[0].platform)
+
+
+def current_device() -> Any:
+    """Returns one of the devices that a program is for, here or not; None where none is known.
+
+    What a kernel may want of it is its kind, such as a GPU's generation.
+    """
+    placement = current_placement()
+    if placement is None:
+        return None if _platform.get() is not None else jax.devices()[0]
+    mesh: Any = placement.mesh
+    if isinstance(mesh, AbstractMesh):
+        return None
+    devices = list(mesh.devices.flat)
+    own = (one for one in devices if one.process_index == jax.process_index())
+    return next(own, devices[0])
 
 
 @contextmanager

@@ -97,9 +97,13 @@ class Planner:
 
     def judged(self, candidate: Candidate | None = None) -> Plan:
         """Plans by compiling, where that can be done; whatever refuses it is told in the plan."""
-        if self.obstacle:
-            return self.rough(candidate)
         try:
-            return self.exact(candidate)
+            if not self.obstacle:
+                return self.exact(candidate)
+            config = self.config if candidate is None else candidate.apply(self.config)
+            # What a compiler would have refused. Candidates are made of sizes that divide
+            # activations, so those need not be traced again.
+            lay_out(config, self.machine, with_activations=candidate is None)
+            return self.rough(candidate)
         except ConfigError as error:
             return replace(self.rough(candidate), refusal=str(error))

@@ -22,7 +22,8 @@ from dovetail.kernels import (
     strict,
     target_platform,
 )
-from dovetail.kernels.registry import _ops
+from dovetail.kernels.registry import _ops, current_device
+from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
 
 
 @pytest.fixture
@@ -189,3 +190,16 @@ def test_settings_of_one_thread_do_not_reach_another(op: Op) -> None:
         thread.join()
         assert op(4) == "plain 8"
     assert results == ["cpu even 8"]
+
+
+def test_a_device_is_known_where_there_is_one() -> None:
+    layout = MeshLayout.Config(fsdp=8).build()
+    here, nowhere = layout.mesh(jax.devices()), layout.abstract(8)
+    rules = AxisRules.Config().build()
+    assert current_device() == jax.devices()[0]
+    with placed(Placement(here, rules)):
+        assert current_device() == jax.devices()[0]
+    with placed(Placement(nowhere, rules)), target_platform("gpu"):
+        assert current_device() is None
+    with target_platform("gpu"):
+        assert current_device() is None, "that of another platform"

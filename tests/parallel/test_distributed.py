@@ -15,8 +15,8 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.parallel import Processes, start_distributed
-from tests.parallel.steps import OF_CHANGES, TOLERANCE, assert_same, on_one_device
-from tests.parallel.training_step import MIXTURES
+from tests.parallel.steps import MODELS, OF_CHANGES, TOLERANCE, assert_same, on_one_device
+from tests.parallel.training_step import mixtures
 
 WORKER = Path(__file__).parent / "training_step.py"
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,25 +76,26 @@ def test_the_process_is_one_of_them(environment: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.slow
-def test_two_processes_of_four_devices_train_as_one_device_does(tmp_path: Path) -> None:
+@pytest.mark.sweep
+@pytest.mark.parametrize("model", MODELS)
+def test_two_processes_of_four_devices_train_as_one_device_does(model: str, tmp_path: Path) -> None:
     port = free_port()
     shared = {"DOVETAIL_COORDINATOR": f"localhost:{port}", "DOVETAIL_PROCESSES": "2"}
     files = [tmp_path / str(index) for index in range(2)]
-    workers = [start(4, file, DOVETAIL_PROCESS=file.name, **shared) for file in files]
+    workers = [start(model, 4, file, DOVETAIL_PROCESS=file.name, **shared) for file in files]
     told = [finish(worker) for worker in workers]
     assert told == [{"index": index, "count": 2, "devices": 8} for index in range(2)]
     first, second = (pickle.loads(file.read_bytes()) for file in files)
-    for name, (model, *_) in MIXTURES.items():
+    for name, how in mixtures(model).items():
         assert first[name].losses == second[name].losses, name
-        expected = on_one_device(model, microbatches=2)
+        expected = on_one_device(model, how["gradients"].microbatches)
         assert expected.losses[0] > expected.losses[-1], name
         assert_same(first[name], expected, OF_CHANGES.get(model, TOLERANCE))
 
 
-def start(devices: int, file: Path, **variables: str) -> subprocess.Popen[str]:
+def start(model: str, devices: int, file: Path, **variables: str) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
-    command = [sys.executable, str(WORKER), str(devices), str(file)]
+    command = [sys.executable, str(WORKER), model, str(devices), str(file)]
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -102,7 +103,7 @@ def start(devices: int, file: Path, **variables: str) -> subprocess.Popen[str]:
 
 def finish(worker: subprocess.Popen[str]) -> dict[str, Any]:
     try:
-        output, errors = worker.communicate(timeout=600)
+        output, errors = worker.communicate(timeout=1800)
     finally:
         worker.kill()
     assert worker.returncode == 0, errors

@@ -241,3 +241,15 @@ def test_what_was_compiled_is_not_compiled_again(
         file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(AssertionError, match="compiled again"):
         plan(config)
+
+
+def test_arithmetic_alone_sees_what_does_not_divide(tmp_path: Path) -> None:
+    planner = planner_of("llama2-7b", "gpu-h100-192", tmp_path)
+    planner.is_analytic = True
+    planner.config.mesh.set(data=1, fsdp=64, model=3)
+    assert "does not divide into 3 parts" in planner.judged().refusal, "a width of 4,096"
+    planner = planner_of("llama2-7b", "trn2-64", tmp_path)
+    planner.config.mesh.set(data=1, fsdp=4, model=64)
+    assert "does not divide into 64 parts" in planner.judged().refusal, "32 heads"
+    planner.config.mesh.set(fsdp=8, model=32)
+    assert planner.judged().refusal == ""

@@ -27,9 +27,8 @@ from dovetail.kernels.attention.flash import Flash, Rows, attend
 from dovetail.kernels.attention.masks import Mask
 from dovetail.kernels.attention.op import attention_op
 from dovetail.kernels.attention.ranges import seen_by
-from dovetail.kernels.registry import is_interpreted
+from dovetail.kernels.registry import current_device, is_interpreted
 from dovetail.kernels.score_maps import ScoreMap, SoftCap
-from dovetail.parallel import current_placement
 
 GENERATION = "9"
 BLOCK = 128
@@ -49,7 +48,9 @@ def _supports(
 ) -> str | None:
     if find_spec("tokamax") is None:
         return "tokamax is not installed"
-    capability = "9.0" if BACKEND == "xla" else str(getattr(_gpu(), "compute_capability", "?"))
+    capability = (
+        "9.0" if BACKEND == "xla" else str(getattr(current_device(), "compute_capability", "?"))
+    )
     if capability.split(".")[0] != GENERATION:
         return f"it is for GPUs of compute capability {GENERATION}, not {capability}"
     if score_map is not None and not isinstance(score_map, SoftCap):
@@ -71,7 +72,7 @@ def _supports(
     platforms=("gpu",),
     supports=_supports,
     before="triton",
-    when=lambda: BACKEND == "xla" or _gpu() is not None,  # or the kind of GPU is not known
+    when=lambda: BACKEND == "xla" or current_device() is not None,
 )
 def mosaic(
     query_BSHD: jax.Array,
@@ -192,17 +193,10 @@ def _for_this_gpu() -> Iterator[None]:
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
     logger = logging.getLogger("absl")
-    level, gpu = logger.level, _gpu()
+    level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with jax.default_device(gpu):  # None leaves it as it is
+        with jax.default_device(current_device()):
             yield
     finally:
         logger.setLevel(level)
-
-
-def _gpu() -> Any:
-    """Returns a GPU of those that are compiled for, whether they are here or not; or None."""
-    placement = current_placement()
-    device = jax.devices()[0] if placement is None else placement.mesh.devices.flat[0]
-    return device if device.platform == "gpu" else None
