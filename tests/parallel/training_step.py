@@ -13,7 +13,7 @@ import jax
 
 from dovetail.parallel import start_distributed
 from tests.parallel.steps import train
-from tests.parallel.table import rows
+from tests.parallel.table import rows_of_processes
 
 
 def mixtures(model: str) -> dict[str, dict[str, Any]]:
@@ -23,7 +23,7 @@ def mixtures(model: str) -> dict[str, dict[str, Any]]:
     of a pipeline, rows of the batch, experts or a sequence.
     """
     found = {}
-    for name, how in rows(model).items():
+    for name, how in rows_of_processes(model).items():
         left = 8 // math.prod(how["mesh"].values())
         found[name] = how | {"mesh": how["mesh"] | ({"data": left} if left > 1 else {})}
     return found
