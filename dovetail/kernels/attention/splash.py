@@ -9,6 +9,7 @@ B batch, S sequence, H heads, K key-value heads, D width of queries and keys, W 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -152,8 +153,8 @@ def _kernel(
         mask = library.LocalMask(shape, window_size=band, offset=0)
     names = ("block_q", "block_kv", "block_q_dkv", "block_kv_dkv", "block_q_dq", "block_kv_dq")
     blocks: dict[str, Any] = dict.fromkeys(names, size)
-    with jax.ensure_compile_time_eval():
-        kernel = library.make_splash_mha(
+    return _on_no_device(
+        lambda: library.make_splash_mha(
             library.MultiHeadMask([mask] * heads),
             block_sizes=library.BlockSizes(**blocks),
             attn_logits_soft_cap=cap,
@@ -163,7 +164,22 @@ def _kernel(
             residual_checkpoint_name=OUTPUT_TAG,
             interpret=interpret,
         )
-        return jax.tree.map(np.asarray, kernel)  # kept for other programs, so on no device
+    )
+
+
+def _on_no_device(make: Callable[[], Any]) -> Any:
+    """Returns a tree of arrays as NumPy's: it is kept for other programs, on other devices.
+
+    It is traced, and not run: the arrays are constants, and for a few numbers all of JAX's
+    backends would be started, which is a fifth of the time until a plan's first line.
+    """
+    traced, shapes = jax.make_jaxpr(make, return_shape=True)()
+    if traced.eqns:
+        with jax.ensure_compile_time_eval():
+            return jax.tree.map(np.asarray, make())
+    constants = dict(zip(traced.jaxpr.constvars, traced.consts, strict=True))
+    arrays = [np.asarray(constants[variable]) for variable in traced.jaxpr.outvars]
+    return jax.tree.unflatten(jax.tree.structure(shapes), arrays)
 
 
 @functools.cache
