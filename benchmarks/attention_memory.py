@@ -52,7 +52,8 @@ def _megabytes(name: str, sequence: int, backwards: bool, arguments: argparse.Na
     keys = shape(arguments.kv_heads)
     with prefer(attention=arguments.implementation):
         program = jax.jit(compute).lower(shape(arguments.heads), keys, keys, places).compile()
-    return program.memory_analysis().temp_size_in_bytes / 1e6
+    memory: Any = program.memory_analysis()
+    return memory.temp_size_in_bytes / 1e6
 
 
 def _arguments() -> argparse.Namespace:

@@ -188,7 +188,10 @@ def _time(contenders: dict[str, Any], rounds: int, new: int) -> tuple[Any, Any]:
                 seconds.append(time.perf_counter() - before)
             prefill[name].append(seconds[0])
             token[name].append((seconds[1] - seconds[0]) / (new - 1))
-    return ({name: np.asarray(v[1:]) for name, v in times.items()} for times in (prefill, token))
+    first, later = (
+        {name: np.asarray(v[1:]) for name, v in times.items()} for times in (prefill, token)
+    )
+    return first, later
 
 
 def _report(prefill: Any, token: Any, sizes: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ from dovetail.config import apply_modifier
 from dovetail.experiments import find_experiment
 from dovetail.models.llama import llama
 from dovetail.parallel import MeshLayout
-from dovetail.plan.compiled import compile_step, peak_bytes
+from dovetail.plan.compiled import compile_step, lower_step, peak_bytes
 from dovetail.targets import parse_target
 
 TARGET = "tpu-v5e-4"
@@ -37,7 +37,7 @@ class Size(NamedTuple):
     rows: int
 
 
-SIZES = {"small": Size(16, 1024, 2816, 16), "large": Size(24, 3072, 8192, 64)}
+SIZES = {"small": Size(16, 1024, 2816, 16), "large": Size(24, 3072, 8192, 32)}
 MODIFIERS = {
     "small": [(_REMAT,), ("offload:names=(layer_input)",), (_REMAT, "offload-optimizer")],
     "large": [(_REMAT,), (_REMAT, "offload-optimizer")],
@@ -64,7 +64,7 @@ def main() -> None:
 def measure(size: Size, modifiers: tuple[str, ...]) -> dict[str, Any]:
     """Compiles a step and returns megabytes on the chip and on the host, or the refusal."""
     machine = parse_target(TARGET)
-    compiled = compile_step(_config(size, modifiers), machine)
+    compiled = compile_step(lower_step(_config(size, modifiers), machine))
     if compiled.refusal:
         return {"refusal": _shortened(compiled.refusal)}
     memory = compiled.memory

@@ -247,21 +247,21 @@ def main() -> None:
         "| error | best found s | MFU |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|")
-    for row in rows:
-        peers = ", ".join(f"{name} {seconds:g}" for name, seconds in row["peers"].items()) or "–"
-        error = "–" if row["error"] is None else f"{row['error']:+.0%}"
-        fits = "" if row["fits"] else ", does not fit"
+    for each in rows:
+        peers = ", ".join(f"{name} {seconds:g}" for name, seconds in each["peers"].items()) or "–"
+        error = "–" if each["error"] is None else f"{each['error']:+.0%}"
+        fits = "" if each["fits"] else ", does not fit"
         print(
-            f"| {row['row']} | {row['published_s']:g} | {row['published_mfu']:.1%} | {peers} "
-            f"| {row['source']}, {row['memory_gb']:.0f}{fits} | {row['time_source']} "
-            f"| {row['predicted_s']:.2f} | {row['predicted_mfu']:.1%} | {error} "
-            f"| {row['best_s']:.2f} | {row['best_mfu']:.1%} |"
+            f"| {each['row']} | {each['published_s']:g} | {each['published_mfu']:.1%} | {peers} "
+            f"| {each['source']}, {each['memory_gb']:.0f}{fits} | {each['time_source']} "
+            f"| {each['predicted_s']:.2f} | {each['predicted_mfu']:.1%} | {error} "
+            f"| {each['best_s']:.2f} | {each['best_mfu']:.1%} |"
         )
     constants = fit(planned)
     print(f"\nfitted: kernels {constants.kernels:.3f}, trainium {constants.trainium:.3f}")
-    for row in rows:
-        print(f"{row['row']}: {row['best']}, {row['best_memory_gb']:.1f} GB")
-    if not all(row["fits"] for row in rows):
+    for each in rows:
+        print(f"{each['row']}: {each['best']}, {each['best_memory_gb']:.1f} GB")
+    if not all(each["fits"] for each in rows):
         sys.exit("a published set-up does not fit")
 
 

@@ -13,7 +13,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ _COLOURS = {"70B": "#4477aa", "150B": "#aa3377"}
 _WIDTH, _HEIGHT, _LEFT, _TOP = 640, 320, 50, 30
 
 
-def drawn(weak: dict[str, Points], strong: dict[str, Points]) -> str:
+def drawn(weak: Mapping[str, Points], strong: Mapping[str, Points]) -> str:
     """Draws curves, and published points as circles, over the logarithm of chips."""
     parts = [f'<rect width="100%" height="100%" fill="white"/>{_axes()}']
     for name, points in weak.items():

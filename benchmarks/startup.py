@@ -60,9 +60,15 @@ def _run(command: Sequence[str], work: Path, environment: dict[str, str]) -> flo
 def _first_plan(work: Path, environment: dict[str, str]) -> float:
     """Plans Llama 2 7B for 256 chips, until a result is there."""
     command = [*DOVETAIL, "plan", "llama2-7b", "--target", "tpu-v5p-512"]
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     before = time.perf_counter()
-    process = subprocess.Popen(command, cwd=work, env=environment, **pipes)
+    process = subprocess.Popen(
+        command,
+        cwd=work,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         for line in process.stderr or ():
             if line.startswith("analytic"):
