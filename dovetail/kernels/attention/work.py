@@ -7,9 +7,6 @@ scores again, and what the weights' gradient is; then it has one product for eac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import jax
 
 from dovetail.kernels.attention.masks import Mask
 from dovetail.kernels.registry import KernelFlops, Shape
@@ -48,12 +45,3 @@ def visible_share(mask: Mask, queries: int, keys: int, block: int) -> float:
         last = keys if band.ahead is None else min(keys, start + block + band.ahead)
         seen += max(0, -(-last // block) - first // block)
     return seen / (-(-queries // block) * -(-keys // block))
-
-
-def block_share(block: int) -> Any:
-    """Returns the share of a call to an attention kernel with blocks of one size."""
-
-    def share(query_BSHD: jax.Array, key_BTKD: jax.Array, *_: Any, mask: Mask, **__: Any) -> float:
-        return visible_share(mask, query_BSHD.shape[1], key_BTKD.shape[1], block)
-
-    return share
