@@ -276,13 +276,14 @@ def current_device() -> Any:
     """
     placement = current_placement()
     if placement is None:
-        return None if _platform.get() is not None else jax.devices()[0]
+        return None if _platform.get() is not None else jax.local_devices()[0]
     mesh: Any = placement.mesh
     if isinstance(mesh, AbstractMesh):
         return None
     devices = list(mesh.devices.flat)
     own = (one for one in devices if one.process_index == jax.process_index())
-    return next(own, devices[0])
+    found = next(own, devices[0])
+    return found if _platform.get() in (None, found.platform) else None
 
 
 @contextmanager

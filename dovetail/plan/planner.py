@@ -103,7 +103,8 @@ class Planner:
             config = self.config if candidate is None else candidate.apply(self.config)
             # What a compiler would have refused. Candidates are made of sizes that divide
             # activations, so those need not be traced again.
-            lay_out(config, self.machine, with_activations=candidate is None)
+            with noting_slow_kernels():
+                lay_out(config, self.machine, with_activations=candidate is None)
             return self.rough(candidate)
         except ConfigError as error:
             return replace(self.rough(candidate), refusal=str(error))

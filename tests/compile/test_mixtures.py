@@ -268,9 +268,8 @@ SLICES: dict[str, tuple[Mixture, Crossing]] = {
 ADDED_UP_WHOLE = {
     "CUBE fsdp",  # over a whole torus XLA scatters so, too
     "SLICES data-fsdp",  # each slice is one
-    # In a pipeline's loops XLA does so with what it splits by itself, and why is not known.
+    # Parts of fewer than 256 columns in bfloat16 are cut from a sum of the whole.
     "CUBE pipeline-experts",
-    "SLICES pipeline",
 }
 
 # Hosts of eight GPUs, which a network joins.
@@ -360,10 +359,12 @@ def check_crossing(found: list[Talk], crossing: Crossing) -> None:
             assert talk.largest <= (crossing.summed if is_sum else crossing.in_loops), talk
 
 
-def check_kernels(executable: Any, mixture: Mixture, kernel: str) -> None:
+def check_kernels(executable: Any, mixture: Mixture, *kernels: str) -> None:
     """Kernels run on every mesh: attention's both ways, and again where nothing is kept."""
     if mixture.prefer.get("attention") != "ring":  # it is made of plain operations
-        assert custom_calls(executable)[kernel] >= 3
+        found = custom_calls(executable)
+        assert all(found[kernel] for kernel in kernels)
+        assert sum(found[kernel] for kernel in kernels) >= 3
 
 
 def check_one_by_one(found: list[Talk]) -> None:
@@ -449,4 +450,4 @@ def test_over_two_hosts_of_gpus(name: str) -> None:
     assert large(found) == expected
     check_sizes(found, mixture)
     check_added_up(found)
-    check_kernels(executable, mixture, "mosaic_gpu_v2")
+    check_kernels(executable, mixture, "mosaic_gpu_v2", "__gpu$xla.gpu.triton")

@@ -63,6 +63,7 @@ MIXTURES: dict[str, dict[str, Any]] = {
     },
 }
 RINGS: dict[str, dict[str, Any]] = {
+    "context of eight": {"mesh": {"sequence": 8}},
     "ring": {"mesh": {"sequence": 8}, "prefer": _RING},
     "fsdp x ring x tensor": {
         "mesh": {"fsdp": 2, "sequence": 2, "model": 2},
@@ -98,4 +99,8 @@ def rows_of_processes(model: str) -> dict[str, dict[str, Any]]:
     found = rows(model)
     if model == "tiny-lm" or os.environ.get("DOVETAIL_WHOLE_TABLE"):
         return found
-    return {name: how for name, how in found.items() if name in {*SINGLE, *EXPERTS, "ring"}}
+    return {
+        name: how
+        for name, how in found.items()
+        if name in {*SINGLE, *EXPERTS, "context of eight", "ring"}
+    }

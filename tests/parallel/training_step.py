@@ -1,4 +1,4 @@
-"""Trains a tiny model under all mixtures of parallelisms, and keeps what came of it."""
+"""Trains a tiny model under mixtures of parallelisms, and keeps what came of it."""
 
 from __future__ import annotations
 

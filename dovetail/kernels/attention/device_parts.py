@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.attention.masks import Band, Mask
-from dovetail.kernels.sharded import indivisible, mesh_axes, on_each_device
+from dovetail.kernels.sharded import indivisible, mesh_axes, on_each_device, parts
 
 Part = Callable[..., jax.Array]
 """From query_BSHD, key_BTKD, value_BTKW, segments_BS and sinks_H (or None) to [B, S, H, W]."""
@@ -61,6 +61,11 @@ def is_sequence_split() -> bool:
 
 
 def _uneven(query_BSHD: jax.Array, key_BTKD: jax.Array) -> str | None:
+    if parts("heads") != parts("kv_heads"):
+        return (
+            f"heads are split over {parts('heads')} devices, and key-value heads over "
+            f"{parts('kv_heads')}"
+        )
     return (
         indivisible("rows of the batch", query_BSHD.shape[0], "batch")
         or indivisible("heads", query_BSHD.shape[2], "heads")

@@ -1,11 +1,13 @@
-"""Attention on Hopper GPUs by tokamax's Pallas kernels for Mosaic GPU.
+"""Attention on GPUs from Hopper on: forwards by tokamax's kernel for Mosaic GPU, then by Triton's.
 
-They use what is new in those GPUs: asynchronous copies and products, by warps with different tasks.
-What is visible they take as ranges of keys, so packed segments cost no mask. tokamax 0.0.12 has
-kernels for Blackwell, too, whose gradients take heads of 64 alone with JAX 0.10.2.
+tokamax's forward kernel uses what is new in those GPUs: asynchronous copies and products, by warps
+with different tasks. What is visible it takes as ranges of keys, so packed segments cost no mask,
+and blocks outside of them are skipped. Its backward kernels (0.0.12) skip by causality alone, add
+up shared heads in memory, and for Blackwell compile for heads of 64 only, so gradients are those of
+`triton`: to both, the output and the logarithm of the sum of weights mean the same.
 
-tokamax's front door knows no ranges, and would keep nothing for a remat policy, so what is called
-here lies behind it.
+tokamax's front door knows no ranges, so what is called here lies behind it, in versions that were
+tried.
 
 B batch, S sequence, H heads, K key-value heads, D width of queries and keys, W of values.
 """
@@ -13,26 +15,30 @@ B batch, S sequence, H heads, K key-value heads, D width of queries and keys, W 
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
+from importlib import metadata
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.attention.device_parts import band_of, common_refusal, on_parts
-from dovetail.kernels.attention.flash import Flash, Rows, attend
+from dovetail.kernels.attention.device_parts import band_of, on_parts
+from dovetail.kernels.attention.flash import Flash, attend
 from dovetail.kernels.attention.masks import Mask
 from dovetail.kernels.attention.op import attention_op
 from dovetail.kernels.attention.ranges import seen_by
+from dovetail.kernels.attention.triton import backward
+from dovetail.kernels.attention.triton import supports as triton_supports
 from dovetail.kernels.registry import current_device, is_interpreted
 from dovetail.kernels.score_maps import ScoreMap, SoftCap
 
-GENERATION = "9"
-BLOCK = 128
-WIDEST = 256
+GENERATIONS = ("9", "10")
+VERSIONS = ("0.0.12",)
+PRECISIONS = {
+    jnp.dtype(jnp.bfloat16): jax.lax.DotAlgorithmPreset.BF16_BF16_F32,
+    jnp.dtype(jnp.float16): jax.lax.DotAlgorithmPreset.F16_F16_F32,
+}
 BACKEND: Literal["mosaic", "xla"] = "mosaic"
 """What tokamax computes by; its plain operations run anywhere, so that a test can compare."""
 
@@ -43,37 +49,41 @@ def _supports(
     value_BTKW: jax.Array,
     *,
     score_map: ScoreMap | None = None,
-    sinks_H: jax.Array | None = None,
     **call: Any,
 ) -> str | None:
-    if find_spec("tokamax") is None:
-        return "tokamax is not installed"
-    capability = (
-        "9.0" if BACKEND == "xla" else str(getattr(current_device(), "compute_capability", "?"))
-    )
-    if capability.split(".")[0] != GENERATION:
-        return f"it is for GPUs of compute capability {GENERATION}, not {capability}"
+    missing = (_unknown_gpu() if BACKEND == "mosaic" else None) or _unknown_version()
+    if missing is not None:
+        return missing
     if score_map is not None and not isinstance(score_map, SoftCap):
         return f"it knows no score map but SoftCap, and this is {score_map}"
-    if sinks_H is not None:
-        return "it knows no sinks"
-    if query_BSHD.dtype not in (jnp.bfloat16, jnp.float16):
+    if query_BSHD.dtype not in PRECISIONS:
         return f"it takes bfloat16 or float16, not {query_BSHD.dtype}"
-    if query_BSHD.shape[1] % BLOCK:
-        return f"a sequence of {query_BSHD.shape[1]} is no multiple of {BLOCK}"
-    width = max(query_BSHD.shape[3], value_BTKW.shape[3])
-    if width > WIDEST:
-        return f"a width of {width} is more than {WIDEST}"
-    return common_refusal(query_BSHD, key_BTKD, value_BTKW, **call)
+    return triton_supports(query_BSHD, key_BTKD, value_BTKW, **call)
 
 
-@attention_op.register(
-    "mosaic",
-    platforms=("gpu",),
-    supports=_supports,
-    before="triton",
-    when=lambda: BACKEND == "xla" or current_device() is not None,
-)
+def _unknown_gpu() -> str | None:
+    device = current_device()
+    if device is None:
+        return "which GPU it would be is not known here"
+    capability = str(getattr(device, "compute_capability", "unknown"))
+    if capability.partition(".")[0] in GENERATIONS:
+        return None
+    return (
+        f"it is for compute capability {' and '.join(GENERATIONS)}, and this GPU's is {capability}"
+    )
+
+
+def _unknown_version() -> str | None:
+    try:
+        version = metadata.version("tokamax")
+    except metadata.PackageNotFoundError:
+        return "tokamax is not installed"
+    if version in VERSIONS:
+        return None
+    return f"tokamax {version} was not tried, only {' and '.join(VERSIONS)}"
+
+
+@attention_op.register("mosaic", platforms=("gpu",), supports=_supports, before="triton")
 def mosaic(
     query_BSHD: jax.Array,
     key_BTKD: jax.Array,
@@ -83,12 +93,13 @@ def mosaic(
     query_segments_BS: jax.Array | None,
     scale: float,
     score_map: ScoreMap | None = None,
+    sinks_H: jax.Array | None = None,
     **_: Any,
 ) -> jax.Array:
-    """Computes attention by tokamax's kernels; see `attention` for the arguments."""
-    flash = Flash(_forward, _backward, band_of(mask), scale, score_map, is_interpreted())
+    """Computes attention by tokamax's kernel; see `attention` for the arguments."""
+    flash = Flash(_forward, backward, band_of(mask), scale, score_map, is_interpreted())
     part = functools.partial(attend, flash)
-    return on_parts(part, query_BSHD, key_BTKD, value_BTKW, query_segments_BS, None)
+    return on_parts(part, query_BSHD, key_BTKD, value_BTKW, query_segments_BS, sinks_H)
 
 
 def _forward(
@@ -97,57 +108,27 @@ def _forward(
     key_BSKD: jax.Array,
     value_BSKW: jax.Array,
     segments_BS: jax.Array | None,
-    _: None,
+    sinks_H: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
+    precision = PRECISIONS[query_BSHD.dtype]
     with _for_this_gpu():
-        mixed_BSHW, (highest_BHS, total_BHS) = _operations()[0](
-            query_BSHD,
-            key_BSKD,
-            value_BSKW,
-            logits_scale=flash.scale,
-            logits_soft_cap=_cap(flash),
-            mask=_mask(flash, segments_BS, query_BSHD),
-            return_residuals=True,
-        )
-    return mixed_BSHW, highest_BHS + jnp.log(total_BHS)
-
-
-def _backward(
-    flash: Flash,
-    query_BSHD: jax.Array,
-    key_BSKD: jax.Array,
-    value_BSKW: jax.Array,
-    segments_BS: jax.Array | None,
-    rows: Rows,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    half = jax.lax.DotAlgorithmPreset
-    precision = {
-        jnp.dtype(jnp.bfloat16): half.BF16_BF16_F32,
-        jnp.dtype(jnp.float16): half.F16_F16_F32,
-    }[query_BSHD.dtype]
-    with _for_this_gpu():
-        gradients = _operations()[1](
-            # Highest score and sum of weights: their logarithm and 1 mean the same.
-            (rows.log_BHS, jnp.ones_like(rows.log_BHS)),
-            rows.mixed_BSHW,
-            rows.gradient_BSHW,
+        mixed_BSHW, (highest_BHS, total_BHS) = _operation()(
             query_BSHD,
             key_BSKD,
             value_BSKW,
             precision=(precision, precision),
-            logits_dtype=jnp.dtype(jnp.float32),
             logits_scale=flash.scale,
-            logits_soft_cap=_cap(flash),
+            logits_soft_cap=flash.score_map.cap if isinstance(flash.score_map, SoftCap) else None,
             mask=_mask(flash, segments_BS, query_BSHD),
-            bias=None,
-            dropout_mask=None,
-            dropout_rate=0.0,
-            paging_info=None,
-            q_indices=None,
-            k_indices=None,
-            normalize_output=True,
+            return_residuals=True,
         )
-    return gradients["q"], gradients["k"], gradients["v"]
+    log_BHS = highest_BHS + jnp.log(total_BHS)
+    if sinks_H is None:
+        return mixed_BSHW, log_BHS
+    # A sink takes its share of what was given to the keys.
+    with_sinks_BHS = jnp.logaddexp(log_BHS, sinks_H.astype(jnp.float32)[:, None])
+    left_BSH1 = jnp.exp(log_BHS - with_sinks_BHS).swapaxes(1, 2)[..., None]
+    return (mixed_BSHW * left_BSH1).astype(mixed_BSHW.dtype), with_sinks_BHS
 
 
 def _mask(flash: Flash, segments_BS: jax.Array | None, query_BSHD: jax.Array) -> Any:
@@ -165,20 +146,12 @@ def _mask(flash: Flash, segments_BS: jax.Array | None, query_BSHD: jax.Array) ->
     )
 
 
-def _operations() -> tuple[Any, Any]:
-    """Returns the operations forwards and backwards."""
-    from tokamax._src.ops.attention import base, pallas_mosaic_gpu, pallas_mosaic_gpu_vjp
+def _operation() -> Any:
+    from tokamax._src.ops.attention import base, pallas_mosaic_gpu
 
     if BACKEND == "xla":
-        return base.DotProductAttention(), base.DotProductAttentionVjp()
-    return (
-        pallas_mosaic_gpu.PallasMosaicGpuFlashAttention(),
-        pallas_mosaic_gpu_vjp.PallasMosaicGpuFlashAttentionVjp(),
-    )
-
-
-def _cap(flash: Flash) -> float | None:
-    return flash.score_map.cap if isinstance(flash.score_map, SoftCap) else None
+        return base.DotProductAttention()
+    return pallas_mosaic_gpu.PallasMosaicGpuFlashAttention()
 
 
 @contextmanager
@@ -188,15 +161,14 @@ def _for_this_gpu() -> Iterator[None]:
     It asks JAX's default device for its kind; it parses the command line by absl where nobody did;
     and it warns wherever it takes a size of blocks that it did not try out.
     """
-    from absl import flags
+    from absl import flags, logging
 
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with jax.default_device(current_device()):
-            yield
-    finally:
-        logger.setLevel(level)
+    logging.get_absl_logger().addFilter(_is_news)  # which is added once
+    with jax.default_device(current_device()):
+        yield
+
+
+def _is_news(record: Any) -> bool:
+    return not str(record.msg).startswith("Autotuning cache miss")

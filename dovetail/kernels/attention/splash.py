@@ -174,12 +174,12 @@ def _on_no_device(make: Callable[[], Any]) -> Any:
     backends would be started, which is a fifth of the time until a plan's first line.
     """
     traced, shapes = jax.make_jaxpr(make, return_shape=True)()
-    if traced.eqns:
+    constants = dict(zip(map(id, traced.jaxpr.constvars), traced.consts, strict=True))
+    results = [constants.get(id(variable)) for variable in traced.jaxpr.outvars]
+    if any(result is None for result in results):  # there is something to compute after all
         with jax.ensure_compile_time_eval():
             return jax.tree.map(np.asarray, make())
-    constants = dict(zip(traced.jaxpr.constvars, traced.consts, strict=True))
-    arrays = [np.asarray(constants[variable]) for variable in traced.jaxpr.outvars]
-    return jax.tree.unflatten(jax.tree.structure(shapes), arrays)
+    return jax.tree.unflatten(jax.tree.structure(shapes), map(np.asarray, results))
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """Attention on GPUs by Pallas kernels for Triton: bands, segments, score maps, sinks, wide heads.
 
-JAX has one such kernel, without windows, caps or sinks, and up to a width of 128. Those for Mosaic
-GPU are quicker where they run (see `mosaic`); these run on every GPU that Triton knows.
+JAX has one such kernel, without windows, caps or sinks, and up to a width of 128. Blocks are sized
+so that data-centre GPUs from an A100 on take them.
 
 B batch, S sequence, H heads, K key-value heads, D width of queries and keys, W of values.
 """
@@ -29,9 +29,10 @@ WIDEST = 256
 TYPES = (jnp.bfloat16, jnp.float16, jnp.float32)
 
 
-def _supports(
+def supports(
     query_BSHD: jax.Array, key_BTKD: jax.Array, value_BTKW: jax.Array, **call: Any
 ) -> str | None:
+    """Returns why a call cannot be taken, or None if it can."""
     missing = missing_library()
     if missing is not None:
         return missing
@@ -56,7 +57,7 @@ def _share(
 @attention_op.register(
     "triton",
     platforms=("gpu",),
-    supports=_supports,
+    supports=supports,
     before="blockwise",
     # The gradient of queries, and that of keys and values, each compute the scores again.
     kernel_flops=flash_flops(
@@ -77,7 +78,7 @@ def triton(
     **_: Any,
 ) -> jax.Array:
     """Computes attention by the Triton kernels; see `attention` for the arguments."""
-    flash = Flash(_forward, _backward, band_of(mask), scale, score_map, is_interpreted())
+    flash = Flash(_forward, backward, band_of(mask), scale, score_map, is_interpreted())
     part = functools.partial(attend, flash)
     return on_parts(part, query_BSHD, key_BTKD, value_BTKW, query_segments_BS, sinks_H)
 
@@ -94,7 +95,7 @@ def _forward(
     return kernels.forward(flash, query_BSHD, key_BSKD, value_BSKW, seen, sinks_H)
 
 
-def _backward(
+def backward(
     flash: Flash,
     query_BSHD: jax.Array,
     key_BSKD: jax.Array,
@@ -102,6 +103,7 @@ def _backward(
     segments_BS: jax.Array | None,
     rows: Rows,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns the gradients of queries, keys and values."""
     inputs = (query_BSHD, key_BSKD, value_BSKW)
     seen = seen_by(flash.band, segments_BS, query_BSHD)
     seeing = that_see(flash.band, segments_BS, query_BSHD)

@@ -2,10 +2,10 @@
 
 Devices that each have all heads of a part of the sequence trade them for the whole sequence of a
 part of the heads, compute as if nothing were split, with whichever kernel is best for that, and
-trade back. So all have equal work under any mask, and a kernel runs as it is. Where there are fewer
-key-value heads than devices, a head goes to each device that has queries of it: more than one has
-then the same keys, and none has keys that it does not need. Where there are fewer heads of queries
-than devices, keys go round a `ring`.
+trade back. So all have equal work under any mask, and a kernel runs as it is. Where key-value heads
+do not divide over the devices, as with fewer of them, a head goes to each device that has queries
+of it: never more than if all were gathered. Where heads of queries do not divide, keys go round a
+`ring`.
 """
 
 from __future__ import annotations

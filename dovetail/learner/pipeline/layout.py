@@ -27,13 +27,13 @@ class Layout:
         schedule: stages and rounds.
         model: the model with one part of its layers.
         layers: how many layers that is.
-        own: the logical axes of parameters and variables that each stage has a part of, by path.
+        axes: the logical axes of parameters and variables, by path.
     """
 
     schedule: Rounds
     model: Module
     layers: int
-    own: Mapping[str, Axes]
+    axes: Mapping[str, Axes]
 
     @classmethod
     def of(cls, model: Module, schedule: Rounds) -> Layout:
@@ -44,7 +44,8 @@ class Layout:
                 "the methods begin, middle, end and part. Set mesh.pipeline=1."
             )
         specs = {**parameter_specs(model), **variable_specs(model)}
-        own = {path: spec.axes for path, spec in specs.items() if spec.axes[:1] == (_AXIS,)}
+        axes = {path: spec.axes for path, spec in specs.items()}
+        own = [path for path in axes if _is_own(axes[path])]
         if not own:
             raise ConfigError(
                 f"No stack of this {type(model).__name__} has layers with parameters of their own, "
@@ -52,7 +53,7 @@ class Layout:
             )
         parts = schedule.stages * schedule.rounds
         count = specs[min(own)].shape[0]
-        return cls(schedule, model.part(parts), count // parts, own)
+        return cls(schedule, model.part(parts), count // parts, axes)
 
     def split(self, arrays: Mapping[str, Any]) -> tuple[Arrays, Arrays]:
         """Returns what stages have parts of, as [rounds, stages, layers, ...], and the rest."""
@@ -60,9 +61,9 @@ class Layout:
         own = {
             path: value.reshape(*sizes, *value.shape[1:])
             for path, value in arrays.items()
-            if path in self.own
+            if _is_own(self.axes[path])
         }
-        return own, {path: value for path, value in arrays.items() if path not in self.own}
+        return own, {path: value for path, value in arrays.items() if path not in own}
 
     def joined(self, arrays: Arrays) -> Arrays:
         """Returns [rounds, stages, layers, ...] as one stack again, where parameters lie.
@@ -70,14 +71,24 @@ class Layout:
         With several rounds layers change devices. Said here, it happens once; otherwise XLA
         computes with a gradient first and moves each of the results.
         """
-        return {path: self._placed(path, value) for path, value in arrays.items()}
+        return self.placed(
+            {path: value.reshape(-1, *value.shape[3:]) for path, value in arrays.items()}
+        )
 
-    def _placed(self, path: str, value: jax.Array) -> jax.Array:
-        stack, placement = value.reshape(-1, *value.shape[3:]), current_placement()
+    def placed(self, arrays: Arrays) -> Arrays:
+        """Returns arrays split as their parameters are; on a device of the pipeline, by the rest.
+
+        Gradients are added up in a loop, inside of which XLA would otherwise keep them whole.
+        """
+        placement = current_placement()
         if placement is None:
-            return stack
-        sharding = placement.sharding(self.own[path], stack.shape, path)
-        return jax.lax.with_sharding_constraint(stack, sharding)
+            return arrays
+        return {
+            path: jax.lax.with_sharding_constraint(
+                value, placement.sharding(self.axes[path], value.shape, path)
+            )
+            for path, value in arrays.items()
+        }
 
     def split_variables(self, variables: Mapping[str, Any]) -> Arrays:
         """Returns the variables of the layers; others have no stage that would keep them."""
@@ -88,6 +99,11 @@ class Layout:
                 f"{', '.join(sorted(others))}. Set mesh.pipeline=1."
             )
         return own
+
+
+def _is_own(axes: Axes) -> bool:
+    """Says whether each stage has a part of an array."""
+    return axes[:1] == (_AXIS,)
 
 
 def drop_stage(arrays: Arrays) -> Arrays:

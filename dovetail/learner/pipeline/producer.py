@@ -68,7 +68,7 @@ class Pipeline(Part):
             micro_K, weights, key = rest
             stage = Stage(layout.model, layout.layers, stages * self.rounds, key, weights)
             rank = jax.lax.axis_index(PIPELINE)
-            work = Work(stage, layout.schedule, rank, micro_K, drop_stage(own), shared, trained)
+            work = Work(stage, layout, rank, micro_K, drop_stage(own), shared, trained)
             gradients, shared_gradients, told, after = self.run(work, drop_stage(variables))
             summed = jax.tree.map(lambda leaf: jax.lax.psum(leaf, PIPELINE), shared_gradients)
             return add_stage(gradients), add_stage(after), summed, told

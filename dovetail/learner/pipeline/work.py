@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dovetail.learner.pipeline.layout import Layout
 from dovetail.learner.pipeline.stage import PIPELINE, Side, Stage, combined, reduced
 from dovetail.learner.state import Arrays
 from dovetail.parallel import Rounds
@@ -44,7 +45,7 @@ class Work:
 
     Attributes:
         stage: the computation.
-        schedule: whose turn it is.
+        layout: how the model is split.
         rank: which stage this device is.
         micro_K: all micro-batches.
         own: the parameters of its parts, [rounds, layers, ...].
@@ -53,12 +54,17 @@ class Work:
     """
 
     stage: Stage
-    schedule: Rounds
+    layout: Layout
     rank: jax.Array
     micro_K: Any
     own: Arrays
     shared: Arrays
     trained: Collection[str]
+
+    @property
+    def schedule(self) -> Rounds:
+        """Whose turn it is."""
+        return self.layout.schedule
 
     def learns(self, params: Arrays) -> Arrays:
         """Returns those that are trained."""
@@ -68,6 +74,8 @@ class Work:
         self, own: Arrays, shared: Arrays, variables: Arrays, x: Any, part: Any, index: Any
     ) -> Any:
         """Runs a part for a micro-batch, with these trained parameters."""
+        # Said of a parameter, it holds for its gradient, too.
+        own, shared = self.layout.placed(own), self.layout.placed(shared)
         params = {**_at(self.own, part), **own, **self.shared, **shared}
         whole = part * self.schedule.stages + self.rank
         return self.stage.objective(params, variables, x, self._micro(index), index, whole)

@@ -170,6 +170,15 @@ def test_the_kernel_inside_an_exchange_is_told_too() -> None:
     ]
 
 
+def test_key_value_heads_that_are_split_otherwise_are_no_part_of_a_kernels_call() -> None:
+    """A device with half of the heads and all key-value heads would pair them wrongly."""
+    rules = AxisRules.Config()
+    rules.rules = {**rules.rules, "kv_heads": ()}
+    mesh = MeshLayout.Config(fsdp=1, data=2, sequence=2, model=2).build().mesh()
+    with placed(Placement(mesh, rules.build())):
+        assert chosen(heads=8, kv_heads=4) in ("blockwise", "reference")
+
+
 def test_a_wish_that_cannot_be_says_why() -> None:
     inputs = arrays(2, LENGTH, LENGTH, 2, 2, 8)
     call = aligned_call(Causal(), 2, LENGTH, is_packed=False)
