@@ -15,8 +15,6 @@ JOINTS: dict[str, dict[str, str]] = {
     },
     "bf16": {
         "runtime/safetensors.py": "the name of a number type in a file format",
-    },
-    "bf16": {
         "kernels/attention/mosaic.py": "JAX's name for how products are computed, told to a kernel",
     },
     "capacity": {
