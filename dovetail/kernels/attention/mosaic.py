@@ -1,10 +1,10 @@
-"""Attention on GPUs from Hopper on: forwards by tokamax's kernel for Mosaic GPU, then by Triton's.
+"""Attention on Hopper GPUs: forwards by tokamax's kernel for Mosaic GPU, backwards by Triton's.
 
 tokamax's forward kernel uses what is new in those GPUs: asynchronous copies and products, by warps
 with different tasks. What is visible it takes as ranges of keys, so packed segments cost no mask,
-and blocks outside of them are skipped. Its backward kernels (0.0.12) skip by causality alone, add
-up shared heads in memory, and for Blackwell compile for heads of 64 only, so gradients are those of
-`triton`: to both, the output and the logarithm of the sum of weights mean the same.
+and blocks outside of them are skipped. Its backward kernels (0.0.12) skip by causality alone, and
+add up shared heads in memory, so gradients are those of `triton`: to both, the output and the
+logarithm of the sum of weights mean the same.
 
 tokamax's front door knows no ranges, so what is called here lies behind it, in versions that were
 tried.
@@ -33,7 +33,7 @@ from dovetail.kernels.attention.triton import supports as triton_supports
 from dovetail.kernels.registry import current_device, is_interpreted
 from dovetail.kernels.score_maps import ScoreMap, SoftCap
 
-GENERATIONS = ("9", "10")
+GENERATION = "9"
 VERSIONS = ("0.0.12",)
 PRECISIONS = {
     jnp.dtype(jnp.bfloat16): jax.lax.DotAlgorithmPreset.BF16_BF16_F32,
@@ -66,11 +66,9 @@ def _unknown_gpu() -> str | None:
     if device is None:
         return "which GPU it would be is not known here"
     capability = str(getattr(device, "compute_capability", "unknown"))
-    if capability.partition(".")[0] in GENERATIONS:
+    if capability.partition(".")[0] == GENERATION:
         return None
-    return (
-        f"it is for compute capability {' and '.join(GENERATIONS)}, and this GPU's is {capability}"
-    )
+    return f"it is for GPUs of compute capability {GENERATION}, and this one has {capability}"
 
 
 def _unknown_version() -> str | None:
