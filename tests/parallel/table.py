@@ -90,17 +90,20 @@ def rows(model: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def rows_of_processes(model: str) -> dict[str, dict[str, Any]]:
-    """Returns the rows for several processes: all of them for the dense model.
+# What of the other models two processes train under by default: what is their own crosses.
+CROSSING = {
+    "mixtral-8x7b": ("experts", "experts x tensor", "1f1b x experts x tensor"),
+    "tiny-hybrid": ("fsdp", "context", "1f1b"),
+    "deepseek-v3": ("fsdp x tensor", "context of eight", "ring"),
+}
 
-    For the others every parallelism by itself, and what their experts have part in. All for all
-    take a quarter of an hour; DOVETAIL_WHOLE_TABLE=1 asks for that.
+
+def rows_of_processes(model: str) -> dict[str, dict[str, Any]]:
+    """Returns the rows for several processes: all for the dense model, and of others a few.
+
+    All for all take a quarter of an hour; DOVETAIL_WHOLE_TABLE=1 asks for that.
     """
     found = rows(model)
-    if model == "tiny-lm" or os.environ.get("DOVETAIL_WHOLE_TABLE"):
+    if model not in CROSSING or os.environ.get("DOVETAIL_WHOLE_TABLE"):
         return found
-    return {
-        name: how
-        for name, how in found.items()
-        if name in {*SINGLE, *EXPERTS, "context of eight", "ring"}
-    }
+    return {name: found[name] for name in CROSSING[model]}
