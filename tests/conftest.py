@@ -28,6 +28,11 @@ PATIENCE = (
     "--xla_cpu_collective_call_terminate_timeout_seconds=600"
 )
 
+if jax.__version_info__ < (0, 11):  # a flag that XLA does not know ends the process
+    # Otherwise devices may come to independent collectives in different orders, and all wait: seen
+    # with experts on data x fsdp in four runs of four beside a second worker, and in none with it.
+    PATIENCE += " --xla_cpu_enable_concurrency_optimized_scheduler=false"
+
 # Most of a test's time is XLA's, generating code that runs for a millisecond. Without optimising it
 # takes a third (measured: 87 s of CPU to 29). `make slow` compiles as users do.
 QUICK = "--xla_backend_optimization_level=0"
