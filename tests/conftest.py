@@ -1,6 +1,6 @@
 """What every test stands on: eight virtual CPU devices, checked annotations, and no user's folders.
 
-This runs before any test file is collected, so before anything of Dovetail is imported: XLA reads
+This runs before any test file is collected, so before any room that is checked is imported: XLA reads
 its flags once, the number of devices is fixed at first use, and the import hook sees only what is
 imported after it.
 """
@@ -14,6 +14,7 @@ import jaxtyping
 import pytest
 
 import tests.typechecking  # noqa: F401  the import hook finds it by name
+from dovetail.targets import share_one_cpu
 from tests.heavy import is_heavy
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,17 +22,6 @@ ROOT = Path(__file__).resolve().parent.parent
 # Rooms whose functions take arrays. Their annotations, shapes included, are checked at every call.
 # Rooms that face users are left out: there a wrong type must end in our message, not beartype's.
 CHECKED_ROOMS = ("kernels", "layers", "models", "generate", "learner")
-
-# Eight devices on two cores meet slowly at a collective; XLA would give up after 40 seconds.
-PATIENCE = (
-    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=120 "
-    "--xla_cpu_collective_call_terminate_timeout_seconds=600"
-)
-
-if jax.__version_info__ < (0, 11):  # a flag that XLA does not know ends the process
-    # Otherwise devices may come to independent collectives in different orders, and all wait: seen
-    # with experts on data x fsdp in four runs of four beside a second worker, and in none with it.
-    PATIENCE += " --xla_cpu_enable_concurrency_optimized_scheduler=false"
 
 # Most of a test's time is XLA's, generating code that runs for a millisecond. Without optimising it
 # takes a third (measured: 87 s of CPU to 29). `make slow` compiles as users do.
@@ -45,9 +35,9 @@ os.environ["JAX_PLATFORMS"] = "cpu"  # for the processes that tests start, too
 # devices; with a second program in flight they can run out, and all wait for ever (seen once in
 # tests/learner/test_sharding.py). XLA reads the size of its pool from here.
 os.environ.setdefault("NPROC", "32")
-os.environ["XLA_FLAGS"] = " ".join(
-    [*os.environ.get("XLA_FLAGS", "").split(), PATIENCE, "" if AS_USERS_DO else QUICK]
-)
+if not AS_USERS_DO:
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK}"
+share_one_cpu()
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 # What one run compiles, the next one loads. `make clean` empties it.

@@ -17,6 +17,7 @@ from dovetail.targets.machine import Machine
 from dovetail.targets.names import example_targets, parse_target
 from dovetail.targets.registry import Rule, find_rule, target_rule, target_rules
 from dovetail.targets.size import ExperimentSize, weigh
+from dovetail.targets.virtual import share_one_cpu
 
 __all__ = [
     "FAMILIES",
@@ -39,6 +40,7 @@ __all__ = [
     "need_no_accelerator",
     "parse_target",
     "prepare_devices",
+    "share_one_cpu",
     "target_rule",
     "target_rules",
     "weigh",

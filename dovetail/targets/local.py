@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dovetail.targets.machine import Machine
+from dovetail.targets.virtual import share_one_cpu
 
 
 def need_no_accelerator() -> None:
@@ -27,6 +28,8 @@ def prepare_devices(machine: Machine | None) -> None:
         jax.config.update("jax_num_cpu_devices", machine.devices)
     except RuntimeError:  # the devices are chosen already; `difference_here` tells if they do
         return
+    if machine.devices > 1:
+        share_one_cpu()
 
 
 def device_here() -> str:
