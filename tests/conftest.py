@@ -1,8 +1,8 @@
 """What every test stands on: eight virtual CPU devices, checked annotations, and no user's folders.
 
-This runs before any test file is collected, so before any room that is checked is imported: XLA reads
-its flags once, the number of devices is fixed at first use, and the import hook sees only what is
-imported after it.
+This runs before any test file is collected, so before any of the checked rooms is imported: XLA
+reads its flags once, the number of devices is fixed at first use, and the import hook sees only
+what is imported after it.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""How XLA is told that several devices share one CPU, so that none waits for ever for the others."""
+"""How XLA learns that several devices share one CPU, so that none waits for ever for the others."""
 
 from __future__ import annotations
 
