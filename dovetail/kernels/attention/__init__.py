@@ -31,6 +31,11 @@ from dovetail.kernels.attention import mosaic as _mosaic
 # isort: split
 from dovetail.kernels.attention import cudnn as _cudnn
 from dovetail.kernels.attention import ring as _ring
+from dovetail.kernels.attention import ring_blocks as _ring_blocks
+
+# isort: split
+from dovetail.kernels.attention import ring_tpu as _ring_tpu
+from dovetail.kernels.attention import ring_triton as _ring_triton
 
 # isort: split
 from dovetail.kernels.attention import ulysses as _ulysses
@@ -53,4 +58,5 @@ __all__ = [
     "attention",
     "attention_op",
 ]
-del _blockwise, _cudnn, _mosaic, _reference, _ring, _splash, _triton, _ulysses
+del _blockwise, _cudnn, _mosaic, _reference, _splash, _triton
+del _ring, _ring_blocks, _ring_tpu, _ring_triton, _ulysses

@@ -38,6 +38,13 @@ class Rows(NamedTuple):
     mean_BHS: jax.Array
 
 
+def rows_of(mixed_BSHW: jax.Array, gradient_BSHW: jax.Array, log_BHS: jax.Array) -> Rows:
+    """Returns what the backward pass is given."""
+    product_BSHW = mixed_BSHW.astype(jnp.float32) * gradient_BSHW.astype(jnp.float32)
+    mean_BHS = product_BSHW.sum(axis=-1).swapaxes(1, 2)
+    return Rows(mixed_BSHW, gradient_BSHW, log_BHS, mean_BHS)
+
+
 class Flash(NamedTuple):
     """A pair of kernels with all that is known of a call before any array; hashable.
 
@@ -89,11 +96,10 @@ def _forward(
 
 def _backward(flash: Flash, kept: tuple[Any, ...], gradient_BSHW: jax.Array) -> tuple[Any, ...]:
     *inputs, sinks_H, mixed_BSHW, log_BHS = kept
-    product_BSHW = mixed_BSHW.astype(jnp.float32) * gradient_BSHW.astype(jnp.float32)
-    mean_BHS = product_BSHW.sum(axis=-1).swapaxes(1, 2)
-    gradients = flash.backward(flash, *inputs, Rows(mixed_BSHW, gradient_BSHW, log_BHS, mean_BHS))
+    rows = rows_of(mixed_BSHW, gradient_BSHW, log_BHS)
+    gradients = flash.backward(flash, *inputs, rows)
     # Each head has its own sink, as if no two shared a key-value head.
-    to_sinks_H = sinks_gradient(sinks_H, log_BHS[:, :, None], mean_BHS[:, :, None])
+    to_sinks_H = sinks_gradient(sinks_H, log_BHS[:, :, None], rows.mean_BHS[:, :, None])
     return (*gradients, None, to_sinks_H)
 
 

@@ -133,7 +133,7 @@ def _mask(flash: Flash, segments_BS: jax.Array | None, query_BSHD: jax.Array) ->
     """Returns what is visible as tokamax wants it, and no range where there is no limit."""
     from tokamax._src.ops.attention.base import Mask
 
-    seen = seen_by(flash.band, segments_BS, query_BSHD)
+    seen = seen_by(flash.band, segments_BS, query_BSHD.shape)
     causal, packed = flash.band.ahead == 0, segments_BS is not None
     starts = packed or flash.band.back is not None
     stops = not causal and (packed or flash.band.ahead is not None)

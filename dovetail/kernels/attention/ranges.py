@@ -24,15 +24,15 @@ class Ranges(NamedTuple):
     stop_BS: jax.Array
 
 
-def seen_by(band: Band, segments_BS: jax.Array | None, array_BS: jax.Array) -> Ranges:
+def seen_by(band: Band, segments_BS: jax.Array | None, shape: tuple[int, ...]) -> Ranges:
     """Returns the range of each token. One of padding sees other padding: clear its row.
 
     Args:
         band: how far a token sees.
         segments_BS: if given, it sees its own segment alone.
-        array_BS: any array with the call's batch and sequence; what else it has is of no matter.
+        shape: the call's batch and sequence; what else there is, is of no matter.
     """
-    batch, length = array_BS.shape[:2]
+    batch, length = shape[:2]
     index_S = jnp.arange(length, dtype=jnp.int32)
     start_BS, stop_BS = _runs(segments_BS, batch, length)
     if band.back is not None:
@@ -42,9 +42,9 @@ def seen_by(band: Band, segments_BS: jax.Array | None, array_BS: jax.Array) -> R
     return Ranges(start_BS, stop_BS)
 
 
-def that_see(band: Band, segments_BS: jax.Array | None, array_BS: jax.Array) -> Ranges:
+def that_see(band: Band, segments_BS: jax.Array | None, shape: tuple[int, ...]) -> Ranges:
     """Returns the tokens that see each token: the same, looked at from the other side."""
-    return seen_by(Band(band.ahead, band.back), segments_BS, array_BS)
+    return seen_by(Band(band.ahead, band.back), segments_BS, shape)
 
 
 def _runs(segments_BS: jax.Array | None, batch: int, length: int) -> tuple[jax.Array, jax.Array]:

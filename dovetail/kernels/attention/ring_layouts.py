@@ -31,6 +31,31 @@ class RingLayout(Protocol):
     """Which tokens a device has, and what it computes."""
 
     @property
+    def axes(self) -> AxisNames:
+        """The mesh axes along which the devices lie."""
+        ...
+
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """How many tokens each has."""
+        ...
+
+    @property
+    def piece(self) -> int:
+        """How many tokens in a row are a range."""
+        ...
+
+    @property
+    def computed(self) -> int:
+        """How many pairs of a query and a key a device computes, seen or not."""
+        ...
+
+    @property
     def hops(self) -> int:
         """How often keys move on."""
         ...
@@ -60,6 +85,16 @@ class InOrder:
     devices: int
     length: int
     reach: int | None
+
+    @property
+    def piece(self) -> int:
+        """All that a device has."""
+        return self.length
+
+    @property
+    def computed(self) -> int:
+        """All with all, at each hop."""
+        return (1 + self.hops) * self.length**2
 
     @property
     def hops(self) -> int:
@@ -99,6 +134,16 @@ class Folded:
     length: int
 
     @property
+    def piece(self) -> int:
+        """Half of what a device has."""
+        return self.length // 2
+
+    @property
+    def computed(self) -> int:
+        """Three pairs of pieces of its own, then two at each hop."""
+        return (3 + 2 * self.hops) * self.piece**2
+
+    @property
     def hops(self) -> int:
         """As many as there are other devices."""
         return self.devices - 1
@@ -120,13 +165,12 @@ class Folded:
 
     def index(self, device: jax.Array) -> jax.Array:
         """Returns the tokens of both pieces."""
-        piece = self.length // 2
-        starts = jnp.stack([device, 2 * self.devices - 1 - device]) * piece
-        return (starts[:, None] + jnp.arange(piece)).reshape(-1)
+        starts = jnp.stack([device, 2 * self.devices - 1 - device]) * self.piece
+        return (starts[:, None] + jnp.arange(self.piece)).reshape(-1)
 
     def pairs(self, device: jax.Array, other: jax.Array | None) -> Sequence[Pair]:
         """Returns two pairs of pieces; three with the device's own keys, two of them halves."""
-        piece = self.length // 2
+        piece = self.piece
         always = Pair(piece, 0, piece)
         if other is None:
             return (Pair(0, 0, piece), always, Pair(piece, piece, piece))
@@ -156,10 +200,11 @@ def ring_layout(mask: Mask, axes: AxisNames, devices: int, length: int) -> RingL
     return InOrder(axes, devices, length, mask.reach if mask.causal else None)
 
 
-def passed_on(axes: AxisNames, devices: int, arrays: Any, places: int = 1) -> Any:
+def passed_on(layout: RingLayout, arrays: Any, places: int = 1) -> Any:
     """Sends arrays to the device so many places further on the ring."""
-    routes = [(device, (device + places) % devices) for device in range(devices)]
-    return jax.tree.map(lambda array: jax.lax.ppermute(array, axes, routes), arrays)
+    devices = range(layout.devices)
+    routes = [(device, (device + places) % layout.devices) for device in devices]
+    return jax.tree.map(lambda array: jax.lax.ppermute(array, layout.axes, routes), arrays)
 
 
 def _device(axes: AxisNames) -> jax.Array:

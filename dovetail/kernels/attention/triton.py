@@ -26,6 +26,8 @@ from dovetail.kernels.score_maps import ScoreMap
 from dovetail.kernels.triton_tiles import SMALLEST_SIDE, missing_library
 
 WIDEST = 256
+# The gradient of queries, and that of keys and values, each compute the scores again.
+KERNEL_FLOPS = flash_flops({"flash_forward": 2, "flash_queries": 3, "flash_keys": 4}, heads_axis=2)
 TYPES = (jnp.bfloat16, jnp.float16, jnp.float32)
 
 
@@ -33,18 +35,26 @@ def supports(
     query_BSHD: jax.Array, key_BTKD: jax.Array, value_BTKW: jax.Array, **call: Any
 ) -> str | None:
     """Returns why a call cannot be taken, or None if it can."""
+    refusal = shapes_refusal(query_BSHD, key_BTKD, value_BTKW, query_BSHD.shape[1])
+    return refusal or common_refusal(query_BSHD, key_BTKD, value_BTKW, **call)
+
+
+def shapes_refusal(
+    query_BSHD: jax.Array, key_BTKD: jax.Array, value_BTKW: jax.Array, sequence: int
+) -> str | None:
+    """Returns why the kernels cannot take arrays of a length, or None if they can."""
     missing = missing_library()
     if missing is not None:
         return missing
     types = {str(array.dtype) for array in (query_BSHD, key_BTKD, value_BTKW)}
     if query_BSHD.dtype not in TYPES or len(types) > 1:
         return f"it takes bfloat16, float16 or float32, not {' and '.join(sorted(types))}"
-    if query_BSHD.shape[1] % kernels.LARGEST_BLOCK:
-        return f"a sequence of {query_BSHD.shape[1]} is no multiple of {kernels.LARGEST_BLOCK}"
+    if sequence % kernels.LARGEST_BLOCK:
+        return f"a sequence of {sequence} is no multiple of {kernels.LARGEST_BLOCK}"
     for width in (query_BSHD.shape[3], value_BTKW.shape[3]):
         if width % SMALLEST_SIDE or width > WIDEST:
             return f"a width of {width} is no multiple of {SMALLEST_SIDE} up to {WIDEST}"
-    return common_refusal(query_BSHD, key_BTKD, value_BTKW, **call)
+    return None
 
 
 def _share(
@@ -59,10 +69,7 @@ def _share(
     platforms=("gpu",),
     supports=supports,
     before="blockwise",
-    # The gradient of queries, and that of keys and values, each compute the scores again.
-    kernel_flops=flash_flops(
-        {"flash_forward": 2, "flash_queries": 3, "flash_keys": 4}, heads_axis=2
-    ),
+    kernel_flops=KERNEL_FLOPS,
     share=_share,
 )
 def triton(
@@ -91,8 +98,8 @@ def _forward(
     segments_BS: jax.Array | None,
     sinks_H: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
-    seen = seen_by(flash.band, segments_BS, query_BSHD)
-    return kernels.forward(flash, query_BSHD, key_BSKD, value_BSKW, seen, sinks_H)
+    seen = seen_by(flash.band, segments_BS, query_BSHD.shape)
+    return kernels.forward(_how(flash), query_BSHD, key_BSKD, value_BSKW, seen, sinks_H)
 
 
 def backward(
@@ -104,8 +111,12 @@ def backward(
     rows: Rows,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns the gradients of queries, keys and values."""
-    inputs = (query_BSHD, key_BSKD, value_BSKW)
-    seen = seen_by(flash.band, segments_BS, query_BSHD)
-    seeing = that_see(flash.band, segments_BS, query_BSHD)
-    to_query_BSHD = kernels.query_gradients(flash, *inputs, seen, rows)
-    return to_query_BSHD, *kernels.key_gradients(flash, *inputs, seeing, rows)
+    how, inputs = _how(flash), (query_BSHD, key_BSKD, value_BSKW)
+    seen = seen_by(flash.band, segments_BS, query_BSHD.shape)
+    seeing = that_see(flash.band, segments_BS, query_BSHD.shape)
+    to_query_BSHD = kernels.query_gradients(how, *inputs, seen, rows)
+    return to_query_BSHD, *kernels.key_gradients(how, *inputs, seeing, rows)
+
+
+def _how(flash: Flash) -> kernels.How:
+    return kernels.How(flash.scale, flash.score_map, flash.interpret)

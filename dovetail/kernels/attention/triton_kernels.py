@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.attention.flash import Flash, Rows
+from dovetail.kernels.attention.flash import Rows
 from dovetail.kernels.attention.ranges import Ranges
 from dovetail.kernels.attention.scores import LOW, mapped
+from dovetail.kernels.score_maps import ScoreMap
 from dovetail.kernels.triton_tiles import SMALLEST_SIDE, call, dot
 
 LARGEST_BLOCK = 128
@@ -29,6 +30,26 @@ WIDEST_PART = 128
 # (163 KiB). What the backward pass adds up for its own must fit a B200's tensor memory, too.
 OWN_BYTES, OWN_BYTES_BACKWARD, OTHER_BYTES = 64 << 10, 48 << 10, 32 << 10
 STAGES = 2
+
+
+class How(NamedTuple):
+    """What is done to scores, and to results; hashable.
+
+    Attributes:
+        scale: what scores are multiplied with.
+        score_map: what is done to them then.
+        interpret: whether kernels are run step by step.
+        results: the type of the results; None means that of the array that each belongs to.
+    """
+
+    scale: float
+    score_map: ScoreMap | None
+    interpret: bool
+    results: str | None = None
+
+    def like(self, shape: tuple[int, ...], array: jax.Array) -> jax.ShapeDtypeStruct:
+        """Returns a result's shape and type."""
+        return jax.ShapeDtypeStruct(shape, self.results or array.dtype)
 
 
 class Blocks(NamedTuple):
@@ -61,7 +82,7 @@ def _row(query_BSHD: Any, value_BSKW: Any) -> tuple[int, int]:
 
 
 def forward(
-    flash: Flash,
+    how: How,
     query_BSHD: jax.Array,
     key_BSKD: jax.Array,
     value_BSKW: jax.Array,
@@ -71,15 +92,15 @@ def forward(
     """Returns the output, and the logarithm of each row's sum of weights as [B, H, S]."""
     batch, length, heads, _ = query_BSHD.shape
     blocks = forward_blocks(query_BSHD, value_BSKW)
-    mixed = jax.ShapeDtypeStruct((*query_BSHD.shape[:3], value_BSKW.shape[3]), query_BSHD.dtype)
+    mixed = how.like((*query_BSHD.shape[:3], value_BSKW.shape[3]), query_BSHD)
     log = jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)
     sinks = () if sinks_H is None else (sinks_H.astype(jnp.float32),)
     mixed_BSHW, log_BHS = call(
-        functools.partial(_forward_kernel, flash, blocks),
+        functools.partial(_forward_kernel, how, blocks),
         grid=(length // blocks.own, heads, batch),
         out_shape=(mixed, log),
         name="flash_forward",
-        interpret=flash.interpret,
+        interpret=how.interpret,
         warps=blocks.warps,
         stages=STAGES,
     )(query_BSHD, key_BSKD, value_BSKW, *seen, *sinks)
@@ -87,7 +108,7 @@ def forward(
 
 
 def query_gradients(
-    flash: Flash,
+    how: How,
     query_BSHD: jax.Array,
     key_BSKD: jax.Array,
     value_BSKW: jax.Array,
@@ -98,11 +119,11 @@ def query_gradients(
     batch, length, heads, _ = query_BSHD.shape
     blocks = backward_blocks(query_BSHD, value_BSKW)
     to_query_BSHD: jax.Array = call(
-        functools.partial(_query_kernel, flash, blocks),
+        functools.partial(_query_kernel, how, blocks),
         grid=(length // blocks.own, heads, batch),
-        out_shape=jax.ShapeDtypeStruct(query_BSHD.shape, query_BSHD.dtype),
+        out_shape=how.like(query_BSHD.shape, query_BSHD),
         name="flash_queries",
-        interpret=flash.interpret,
+        interpret=how.interpret,
         warps=blocks.warps,
         stages=STAGES,
     )(query_BSHD, key_BSKD, value_BSKW, *seen, rows.gradient_BSHW, rows.log_BHS, rows.mean_BHS)
@@ -110,7 +131,7 @@ def query_gradients(
 
 
 def key_gradients(
-    flash: Flash,
+    how: How,
     query_BSHD: jax.Array,
     key_BSKD: jax.Array,
     value_BSKW: jax.Array,
@@ -120,13 +141,13 @@ def key_gradients(
     """Returns the gradients of keys and values, from the queries that see them."""
     batch, length, kv_heads, _ = key_BSKD.shape
     blocks = backward_blocks(query_BSHD, value_BSKW)
-    shapes = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in (key_BSKD, value_BSKW)]
+    shapes = [how.like(one.shape, one) for one in (key_BSKD, value_BSKW)]
     to_key_BSKD, to_value_BSKW = call(
-        functools.partial(_key_kernel, flash, blocks),
+        functools.partial(_key_kernel, how, blocks),
         grid=(length // blocks.own, kv_heads, batch),
         out_shape=tuple(shapes),
         name="flash_keys",
-        interpret=flash.interpret,
+        interpret=how.interpret,
         warps=blocks.warps,
         stages=STAGES,
     )(query_BSHD, key_BSKD, value_BSKW, *seeing, rows.gradient_BSHW, rows.log_BHS, rows.mean_BHS)
@@ -134,7 +155,7 @@ def key_gradients(
 
 
 def _forward_kernel(
-    flash: Flash,
+    how: How,
     blocks: Blocks,
     query_BSHD: Any,
     key_BSKD: Any,
@@ -154,12 +175,12 @@ def _forward_kernel(
     def step(turn: Any, seen: Any, is_masked: bool) -> Any:
         highest_M, total_M, mixed = seen
         there = _rows(turn, blocks.other)
-        score_MN = _product(queries, _tiles(key_BSKD, row, there, kv_head)) * flash.scale
-        score_MN, _ = mapped(flash.score_map, score_MN)
+        score_MN = _product(queries, _tiles(key_BSKD, row, there, kv_head)) * how.scale
+        score_MN, _ = mapped(how.score_map, score_MN)
         if is_masked:
             score_MN = jnp.where(_visible(range_M, turn, blocks), score_MN, LOW)
         now_M = jnp.maximum(highest_M, score_MN.max(axis=1))
-        # Each query sees itself: what a block of nothing but LOW adds is forgotten by then.
+        # What a block of nothing but LOW adds is forgotten with the first key that is seen.
         weight_MN, kept_M = jnp.exp(score_MN - now_M[:, None]), jnp.exp(highest_M - now_M)
         values = _tiles(value_BSKW, row, there, kv_head)
         added = [dot(weight_MN.astype(value.dtype), value) for value in values]
@@ -173,12 +194,13 @@ def _forward_kernel(
     nothing = (highest_M, total_M, _zeros(blocks.own, value_BSKW))
     ends = _ends(start_BS, stop_BS, row, number, blocks)
     highest_M, total_M, mixed = _go_through(ends, step, nothing)
+    total_M = jnp.where(total_M == 0, 1, total_M)  # of keys elsewhere a query may see none
     _store(mixed_BSHW, row, here, head, [part / total_M[:, None] for part in mixed])
     log_BHS[row, head, here] = highest_M + jnp.log(total_M)
 
 
 def _query_kernel(
-    flash: Flash,
+    how: How,
     blocks: Blocks,
     query_BSHD: Any,
     key_BSKD: Any,
@@ -202,12 +224,12 @@ def _query_kernel(
     def step(turn: Any, to_query: Any, is_masked: bool) -> Any:
         there = _rows(turn, blocks.other)
         keys = _tiles(key_BSKD, row, there, kv_head)
-        score_MN, map_back = mapped(flash.score_map, _product(queries, keys) * flash.scale)
+        score_MN, map_back = mapped(how.score_map, _product(queries, keys) * how.scale)
         share_MN = jnp.exp(score_MN - log_M[:, None])
         if is_masked:
             share_MN = jnp.where(_visible(range_M, turn, blocks), share_MN, 0)
         to_share_MN = _product(gradients, _tiles(value_BSKW, row, there, kv_head))
-        to_score_MN = map_back(share_MN * (to_share_MN - mean_M[:, None])) * flash.scale
+        to_score_MN = map_back(share_MN * (to_share_MN - mean_M[:, None])) * how.scale
         to_score_MN = to_score_MN.astype(key_BSKD.dtype)
         return [old + dot(to_score_MN, key) for old, key in zip(to_query, keys, strict=True)]
 
@@ -217,7 +239,7 @@ def _query_kernel(
 
 
 def _key_kernel(
-    flash: Flash,
+    how: How,
     blocks: Blocks,
     query_BSHD: Any,
     key_BSKD: Any,
@@ -242,13 +264,13 @@ def _key_kernel(
         to_key, to_value = totals
         there = _rows(turn, blocks.other)
         queries = _tiles(query_BSHD, row, there, head)
-        score_MN, map_back = mapped(flash.score_map, _product(keys, queries) * flash.scale)
+        score_MN, map_back = mapped(how.score_map, _product(keys, queries) * how.scale)
         share_MN = jnp.exp(score_MN - log_BHS[row, head, there][None])
         if is_masked:
             share_MN = jnp.where(_visible(range_M, turn, blocks), share_MN, 0)
         gradients = _tiles(gradient_BSHW, row, there, head)
         to_share_MN = _product(values, gradients) - mean_BHS[row, head, there][None]
-        to_score_MN = (map_back(share_MN * to_share_MN) * flash.scale).astype(query_BSHD.dtype)
+        to_score_MN = (map_back(share_MN * to_share_MN) * how.scale).astype(query_BSHD.dtype)
         share_MN = share_MN.astype(gradient_BSHW.dtype)
         return (
             [old + dot(to_score_MN, query) for old, query in zip(to_key, queries, strict=True)],

@@ -30,12 +30,12 @@ def test_ranges_hold_what_the_mask_allows_within_a_segment(mask: Mask, is_packed
     allowed = mask.allowed(PLACES[:, None], PLACES[None]) & jnp.ones(3, bool)[:, None, None]
     if is_packed:
         allowed &= SEGMENTS[:, :, None] == SEGMENTS[:, None]
-    np.testing.assert_array_equal(pairs(seen_by(mask.band, segments, SEGMENTS)), allowed)
-    seeing = pairs(that_see(mask.band, segments, SEGMENTS))
+    np.testing.assert_array_equal(pairs(seen_by(mask.band, segments, SEGMENTS.shape)), allowed)
+    seeing = pairs(that_see(mask.band, segments, SEGMENTS.shape))
     np.testing.assert_array_equal(seeing, allowed.swapaxes(1, 2))
 
 
 def test_a_band_may_reach_ahead() -> None:
-    ranges = seen_by(Band(1, 2), None, SEGMENTS[:1])
+    ranges = seen_by(Band(1, 2), None, SEGMENTS[:1].shape)
     np.testing.assert_array_equal(ranges.start_BS[0], [0, *range(11)])
     np.testing.assert_array_equal(ranges.stop_BS[0], [*range(3, 12), 12, 12, 12])

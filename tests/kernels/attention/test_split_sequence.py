@@ -23,8 +23,8 @@ from dovetail.kernels.attention import (
     SoftCap,
     attention,
     attention_op,
+    ring_blocks,
 )
-from dovetail.kernels.attention import ring as ring_module
 from dovetail.kernels.attention.ring_layouts import Folded, InOrder, ring_layout
 from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
 from tests.kernels.attention.cases import aligned_call, arrays
@@ -86,8 +86,8 @@ def test_a_ring_with_several_blocks_a_piece(
     mask: Mask, is_packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 24 tokens a device, in blocks of up to 5: three in each half, or six in a row."""
-    monkeypatch.setattr(ring_module, "BLOCK", 5)
-    assert [ring_module.block_size(length) for length in (12, 24)] == [4, 4]
+    monkeypatch.setattr(ring_blocks, "BLOCK", 5)
+    assert [ring_blocks.block_size(length) for length in (12, 24)] == [4, 4]
     inputs, call = arrays(2, 192, 192, 4, 2, 8), aligned_call(mask, 2, 192, is_packed)
     sinks = jnp.linspace(-1, 1, 4)
     expected = results("reference", inputs, call, sinks)

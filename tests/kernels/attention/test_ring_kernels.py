@@ -1,0 +1,111 @@
+"""Pieces of a ring by kernels for accelerators, interpreted, against what one device computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from dovetail.kernels import (
+    SlowKernelWarning,
+    choices,
+    forget_choices,
+    prefer,
+    references,
+    target_platform,
+)
+from dovetail.kernels.attention import (
+    Causal,
+    Full,
+    Mask,
+    Prefix,
+    SlidingWindow,
+    SoftCap,
+    attention,
+)
+from dovetail.kernels.attention.ring_layouts import ring_layout
+from dovetail.kernels.attention.ring_ranges import seen_share
+from dovetail.kernels.attention.scores import Rule
+from dovetail.parallel import placed
+from tests.kernels.attention.cases import aligned_call, arrays
+from tests.kernels.attention.compare import TOLERANCES, assert_close, results
+from tests.kernels.attention.test_split_sequence import placement_of
+
+# Two pieces of 128 tokens on each of four devices.
+LENGTH = 1024
+PLATFORMS = {"triton": "gpu", "pallas": "tpu"}
+
+
+def assert_a_ring_agrees(
+    platform: str,
+    mask: Mask,
+    is_packed: bool = True,
+    dtype: str = "float32",
+    sinks: Any = None,
+    **options: Any,
+) -> None:
+    inputs = arrays(2, LENGTH, LENGTH, 2, 1, 16, dtype)
+    call = aligned_call(mask, 2, LENGTH, is_packed) | options
+    expected = results("reference", inputs, call, sinks)
+    forget_choices()
+    with placed(placement_of(data=2, sequence=4)):
+        got = results("ring", inputs, call, sinks, platform=platform)
+    kernel = next(name for name, where in PLATFORMS.items() if where == platform)
+    assert choices()[-1] == f"attention_piece: {kernel} ({platform})"
+    assert_close(got, expected, TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("mask", [Causal(), SlidingWindow(300), Full()], ids=str)
+@pytest.mark.parametrize("platform", PLATFORMS.values())
+def test_it_is_what_one_device_computes(platform: str, mask: Mask) -> None:
+    assert_a_ring_agrees(platform, mask)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS.values())
+def test_caps_sinks_and_no_segments(platform: str) -> None:
+    sinks = jnp.asarray([0.7, -1.5])
+    cap = SoftCap(2.0)
+    assert_a_ring_agrees(platform, Causal(), is_packed=False, sinks=sinks, score_map=cap)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS.values())
+def test_in_bfloat16(platform: str) -> None:
+    assert_a_ring_agrees(platform, Causal(), dtype="bfloat16")
+
+
+@pytest.mark.parametrize("platform", PLATFORMS.values())
+def test_what_kernels_cannot_take_is_said(platform: str) -> None:
+    kernel = next(name for name, where in PLATFORMS.items() if where == platform)
+    assert chosen(platform, Causal(), LENGTH) == f"{kernel} ({platform})"
+    with pytest.warns(SlowKernelWarning, match="slow 'reference'"):
+        assert "no band" in chosen(platform, Causal() | Prefix(20), LENGTH)
+    with pytest.warns(SlowKernelWarning, match="slow 'reference'"):
+        assert "a sequence of 64 is no multiple of 128" in chosen(platform, Causal(), LENGTH // 2)
+
+
+def chosen(platform: str, mask: Mask, length: int) -> str:
+    """Returns what computes the pieces of a ring, and why nothing faster does."""
+    forget_choices()
+    call = aligned_call(mask, 2, length, is_packed=False)
+    inputs = arrays(2, length, length, 2, 1, 16)
+    there = placed(placement_of(data=2, sequence=4)), target_platform(platform)
+    with there[0], there[1], prefer(attention="ring"):
+        jax.eval_shape(lambda *a: attention(*a, **call), *inputs)
+    return choices()[-1].removeprefix("attention_piece: ")
+
+
+@pytest.mark.parametrize("mask", [Causal(), SlidingWindow(11), SlidingWindow(40), Full()], ids=str)
+def test_the_share_that_is_seen_is_what_a_count_gives(mask: Mask) -> None:
+    layout = ring_layout(mask, ("sequence",), 4, 16)
+    index = jnp.arange(64)
+    seen = int(mask.allowed(index[:, None], index[None]).sum())
+    rule = Rule(mask, True, 1.0, None, None, None)
+    assert seen_share(rule, layout) == seen / (4 * layout.computed)
+
+
+def test_every_op_can_be_computed_plainly() -> None:
+    """MFU is counted by the plain mathematics of every op, pieces of a ring included."""
+    with references():
+        pass  # a name that an op does not know is an error at once
