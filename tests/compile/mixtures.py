@@ -64,6 +64,7 @@ class Mixture(NamedTuple):
         prefer: implementations by op.
         gradients: the schedule of a pipeline; None for plain gradients.
         tiny: the experiment whose tiny form it is; empty for the Llama.
+        sequence: the tokens of a row.
     """
 
     mesh: dict[str, Any]
@@ -71,12 +72,13 @@ class Mixture(NamedTuple):
     prefer: dict[str, str] = {}  # read only
     gradients: Any = None
     tiny: str = ""
+    sequence: int = SEQUENCE
 
     def program(self, devices: Sequence[Any]) -> Program:
         """Returns the step, as a trainer would run it on these devices."""
         forget_choices()
         config = _tiny(self.tiny) if self.tiny else _llama()
-        config.input.sequence_length, config.input.batch_size = SEQUENCE, BATCH
+        config.input.sequence_length, config.input.batch_size = self.sequence, BATCH
         for modifier in ("bf16", "optimizer:name=adamw", *self.modifiers):
             config = apply_modifier(config, modifier)
         config.mesh = MeshLayout.Config(**({"fsdp": 1} | self.mesh))

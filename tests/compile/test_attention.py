@@ -30,6 +30,11 @@ QUERIES, KEYS = ("batch", "sequence", "heads", None), ("batch", "sequence", "kv_
 
 def gradients_of(mask: Mask, **options: Any) -> Callable[..., Any]:
     """Returns a function from a call's arrays to the gradients of queries, keys and values."""
+    return jax.grad(loss_of(mask, **options), (0, 1, 2))
+
+
+def loss_of(mask: Mask, **options: Any) -> Callable[..., Any]:
+    """Returns a function from a call's arrays to a number."""
 
     def loss(query: Any, key: Any, value: Any, positions: Any, segments: Any, sinks: Any) -> Any:
         mixed = attention(
@@ -47,7 +52,7 @@ def gradients_of(mask: Mask, **options: Any) -> Callable[..., Any]:
         )
         return jnp.sin(mixed.astype(jnp.float32)).sum()
 
-    return jax.grad(loss, (0, 1, 2))
+    return loss
 
 
 def arrays_of(

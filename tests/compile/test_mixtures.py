@@ -96,8 +96,13 @@ CUBE: dict[str, tuple[Mixture, Expected]] = {
         {*FSDP_ON_TPUS, ("all-reduce", "data sequence"), ("all-to-all", "sequence")},
     ),
     "ring": (
-        Mixture({"data": 4, "fsdp": 4, "sequence": 4}, prefer={"attention": "ring"}),
-        {*FSDP_ON_TPUS, ("all-reduce", "data sequence"), ("collective-permute", "sequence")},
+        Mixture({"data": 4, "fsdp": 4, "sequence": 4}, prefer={"attention": "ring"}, sequence=1024),
+        {
+            *FSDP_ON_TPUS,
+            ("all-reduce", "data sequence"),
+            ("collective-permute", "sequence"),
+            ("all-gather", "sequence"),  # of segments
+        },
     ),
     # Tokens go to their experts and back; the rest of a layer is as with data.
     "experts": (
@@ -235,7 +240,7 @@ SLICES: dict[str, tuple[Mixture, Crossing]] = {
         Crossing(LAYER // 16, NARROW_TABLE // 4),
     ),
     "ring": (
-        Mixture({"data": 2, "fsdp": 4, "sequence": 4}, prefer={"attention": "ring"}),
+        Mixture({"data": 2, "fsdp": 4, "sequence": 4}, prefer={"attention": "ring"}, sequence=1024),
         Crossing(LAYER // 16, NARROW_TABLE // 4),
     ),
     "experts": (
@@ -321,7 +326,7 @@ def check_sizes(found: list[Talk], mixture: Mixture) -> None:
     """Nothing is a stack of parameters, nor of the size of all devices' activations."""
     mesh = {"sequence": 1, "data": 1, "fsdp": 1, "expert": 1} | mixture.mesh
     rows = BATCH // math.prod(mesh[axis] for axis in ("data", "fsdp", "expert"))
-    activation = rows * SEQUENCE // mesh["sequence"] * max(WIDTH, HEADS * HEAD)
+    activation = rows * mixture.sequence // mesh["sequence"] * max(WIDTH, HEADS * HEAD)
     experts = EXPERTS // mesh["expert"] * INNER if mixture.modifiers == MOE else 0
     for talk in found:
         # Along `model` alone activations go, and XLA may join them.
@@ -356,12 +361,11 @@ def check_crossing(found: list[Talk], crossing: Crossing) -> None:
             assert talk.largest <= (crossing.summed if is_sum else crossing.in_loops), talk
 
 
-def check_kernels(executable: Any, mixture: Mixture, *kernels: str) -> None:
+def check_kernels(executable: Any, *kernels: str) -> None:
     """Kernels run on every mesh: attention's both ways, and again where nothing is kept."""
-    if mixture.prefer.get("attention") != "ring":  # its pieces are too short for kernels
-        found = custom_calls(executable)
-        assert all(found[kernel] for kernel in kernels)
-        assert sum(found[kernel] for kernel in kernels) >= 3
+    found = custom_calls(executable)
+    assert all(found[kernel] for kernel in kernels)
+    assert sum(found[kernel] for kernel in kernels) >= 3
 
 
 def check_one_by_one(found: list[Talk]) -> None:
@@ -422,7 +426,7 @@ def test_on_a_cube_of_tpus(name: str) -> None:
         assert in_loops(found, kind, axes) == counts, (kind, axes)
     if name == "data-fsdp":
         check_one_by_one(found)
-    check_kernels(executable, mixture, "tpu_custom_call")
+    check_kernels(executable, "tpu_custom_call")
 
 
 @needs_tpu_compiler
@@ -436,7 +440,7 @@ def test_over_two_slices_of_tpus(name: str) -> None:
     check_sizes(inside, mixture)
     if f"SLICES {name}" not in ADDED_UP_WHOLE:
         check_added_up(inside)
-    check_kernels(executable, mixture, "tpu_custom_call")
+    check_kernels(executable, "tpu_custom_call")
 
 
 @needs_gpu_compiler
@@ -447,4 +451,4 @@ def test_over_two_hosts_of_gpus(name: str) -> None:
     assert large(found) == expected
     check_sizes(found, mixture)
     check_added_up(found)
-    check_kernels(executable, mixture, "mosaic_gpu_v2", "__gpu$xla.gpu.triton")
+    check_kernels(executable, "mosaic_gpu_v2", "__gpu$xla.gpu.triton")

@@ -35,15 +35,20 @@ def common_refusal(
     """Returns why a kernel that judges by index cannot take a call, or None if it may."""
     if not aligned:
         return "queries and keys are not the same tokens, and it judges by index"
+    if mesh_axes("sequence"):
+        return "the sequence is split over devices"
+    return rule_refusal(mask, score_bias, weigh) or _uneven(query_BSHD, key_BTKD)
+
+
+def rule_refusal(mask: Mask, score_bias: Any, weigh: Any) -> str | None:
+    """Returns why a kernel cannot do to scores what a call asks for, or None if it can."""
     if mask.band is None:
         return f"{mask} is no band around the diagonal"
     if score_bias is not None:
         return f"it knows no bias {score_bias}"
     if weigh is not None:
         return f"it computes a softmax, not {weigh}"
-    if mesh_axes("sequence"):
-        return "the sequence is split over devices"
-    return _uneven(query_BSHD, key_BTKD)
+    return None
 
 
 def split_refusal(query_BSHD: jax.Array, key_BTKD: jax.Array, aligned: bool) -> str | None:
@@ -74,7 +79,7 @@ def _uneven(query_BSHD: jax.Array, key_BTKD: jax.Array) -> str | None:
 
 
 def band_of(mask: Mask) -> Band:
-    """Returns the band of a mask that `common_refusal` has let pass."""
+    """Returns the band of a mask that `rule_refusal` has let pass."""
     assert mask.band is not None
     return mask.band
 

@@ -51,11 +51,6 @@ class RingLayout(Protocol):
         ...
 
     @property
-    def computed(self) -> int:
-        """How many pairs of a query and a key a device computes, seen or not."""
-        ...
-
-    @property
     def hops(self) -> int:
         """How often keys move on."""
         ...
@@ -90,11 +85,6 @@ class InOrder:
     def piece(self) -> int:
         """All that a device has."""
         return self.length
-
-    @property
-    def computed(self) -> int:
-        """All with all, at each hop."""
-        return (1 + self.hops) * self.length**2
 
     @property
     def hops(self) -> int:
@@ -137,11 +127,6 @@ class Folded:
     def piece(self) -> int:
         """Half of what a device has."""
         return self.length // 2
-
-    @property
-    def computed(self) -> int:
-        """Three pairs of pieces of its own, then two at each hop."""
-        return (3 + 2 * self.hops) * self.piece**2
 
     @property
     def hops(self) -> int:

@@ -21,16 +21,16 @@ from dovetail.kernels.attention.scores import LOW, Rule
 from dovetail.kernels.registry import Op
 
 piece_op = Op("attention_piece")
-"""From a device's queries, keys and values (or their shapes), `rule=` and `layout=` to `Pieces`."""
+"""From a call's queries, keys and values (all of them), `rule=` and `layout=` to `Pieces`."""
 
 
 class Pieces(NamedTuple):
     """How a ring's pieces are computed: all that is known before any array, and so hashable.
 
     Attributes:
-        describe: from this, the positions and the segments (or None) of a device's tokens, which
-            stand in the layout's order, to arrays that tell of them all that a pass wants to know.
-            Each has its tokens along axis 1; they go round with the keys.
+        describe: from this, and the positions and segments (or None) of a device's part of the
+            sequence, to arrays that tell all that a pass wants to know of the tokens that the
+            device has in the layout. Each has those along axis 1; they go round with the keys.
         forward: from this, queries, keys, values, and what `describe` told of both, to `Mixed`.
         backward: from the same and `flash.Rows` to gradients of queries, keys and values.
         rule: what is done to scores.

@@ -14,10 +14,9 @@ from dovetail.kernels.attention import tpu_kernels as kernels
 from dovetail.kernels.attention.flash import Rows
 from dovetail.kernels.attention.ring_layouts import RingLayout
 from dovetail.kernels.attention.ring_pieces import Mixed, Pieces, piece_op
-from dovetail.kernels.attention.ring_ranges import Tokens, among, describe, refusal_of, seen_share
+from dovetail.kernels.attention.ring_ranges import Tokens, among, describe, refusal_of
 from dovetail.kernels.attention.scores import Rule
 from dovetail.kernels.attention.splash import LANES, block_size
-from dovetail.kernels.attention.work import flash_flops
 from dovetail.kernels.registry import is_interpreted
 
 TYPES = (jnp.bfloat16, jnp.float32)
@@ -34,13 +33,7 @@ def _supports(
     types = {str(array.dtype) for array in (query_BSHD, key_BTKD, value_BTKW)}
     if query_BSHD.dtype not in TYPES or len(types) > 1:
         return f"it takes bfloat16 or float32, not {' and '.join(sorted(types))}"
-    if layout.piece % LANES:
-        return f"a sequence of {layout.piece} is no multiple of {LANES}"
-    return refusal_of(rule)
-
-
-def _share(*_: Any, rule: Rule, layout: RingLayout) -> float:
-    return seen_share(rule, layout)
+    return refusal_of(rule, layout, LANES)
 
 
 @piece_op.register(
@@ -48,10 +41,6 @@ def _share(*_: Any, rule: Rule, layout: RingLayout) -> float:
     platforms=("tpu",),
     supports=_supports,
     before="reference",
-    kernel_flops=flash_flops(
-        {"ranged_forward": 2, "ranged_queries": 3, "ranged_keys": 4}, heads_axis=1
-    ),
-    share=_share,
 )
 def pallas(*_: Any, rule: Rule, layout: RingLayout) -> Pieces:
     """Returns the passes by the kernels."""

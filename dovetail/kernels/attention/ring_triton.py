@@ -13,9 +13,9 @@ from dovetail.kernels.attention import triton_kernels as kernels
 from dovetail.kernels.attention.flash import Rows
 from dovetail.kernels.attention.ring_layouts import RingLayout
 from dovetail.kernels.attention.ring_pieces import Mixed, Pieces, piece_op
-from dovetail.kernels.attention.ring_ranges import Tokens, among, describe, refusal_of, seen_share
+from dovetail.kernels.attention.ring_ranges import Tokens, among, describe, refusal_of
 from dovetail.kernels.attention.scores import Rule
-from dovetail.kernels.attention.triton import KERNEL_FLOPS, shapes_refusal
+from dovetail.kernels.attention.triton import arrays_refusal
 from dovetail.kernels.registry import is_interpreted
 
 
@@ -27,12 +27,8 @@ def _supports(
     rule: Rule,
     layout: RingLayout,
 ) -> str | None:
-    refusal = shapes_refusal(query_BSHD, key_BTKD, value_BTKW, layout.piece)
-    return refusal or refusal_of(rule)
-
-
-def _share(*_: Any, rule: Rule, layout: RingLayout) -> float:
-    return seen_share(rule, layout)
+    refusal = arrays_refusal(query_BSHD, key_BTKD, value_BTKW)
+    return refusal or refusal_of(rule, layout, kernels.LARGEST_BLOCK)
 
 
 @piece_op.register(
@@ -40,8 +36,6 @@ def _share(*_: Any, rule: Rule, layout: RingLayout) -> float:
     platforms=("gpu",),
     supports=_supports,
     before="reference",
-    kernel_flops=KERNEL_FLOPS,
-    share=_share,
 )
 def triton(*_: Any, rule: Rule, layout: RingLayout) -> Pieces:
     """Returns the passes by the kernels."""

@@ -1,7 +1,7 @@
 """Blocks of a Pallas kernel for TPUs that goes through what ranges leave.
 
-Which blocks have anything to see is known before a kernel starts; others are neither fetched nor
-computed with.
+Which blocks have anything to see is known before a kernel starts. With others nothing is computed,
+and none of them is fetched, but for one where there is nothing to see at all.
 
 B batch, S queries, T keys, H heads, K key-value heads, Q and C how many blocks there are of queries
 and of keys.

@@ -26,8 +26,6 @@ from dovetail.kernels.score_maps import ScoreMap
 from dovetail.kernels.triton_tiles import SMALLEST_SIDE, missing_library
 
 WIDEST = 256
-# The gradient of queries, and that of keys and values, each compute the scores again.
-KERNEL_FLOPS = flash_flops({"flash_forward": 2, "flash_queries": 3, "flash_keys": 4}, heads_axis=2)
 TYPES = (jnp.bfloat16, jnp.float16, jnp.float32)
 
 
@@ -35,22 +33,20 @@ def supports(
     query_BSHD: jax.Array, key_BTKD: jax.Array, value_BTKW: jax.Array, **call: Any
 ) -> str | None:
     """Returns why a call cannot be taken, or None if it can."""
-    refusal = shapes_refusal(query_BSHD, key_BTKD, value_BTKW, query_BSHD.shape[1])
+    if query_BSHD.shape[1] % kernels.LARGEST_BLOCK:
+        return f"a sequence of {query_BSHD.shape[1]} is no multiple of {kernels.LARGEST_BLOCK}"
+    refusal = arrays_refusal(query_BSHD, key_BTKD, value_BTKW)
     return refusal or common_refusal(query_BSHD, key_BTKD, value_BTKW, **call)
 
 
-def shapes_refusal(
-    query_BSHD: jax.Array, key_BTKD: jax.Array, value_BTKW: jax.Array, sequence: int
-) -> str | None:
-    """Returns why the kernels cannot take arrays of a length, or None if they can."""
+def arrays_refusal(query_BSHD: jax.Array, key_BTKD: jax.Array, value_BTKW: jax.Array) -> str | None:
+    """Returns why the kernels cannot take arrays, be they as long as they may; None if they can."""
     missing = missing_library()
     if missing is not None:
         return missing
     types = {str(array.dtype) for array in (query_BSHD, key_BTKD, value_BTKW)}
     if query_BSHD.dtype not in TYPES or len(types) > 1:
         return f"it takes bfloat16, float16 or float32, not {' and '.join(sorted(types))}"
-    if sequence % kernels.LARGEST_BLOCK:
-        return f"a sequence of {sequence} is no multiple of {kernels.LARGEST_BLOCK}"
     for width in (query_BSHD.shape[3], value_BTKW.shape[3]):
         if width % SMALLEST_SIDE or width > WIDEST:
             return f"a width of {width} is no multiple of {SMALLEST_SIDE} up to {WIDEST}"
@@ -69,7 +65,10 @@ def _share(
     platforms=("gpu",),
     supports=supports,
     before="blockwise",
-    kernel_flops=KERNEL_FLOPS,
+    # The gradient of queries, and that of keys and values, each compute the scores again.
+    kernel_flops=flash_flops(
+        {"flash_forward": 2, "flash_queries": 3, "flash_keys": 4}, heads_axis=2
+    ),
     share=_share,
 )
 def triton(

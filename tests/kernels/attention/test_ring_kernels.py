@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import pytest
 
 from dovetail.kernels import (
+    SlowKernelError,
     SlowKernelWarning,
     choices,
     forget_choices,
     prefer,
     references,
+    strict,
     target_platform,
 )
 from dovetail.kernels.attention import (
@@ -25,9 +27,6 @@ from dovetail.kernels.attention import (
     SoftCap,
     attention,
 )
-from dovetail.kernels.attention.ring_layouts import ring_layout
-from dovetail.kernels.attention.ring_ranges import seen_share
-from dovetail.kernels.attention.scores import Rule
 from dovetail.parallel import placed
 from tests.kernels.attention.cases import aligned_call, arrays
 from tests.kernels.attention.compare import TOLERANCES, assert_close, results
@@ -57,7 +56,9 @@ def assert_a_ring_agrees(
     assert_close(got, expected, TOLERANCES[dtype])
 
 
-@pytest.mark.parametrize("mask", [Causal(), SlidingWindow(300), Full()], ids=str)
+@pytest.mark.parametrize(
+    "mask", [Causal(), SlidingWindow(300), pytest.param(Full(), marks=pytest.mark.sweep)], ids=str
+)
 @pytest.mark.parametrize("platform", PLATFORMS.values())
 def test_it_is_what_one_device_computes(platform: str, mask: Mask) -> None:
     assert_a_ring_agrees(platform, mask)
@@ -70,6 +71,7 @@ def test_caps_sinks_and_no_segments(platform: str) -> None:
     assert_a_ring_agrees(platform, Causal(), is_packed=False, sinks=sinks, score_map=cap)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("platform", PLATFORMS.values())
 def test_in_bfloat16(platform: str) -> None:
     assert_a_ring_agrees(platform, Causal(), dtype="bfloat16")
@@ -81,8 +83,17 @@ def test_what_kernels_cannot_take_is_said(platform: str) -> None:
     assert chosen(platform, Causal(), LENGTH) == f"{kernel} ({platform})"
     with pytest.warns(SlowKernelWarning, match="slow 'reference'"):
         assert "no band" in chosen(platform, Causal() | Prefix(20), LENGTH)
+    short = "a ring's piece of 64 tokens, where each device has 128, is no multiple of 128"
     with pytest.warns(SlowKernelWarning, match="slow 'reference'"):
-        assert "a sequence of 64 is no multiple of 128" in chosen(platform, Causal(), LENGTH // 2)
+        assert short in chosen(platform, Causal(), LENGTH // 2)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS.values())
+def test_slow_pieces_are_refused_unless_they_were_asked_for(platform: str) -> None:
+    with strict(), pytest.raises(SlowKernelError, match="attention_piece"):
+        chosen(platform, Causal(), LENGTH // 2)
+    with strict(), prefer(attention_piece="reference"):
+        assert "reference" in chosen(platform, Causal(), LENGTH // 2)
 
 
 def chosen(platform: str, mask: Mask, length: int) -> str:
@@ -94,15 +105,6 @@ def chosen(platform: str, mask: Mask, length: int) -> str:
     with there[0], there[1], prefer(attention="ring"):
         jax.eval_shape(lambda *a: attention(*a, **call), *inputs)
     return choices()[-1].removeprefix("attention_piece: ")
-
-
-@pytest.mark.parametrize("mask", [Causal(), SlidingWindow(11), SlidingWindow(40), Full()], ids=str)
-def test_the_share_that_is_seen_is_what_a_count_gives(mask: Mask) -> None:
-    layout = ring_layout(mask, ("sequence",), 4, 16)
-    index = jnp.arange(64)
-    seen = int(mask.allowed(index[:, None], index[None]).sum())
-    rule = Rule(mask, True, 1.0, None, None, None)
-    assert seen_share(rule, layout) == seen / (4 * layout.computed)
 
 
 def test_every_op_can_be_computed_plainly() -> None:
