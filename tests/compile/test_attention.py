@@ -30,14 +30,15 @@ QUERIES, KEYS = ("batch", "sequence", "heads", None), ("batch", "sequence", "kv_
 
 def gradients_of(mask: Mask, **options: Any) -> Callable[..., Any]:
     """Returns a function from a call's arrays to the gradients of queries, keys and values."""
-    return jax.grad(loss_of(mask, **options), (0, 1, 2))
+    mixed = mixed_by(mask, **options)
+    return jax.grad(lambda *a: jnp.sin(mixed(*a).astype(jnp.float32)).sum(), (0, 1, 2))
 
 
-def loss_of(mask: Mask, **options: Any) -> Callable[..., Any]:
-    """Returns a function from a call's arrays to a number."""
+def mixed_by(mask: Mask, **options: Any) -> Callable[..., Any]:
+    """Returns a function from a call's arrays to its output."""
 
-    def loss(query: Any, key: Any, value: Any, positions: Any, segments: Any, sinks: Any) -> Any:
-        mixed = attention(
+    def mixed(query: Any, key: Any, value: Any, positions: Any, segments: Any, sinks: Any) -> Any:
+        return attention(
             query,
             key,
             value,
@@ -50,9 +51,8 @@ def loss_of(mask: Mask, **options: Any) -> Callable[..., Any]:
             sinks_H=sinks,
             **options,
         )
-        return jnp.sin(mixed.astype(jnp.float32)).sum()
 
-    return loss
+    return mixed
 
 
 def arrays_of(

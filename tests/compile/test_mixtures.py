@@ -97,12 +97,7 @@ CUBE: dict[str, tuple[Mixture, Expected]] = {
     ),
     "ring": (
         Mixture({"data": 4, "fsdp": 4, "sequence": 4}, prefer={"attention": "ring"}, sequence=1024),
-        {
-            *FSDP_ON_TPUS,
-            ("all-reduce", "data sequence"),
-            ("collective-permute", "sequence"),
-            ("all-gather", "sequence"),  # of segments
-        },
+        {*FSDP_ON_TPUS, ("all-reduce", "data sequence"), ("collective-permute", "sequence")},
     ),
     # Tokens go to their experts and back; the rest of a layer is as with data.
     "experts": (
