@@ -20,6 +20,7 @@ from dovetail.kernels.registry import (
     references,
     strict,
     target_platform,
+    unsteered,
     watch_kernels,
 )
 from dovetail.kernels.settings import KernelSettings
@@ -42,5 +43,6 @@ __all__ = [
     "references",
     "strict",
     "target_platform",
+    "unsteered",
     "watch_kernels",
 ]

@@ -330,6 +330,16 @@ def prefer(**implementations: str) -> Iterator[None]:
 
 
 @contextmanager
+def unsteered() -> Iterator[None]:
+    """Leaves every choice to the ops inside a `with`, whatever is preferred or strict around it.
+
+    What is asked for a step's calls may not be able to take others, such as those of decoding.
+    """
+    with _set(_preferred, MappingProxyType({})), _set(_strict, False):
+        yield
+
+
+@contextmanager
 def references() -> Iterator[None]:
     """Computes every op by its plain reference inside a `with`: what the mathematics asks for.
 

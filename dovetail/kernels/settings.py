@@ -17,7 +17,8 @@ class KernelSettings(Part):
 
         `strict` makes it an error. `prefer` names implementations by op, such as
         `attention=reference`; one that cannot take a call is an error then. A slow one that is
-        asked for by name is neither warned of nor refused.
+        asked for by name is neither warned of nor refused. Both are for a run's steps and
+        evaluations; text that a run writes as a sample is computed as its ops choose.
         """
 
         strict: bool = False

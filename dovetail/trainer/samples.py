@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from dovetail.config import ConfigOf
 from dovetail.generate import Generator, Sampler, Sampling
+from dovetail.kernels import unsteered
 from dovetail.runtime import Figures
 from dovetail.trainer.evaluators import PeriodicEvaluator
 from dovetail.trainer.interfaces import Evaluation
@@ -44,13 +45,14 @@ class Samples(PeriodicEvaluator):
 
     def evaluate(self, evaluation: Evaluation) -> Figures:
         """Returns each judge's figure, and the first samples."""
-        results = self._generator_for(evaluation).generate(
-            self.prompts,
-            max_new_tokens=self.max_new_tokens,
-            sampler=self.sampler,
-            stop_tokens=[evaluation.input.tokenizer.end_of_text],
-            seed=evaluation.step,
-        )
+        with unsteered():  # a run's settings of kernels are for its steps
+            results = self._generator_for(evaluation).generate(
+                self.prompts,
+                max_new_tokens=self.max_new_tokens,
+                sampler=self.sampler,
+                stop_tokens=[evaluation.input.tokenizer.end_of_text],
+                seed=evaluation.step,
+            )
         texts = [
             prompt + (result.text or "")
             for prompt, result in zip(self.prompts, results, strict=True)

@@ -179,6 +179,15 @@ def test_the_closing_summary_has_chart_samples_and_figures(run, tmp_path, capsys
     assert (result["step"], result["saved"]) == (4, True)
 
 
+def test_a_kernel_that_a_step_prefers_need_not_take_what_a_sample_asks_for(tmp_path, capsys):
+    split = ["mesh.sequence=2", "kernels.prefer.attention=ring", "kernels.strict=true"]
+    folder = tmp_path / "run"
+    assert main(["train", "tiny-lm", *TINY, *split, "--steps", "1", "--run", str(folder)]) == 0
+    out, err = capsys.readouterr()
+    assert "kernel attention: ring (cpu, preferred)" in err
+    assert "--- samples/text_1\nimport" in out
+
+
 def test_a_run_that_was_extended_is_complete_for_the_plain_command(run, capsys):
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     argv = ["train", "tiny-lm", *TINY, "--steps", "2", "--run", str(run)]
