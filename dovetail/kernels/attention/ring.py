@@ -1,7 +1,7 @@
 """Ring attention: a sequence split over devices, whose keys go round (arXiv 2310.01889).
 
 Each device keeps its queries. Keys and values move on from device to device while the last ones
-are computed with, so that no device ever holds more than its part, and no score stays: the
+are computed with, so that no device ever holds more than its part of them, and no score stays: the
 backward pass goes round once more, and the gradients of keys travel with them. Under a causal mask
 devices would have unequal work; `ring_layouts` shares it out. What computes is an implementation of
 `ring_pieces.piece_op`.
@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.attention.device_parts import is_sequence_split, split_refusal
-from dovetail.kernels.attention.flash import rows_of
+from dovetail.kernels.attention.flash import Rows, rows_of
 from dovetail.kernels.attention.masks import Mask
 from dovetail.kernels.attention.op import OUTPUT_TAG, attention_op
 from dovetail.kernels.attention.ring_layouts import Pair, passed_on, ring_layout
@@ -44,8 +44,9 @@ class Keys(NamedTuple):
     tokens: Any
 
 
-# Where an output and the logarithm of its sums have their tokens; all else has them along axis 1.
-MIXED_AXES = Mixed(1, 2)  # type: ignore[arg-type]
+# Where outputs, and what is known of their rows, have their tokens; all else has them along axis 1.
+MIXED_AXES: Any = Mixed._make((1, 2))
+ROW_AXES: Any = Rows._make((1, 1, 2, 2))
 
 
 def _supports(
@@ -198,12 +199,12 @@ def _looked(pieces: Pieces, mixed: Mixed, queries: Any, keys: Keys, pair: Pair) 
 
 
 def _pulled(
-    pieces: Pieces, totals: Any, queries: Any, rows: Any, keys: Keys, pair: Pair
+    pieces: Pieces, totals: Any, queries: Any, rows: Rows, keys: Keys, pair: Pair
 ) -> tuple[jax.Array, ...]:
     """Adds the gradients of one pair."""
     query, here = _cut(queries, pair.query, pair.length)
     key, value, there = _cut(keys, pair.key, pair.length)
-    rows = _cut(rows, pair.query, pair.length, type(rows)(1, 1, 2, 2))
+    rows = _cut(rows, pair.query, pair.length, ROW_AXES)
     found = pieces.backward(pieces, query, key, value, here, there, rows)
     return tuple(
         _put(total, _cut(total, start, pair.length) + part, start)

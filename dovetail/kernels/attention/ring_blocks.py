@@ -32,7 +32,7 @@ class Tokens(NamedTuple):
 
 
 # Where arrays have their tokens, with the heads in front.
-TOKEN_AXES: Any = Tokens(1, 1, 1)  # type: ignore[arg-type]
+TOKEN_AXES: Any = Tokens._make((1, 1, 1))
 QUERY_AXES, KEY_AXES = (3, TOKEN_AXES), (2, 2, TOKEN_AXES)
 
 

@@ -36,12 +36,7 @@ def _supports(
     return refusal_of(rule, layout, LANES)
 
 
-@piece_op.register(
-    "pallas",
-    platforms=("tpu",),
-    supports=_supports,
-    before="reference",
-)
+@piece_op.register("pallas", platforms=("tpu",), supports=_supports, before="reference")
 def pallas(*_: Any, rule: Rule, layout: RingLayout) -> Pieces:
     """Returns the passes by the kernels."""
     return Pieces(describe, _forward, _backward, rule, layout, is_interpreted())

@@ -31,12 +31,7 @@ def _supports(
     return refusal or refusal_of(rule, layout, kernels.LARGEST_BLOCK)
 
 
-@piece_op.register(
-    "triton",
-    platforms=("gpu",),
-    supports=_supports,
-    before="reference",
-)
+@piece_op.register("triton", platforms=("gpu",), supports=_supports, before="reference")
 def triton(*_: Any, rule: Rule, layout: RingLayout) -> Pieces:
     """Returns the passes by the kernels."""
     return Pieces(describe, _forward, _backward, rule, layout, is_interpreted())
