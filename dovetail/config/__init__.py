@@ -1,39 +1,39 @@
-"""Typed configs: the ground on which every part stands. Pure Python; imports no JAX."""
+"""Typed configs, from which every component is built. Pure Python; imports no JAX."""
 
-from dovetail.config.base import Config, ConfigOf, T_co, field_values
-from dovetail.config.difference import Difference, diff
-from dovetail.config.discovery import import_submodules
-from dovetail.config.errors import ConfigError, did_you_mean
-from dovetail.config.explain import Explanation, explain
-from dovetail.config.fields import apart, incidental, wraps
+from dovetail.config.base import Component, Config, ConfigOf, T_co, field_values
+from dovetail.config.diff import Difference, diff, explain, identity
+from dovetail.config.errors import ConfigError, did_you_mean, nearest
+from dovetail.config.fields import incidental, opaque, wraps
 from dovetail.config.functions import config_for
-from dovetail.config.identity import identity
-from dovetail.config.jsonable import json_values
-from dovetail.config.modifiers import apply_modifier, modifier, modifiers
-from dovetail.config.overrides import apply_overrides
-from dovetail.config.part import Part
-from dovetail.config.provenance import Origin, through
-from dovetail.config.reading import from_text
-from dovetail.config.registry import import_package, imported_packages, register_function
-from dovetail.config.replace import Report, collect_reports, replace
-from dovetail.config.required import REQUIRED
-from dovetail.config.text import all_values, to_text
-from dovetail.config.traverse import find, select, value_at, visit
-from dovetail.config.values import same
+from dovetail.config.old_names import is_old_field
+from dovetail.config.overrides import (
+    apply_modifier,
+    apply_overrides,
+    modifier,
+    modifiers,
+    value_choices,
+)
+from dovetail.config.provenance import through
+from dovetail.config.registry import (
+    Registry,
+    import_package,
+    import_submodules,
+    register_function,
+)
+from dovetail.config.text import all_values, from_text, json_values, to_text
+from dovetail.config.traverse import collect_reports, find, replace, select, value_at, visit
+from dovetail.config.values import REQUIRED, same
 
 __all__ = [
     "REQUIRED",
+    "Component",
     "Config",
     "ConfigError",
     "ConfigOf",
     "Difference",
-    "Explanation",
-    "Origin",
-    "Part",
-    "Report",
+    "Registry",
     "T_co",
     "all_values",
-    "apart",
     "apply_modifier",
     "apply_overrides",
     "collect_reports",
@@ -47,11 +47,13 @@ __all__ = [
     "identity",
     "import_package",
     "import_submodules",
-    "imported_packages",
     "incidental",
+    "is_old_field",
     "json_values",
     "modifier",
     "modifiers",
+    "nearest",
+    "opaque",
     "register_function",
     "replace",
     "same",
@@ -59,6 +61,7 @@ __all__ = [
     "through",
     "to_text",
     "value_at",
+    "value_choices",
     "visit",
     "wraps",
 ]

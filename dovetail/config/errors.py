@@ -1,26 +1,26 @@
-"""The one exception that a user's mistake raises, and the help it carries."""
+"""ConfigError, the exception for mistakes of users, and suggestions of the nearest names."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-_LISTED = 20  # a longer list helps nobody
+_LISTED = 20  # names in a message
 
 
 class ConfigError(ValueError):
-    """What the user wrote is wrong; the message says what, where, and what to do next."""
+    """The user's input is wrong; the message says what, where, and what to do next."""
 
 
-def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Returns the known names that look most like `name`, best first."""
+def nearest(name: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5) -> list[str]:
+    """Returns the known names that are most similar to `name`, best first."""
     lowered = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), lowered, n=count, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), lowered, n=count, cutoff=cutoff)
     return [lowered[match] for match in close]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns advice for an unknown name: the nearest ones, or all there are."""
+    """Returns advice for an unknown name: the nearest known names, or a list of them."""
     names = sorted(known)
     close = nearest(name, names)
     if close:

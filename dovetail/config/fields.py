@@ -1,4 +1,4 @@
-"""What a config class declares: its fields, their defaults and their types."""
+"""The declared fields of a config class, their defaults and their types."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, get_type_hints
 
 from dovetail.config.errors import ConfigError
-from dovetail.config.required import REQUIRED
 from dovetail.config.typecheck import check
-from dovetail.config.values import copied
+from dovetail.config.values import REQUIRED, copy_into
 
-# What a class body may hold beside fields.
-_BEHAVIOUR = (types.FunctionType, classmethod, staticmethod, property, type)
+# Class attributes that are not fields.
+_NOT_FIELDS = (types.FunctionType, classmethod, staticmethod, property, type)
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Field:
     default: Any = REQUIRED
     wraps: bool = False
     incidental: bool = False
-    apart: bool = False
+    opaque: bool = False
 
 
 class UnresolvedType(ConfigError):
@@ -32,33 +31,33 @@ class UnresolvedType(ConfigError):
 
 
 def wraps(default: Any = REQUIRED) -> Any:
-    """Marks the field that receives the whole old config when this one replaces another.
+    """Marks the field that receives the old config when replace() puts this one in its place.
 
-    The part built from such a field is transparent: its parameters keep the wrapper's own path.
+    A module built from such a field is transparent: its parameters have the wrapper's path.
     """
     return Field(name="", default=default, wraps=True)
 
 
 def incidental(default: Any = REQUIRED) -> Any:
-    """Marks a field that does not change what is computed, such as a mesh or how often to log.
+    """Marks a field that does not change what is computed, such as a mesh or a logging interval.
 
-    A run may be continued with another value of it: see `identity()`.
+    A run may be resumed with another value of it: see `identity()`.
     """
     return Field(name="", default=default, incidental=True)
 
 
-def apart(default: Any = REQUIRED) -> Any:
-    """Marks a child that is what it is: `select` and `replace` leave it, and all in it, alone.
+def opaque(default: Any = REQUIRED) -> Any:
+    """Marks a child that `select` and `replace` leave unchanged, with everything inside it.
 
-    Such as a model that was trained elsewhere, and serves another one.
+    For example the teacher in distillation, which is loaded from another run.
     """
-    return Field(name="", default=default, apart=True)
+    return Field(name="", default=default, opaque=True)
 
 
 def collect_fields(
     label: str, bases: Iterable[type], namespace: dict[str, Any]
 ) -> dict[str, Field]:
-    """Returns inherited and own fields, and takes the own defaults out of the class namespace."""
+    """Returns inherited and own fields, and removes the own defaults from the class namespace."""
     bases = tuple(bases)
     fields: dict[str, Field] = {}
     for base in reversed(bases):
@@ -70,12 +69,12 @@ def collect_fields(
         _refuse_method_name(label, key, bases)
         fields[key] = _field(key, namespace.pop(key, REQUIRED))
     for key in [key for key in namespace if key[:1] != "_" and key not in own]:
-        if key in fields:  # a value without an annotation re-sets an inherited default
+        if key in fields:  # a value without an annotation overrides an inherited default
             fields[key] = _field(key, namespace.pop(key), fields[key])
-        elif bases and not _is_behaviour(key, namespace):
+        elif bases and not _is_no_field(key, namespace):
             raise ConfigError(
                 f"{label}.{key}: a field needs a type. Write `{key}: "
-                f"{type(namespace[key]).__name__} = ...`, or name it _{key} where it is no field."
+                f"{type(namespace[key]).__name__} = ...`, or name it _{key} if it is not a field."
             )
     return fields
 
@@ -104,7 +103,7 @@ def field_defaults(config_class: Any) -> dict[str, Any]:
     try:
         hints = field_hints(config_class)
     except UnresolvedType:
-        # A class may be used while its module is still being loaded; the check waits.
+        # A class may be used while its module is still being imported; it is checked later.
         return {name: field.default for name, field in fields.items()}
     label = f"{config_class.__qualname__} (default of a field): "
     checked = {name: check(f.default, hints[name], label + name) for name, f in fields.items()}
@@ -117,8 +116,8 @@ def _is_field(key: str, hint: Any) -> bool:
     return key[:1] != "_" and not text.removeprefix("typing.").startswith("ClassVar")
 
 
-def _is_behaviour(key: str, namespace: dict[str, Any]) -> bool:
-    return key in namespace.get("__annotations__", {}) or isinstance(namespace[key], _BEHAVIOUR)
+def _is_no_field(key: str, namespace: dict[str, Any]) -> bool:
+    return key in namespace.get("__annotations__", {}) or isinstance(namespace[key], _NOT_FIELDS)
 
 
 def _refuse_method_name(label: str, key: str, bases: tuple[type, ...]) -> None:
@@ -131,7 +130,7 @@ def _refuse_method_name(label: str, key: str, bases: tuple[type, ...]) -> None:
 
 
 def _field(key: str, default: Any, inherited: Field | None = None) -> Field:
-    """Declares a field; its default is a copy that belongs to the class alone."""
+    """Returns a field; its default is a copy, owned by the class."""
     declared = default if isinstance(default, Field) else (inherited or Field(key))
     value = default.default if isinstance(default, Field) else default
-    return replace(declared, name=key, default=copied(None, "", value))
+    return replace(declared, name=key, default=copy_into(None, "", value))

@@ -12,7 +12,7 @@ from dovetail.config.errors import ConfigError
 from dovetail.config.fields import Field
 from dovetail.config.registry import find_function, function_name
 from dovetail.config.typecheck import check
-from dovetail.config.values import is_config, is_config_class, items_of, rebuilt
+from dovetail.config.values import is_config, is_config_class, items_of, rebuild
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class FunctionConfig(Config[Any]):
 
     @classmethod
     def builds(cls) -> type | None:
-        """Returns the class of the result, where the function says it."""
+        """Returns the class of the result, if the function annotates it."""
         return cls._result
 
     @classmethod
@@ -47,7 +47,7 @@ class FunctionConfig(Config[Any]):
         return cls._public_name
 
     def _build(self) -> Any:
-        # Child configs are built first: a third-party function knows nothing of configs.
+        # Child configs are built first: a third-party function does not take configs.
         values = {name: _built(value) for name, value in self._node.values.items()}
         positional: list[Any] = []
         by_name: dict[str, Any] = {}
@@ -64,8 +64,8 @@ class FunctionConfig(Config[Any]):
         return type(self)._function(*positional, **by_name)
 
     def __reduce__(self) -> Any:
-        """Pickles by the public name, because the class is made at run time."""
-        self._settle()
+        """Pickles by the public name, because the class is created at run time."""
+        self._normalize()
         return _call_restored, (self.public_name(), self._node.values, self._node.explicit)
 
 
@@ -73,8 +73,8 @@ def config_for(function: Callable[..., T], /, **values: Any) -> Config[T]:
     """Returns the config of a call to `function`, with some of its arguments set."""
     if is_config(function) or is_config_class(getattr(function, "Config", None)):
         raise ConfigError(
-            f"config_for is for functions and classes that know nothing of configs; "
-            f"{getattr(function, '__name__', function)} has its own: use it instead."
+            f"config_for is for functions and classes without a Config; "
+            f"{getattr(function, '__name__', function)} has one: use it instead."
         )
     made = config_class_for(function_name(function))
     for parameter in made._parameters:
@@ -86,8 +86,9 @@ def config_for(function: Callable[..., T], /, **values: Any) -> Config[T]:
 
 
 def config_class_for(name: str, where: str = "config") -> type[FunctionConfig]:
-    """Returns the config class of a listed function, made once."""
+    """Returns the config class of a listed function, created once."""
     function = find_function(name, where)
+    name = function_name(function)  # its current one
     made = _classes.get(name)
     if made is None or made._function is not function:
         made = _classes[name] = _make_class(function, name)
@@ -99,13 +100,13 @@ def _make_class(function: Any, name: str) -> type[FunctionConfig]:
         parameters = tuple(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"{name} does not say what arguments it takes ({error}), so it can have no config. "
+            f"{name} has no signature ({error}), so it can have no config. "
             "Wrap it in a function of your own."
         ) from error
     hints = _hints(function)
     made: Any = ConfigMeta(name.rpartition(":")[2], (FunctionConfig,), {"__module__": __name__})
-    # A parameter may be named like a method of Config (`path`): the method stays what it is as an
-    # attribute, and the field is reached by set(), text, overrides and value_at().
+    # A parameter may be named like a method of Config (`path`). The attribute stays the method; the
+    # field is accessible by set(), text, overrides and value_at().
     made.__config_fields__ = {p.name: Field(p.name, _default(p)) for p in parameters}
     made.__config_hints__ = {p.name: _hint(p, hints.get(p.name, Any)) for p in parameters}
     made._function = staticmethod(function)
@@ -126,7 +127,7 @@ def _default(parameter: inspect.Parameter) -> Any:
 
 
 def _hint(parameter: inspect.Parameter, hint: Any) -> Any:
-    """Keeps a hint of plain types that the default obeys; the rest is left to the function."""
+    """Returns a hint of plain types that the default satisfies, else Any."""
     if parameter.kind is parameter.VAR_POSITIONAL:
         return tuple[Any, ...]
     if parameter.kind is parameter.VAR_KEYWORD:
@@ -148,14 +149,14 @@ def _hints(function: Any) -> dict[str, Any]:
     try:
         return get_type_hints(target)
     except (NameError, TypeError, AttributeError):
-        return {}  # third-party hints may not resolve; the call itself still checks
+        return {}  # third-party hints may not resolve
 
 
 def _built(value: Any) -> Any:
     if isinstance(value, Config):
         return value.build()
     items = items_of(value) if type(value) in (list, tuple, dict) else []
-    return rebuilt(value, [_built(item) for _, item in items]) if items else value
+    return rebuild(value, [_built(item) for _, item in items]) if items else value
 
 
 def _call_restored(name: str, values: dict[str, Any], explicit: dict[str, Any]) -> Config[Any]:

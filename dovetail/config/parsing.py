@@ -1,31 +1,35 @@
-"""What a person types on the command line, read by the type that is wanted there.
+"""Literals of config text, and values typed on the command line.
 
-Nobody should have to quote quotes for a shell: a word is a string where a string is wanted, a part
-is named by its class, and `true`, `none` or `1e6` steps mean what they say.
+A literal is a number, a string, None, a bool, or a container of these. What a person types is
+parsed by the type of the field: a bare word is a string where a string is expected, a component is
+named by its class, and `true`, `none` and `1e6` (for an int) work. No code is run.
 """
 
 from __future__ import annotations
 
+import ast
 import collections.abc
 import functools
+import math
 import re
+import warnings
 from typing import Any, Literal, get_args, get_origin
 
 from dovetail.config.base import Config
 from dovetail.config.errors import ConfigError
 from dovetail.config.functions import config_class_for
-from dovetail.config.interface import satisfies
-from dovetail.config.literals import read_literal, split_outside
 from dovetail.config.registry import (
+    find_component,
     find_function,
-    find_part,
     is_known_function,
-    known_parts,
+    known_components,
     listed_functions,
 )
-from dovetail.config.typecheck import check, describe, is_union
-from dovetail.config.values import is_config_class
+from dovetail.config.typecheck import check, describe, is_union, satisfies
+from dovetail.config.values import REQUIRED, SCALARS, is_config_class, sort_key
 
+_NAMES = {"inf": math.inf, "nan": math.nan, "REQUIRED": REQUIRED}
+_OPENING, _CLOSING, _QUOTES = "([{", ")]}", "'\""
 _NONE = ("none", "null")
 _BOOLS = {"true": True, "false": False}
 _NAME = re.compile(r"[A-Za-z_][\w.]*(:[A-Za-z_][\w.]*)?")
@@ -34,12 +38,62 @@ _FUNCTIONS = (collections.abc.Callable,)
 _SEQUENCES = (list, tuple, collections.abc.Sequence)
 
 
+def write_literal(value: Any) -> str:
+    """Writes a literal. Dicts are sorted, so that equal values have equal text."""
+    if isinstance(value, dict):
+        keys = sorted(value, key=sort_key)
+        return "{" + ", ".join(f"{write_literal(k)}: {write_literal(value[k])}" for k in keys) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(write_literal, value)) + "]"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(write_literal, value)) + ("," if len(value) == 1 else "") + ")"
+    try:
+        return repr(value)
+    except ValueError as error:  # Python refuses to write integers of thousands of digits
+        raise ConfigError(f"A number cannot be written as text: {error}.") from error
+
+
+def read_literal(text: str, where: str) -> Any:
+    """Reads a literal."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # '\d' is a valid string, though Python warns about it
+            return _literal_value(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise ConfigError(
+            f"{where}: cannot read {shortened(text)} as a value. Expected a number, a quoted "
+            "string, None, True, False, or a list, tuple or dict of these."
+        ) from error
+
+
+def split_outside(text: str, separator: str = ",") -> list[str]:
+    """Splits text at separators outside of brackets and quotes."""
+    pieces, depth, quote = [""], 0, ""
+    for before, character in zip(" " + text, text, strict=False):
+        if quote:
+            quote = "" if character == quote and before != "\\" else quote
+        elif character in _QUOTES:
+            quote = character
+        elif character in _OPENING + _CLOSING:
+            depth += 1 if character in _OPENING else -1
+        elif character == separator and depth == 0:
+            pieces.append("")
+            continue
+        pieces[-1] += character
+    return pieces
+
+
+def shortened(text: str) -> str:
+    """Quotes a text for a message."""
+    return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
 class _DoesNotFit(Exception):
-    """The text is no value of the type that was tried."""
+    """The text is not a value of the type that was tried."""
 
 
 def parse_value(text: str, hint: Any, where: str) -> Any:
-    """Reads what a person typed, guided by the type that is wanted."""
+    """Parses what a person typed, by the expected type."""
     text = text.strip()
     options = get_args(hint) if is_union(hint) else (hint,)
     problem = ConfigError(f"{where}: expected {describe(hint)}, got {text!r}.")
@@ -49,12 +103,30 @@ def parse_value(text: str, hint: Any, where: str) -> Any:
         except _DoesNotFit:
             continue
         except ConfigError as error:
-            problem = error  # says more than that nothing fits
+            problem = error  # more specific
     raise problem
 
 
+def choices_of(hint: Any) -> list[str]:
+    """Returns the words that a type allows: bools, literals, and components by name."""
+    words: list[str] = []
+    for option in sorted(get_args(hint) if is_union(hint) else (hint,), key=_rank):
+        kind = get_origin(option) or option
+        if kind is bool:
+            words += _BOOLS
+        elif kind is type(None):
+            words.append(_NONE[0])
+        elif kind is Literal:
+            words += map(str, get_args(option))
+        elif is_config_class(kind):
+            wanted: Any = next(iter(get_args(option)), Any)
+            wanted = get_origin(wanted) or wanted
+            words += _choices(wanted) if isinstance(wanted, type) else []
+    return words
+
+
 def _rank(option: Any) -> int:
-    """Orders the options of a union: anything is a string, so that comes last."""
+    """Orders the options of a union. Any text is a string, so that comes last."""
     kind = get_origin(option) or option
     if kind is str:
         return 4
@@ -107,33 +179,33 @@ def _config(text: str, where: str, interface: Any = Any) -> Config[Any]:
     name = text.removesuffix("()")
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{where}: expected the name of a part, such as Linear, got {text!r}. "
+            f"{where}: expected the name of a component, such as Linear, got {text!r}. "
             f"Its fields are set on their own: {where}=Linear {where}.bias=true."
         )
     if is_known_function(name):
         return config_class_for(name, where)()
     wanted = get_origin(interface) or interface
     choices = functools.partial(_choices, wanted) if isinstance(wanted, type) else None
-    part: Any = find_part(name, where, choices)
-    return part.Config()
+    component: Any = find_component(name, where, choices)
+    return component.Config()
 
 
 def _choices(interface: type) -> list[str]:
-    """Returns the names that would do where an interface is asked for."""
+    """Returns the names of the components and functions that satisfy an interface."""
 
-    def makes_it(function: str) -> bool:
+    def fits(function: str) -> bool:
         built = _built_by(function)
         return built is not None and satisfies(built, interface)
 
-    parts = known_parts(lambda part: satisfies(part, interface))
-    return [*parts, *filter(makes_it, listed_functions())]
+    components = known_components(lambda component: satisfies(component, interface))
+    return [*components, *filter(fits, listed_functions())]
 
 
 def _built_by(function: str) -> type | None:
     try:
         return config_class_for(function).builds()
     except ConfigError:
-        return None  # a built-in that does not say its arguments
+        return None  # a built-in without a signature
 
 
 def _function(text: str, where: str) -> Any:
@@ -167,3 +239,28 @@ def _anything(text: str, where: str) -> Any:
         return read_literal(text, where)
     except ConfigError:
         return text
+
+
+def _literal_value(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value=value) if type(value) in SCALARS:
+            return value
+        case ast.Name(id=name) if name in _NAMES:
+            return _NAMES[name]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            inner = _literal_value(operand)
+            if type(inner) in (int, float):
+                return -inner
+        case ast.List(elts=items):
+            return [_literal_value(item) for item in items]
+        case ast.Tuple(elts=items):
+            return tuple(_literal_value(item) for item in items)
+        case ast.Dict(keys=keys, values=values):
+            pairs = [
+                (_literal_value(k), _literal_value(v))
+                for k, v in zip(keys, values, strict=True)
+                if k
+            ]
+            if len(dict(pairs)) == len(keys):  # no `**`, and no key twice
+                return dict(pairs)
+    raise ValueError("not a plain value")

@@ -1,4 +1,4 @@
-"""Where a value came from: the file and line that set it, and what it came through."""
+"""Provenance: the file and line that set a value, and the modifiers it came through."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
-_HERE = str(Path(__file__).parent) + os.sep
+_PACKAGE = str(Path(__file__).parent) + os.sep
 _through: ContextVar[tuple[str, ...]] = ContextVar("through", default=())
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The line of code (or command-line word) that set a value."""
+    """The line of code, or the command-line argument, that set a value."""
 
     file: str
     line: int
     through: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Shows `file:line`, or the words the user typed, or both."""
+        """Returns `file:line`, or the user's argument, or both."""
         via = ", ".join(self.through)
         if not self.file:
             return via
-        place = f"{_shorten(self.file)}:{self.line}"
-        return f"{place} ({via})" if via else place
+        position = f"{_shorten(self.file)}:{self.line}"
+        return f"{position} ({via})" if via else position
 
 
 @contextmanager
 def through(label: str) -> Iterator[None]:
-    """Marks values set inside this block as having come through `label`, such as a modifier."""
+    """Adds `label`, such as `--with moe`, to the origin of values that are set in this block."""
     token = _through.set((*_through.get(), label))
     try:
         yield
@@ -41,8 +41,8 @@ def through(label: str) -> Iterator[None]:
         _through.reset(token)
 
 
-def here() -> Origin:
-    """Returns the origin of the nearest caller that stands outside this package."""
+def caller() -> Origin:
+    """Returns the line of the nearest caller outside of this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_internal(frame.f_code.co_filename):
         frame = frame.f_back
@@ -55,14 +55,13 @@ def typed_by_user(text: str) -> Origin:
 
 
 def _is_internal(filename: str) -> bool:
-    return filename.startswith(_HERE)
+    return filename.startswith(_PACKAGE)
 
 
 def _shorten(file: str) -> str:
-    """Shows package files from the package on, and other files relative to the working folder."""
-    package = Path(_HERE).parent
+    """Returns a path relative to the package's parent or the working directory."""
     path = Path(file)
-    for root in (package.parent, Path.cwd()):
+    for root in (Path(_PACKAGE).parents[1], Path.cwd()):
         if path.is_relative_to(root):
             return str(path.relative_to(root))
     return file

@@ -1,25 +1,29 @@
-"""Checks a value against a field's type, and says where, what was expected and what came."""
+"""Type checks: a value against a field's type, and a class against an interface (a Protocol).
+
+Interfaces are checked on classes alone, before anything is built.
+"""
 
 from __future__ import annotations
 
 import collections.abc
 import enum
+import functools
+import inspect
 import numbers
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, Literal, Union, get_args, get_origin
 
 from dovetail.config.errors import ConfigError
-from dovetail.config.interface import cannot_be_called_like, is_protocol, unmet
-from dovetail.config.required import REQUIRED
-from dovetail.config.values import is_config, is_config_class
+from dovetail.config.values import REQUIRED, is_config, is_config_class
 
 _SEQUENCES: dict[Any, Any] = {list: list, tuple: tuple, collections.abc.Sequence: tuple}
 _MAPPINGS = (dict, collections.abc.Mapping)
 
 
 def check(value: Any, hint: Any, where: str) -> Any:
-    """Returns `value`, converted where that loses nothing, or raises an error that says `where`."""
+    """Returns `value`, losslessly converted if needed; errors begin with `where`."""
     if value is REQUIRED or hint is Any or isinstance(hint, typing.TypeVar):
         return plain_number(value)
     kind = get_origin(hint) or hint
@@ -33,14 +37,14 @@ def check(value: Any, hint: Any, where: str) -> Any:
         return _check_mapping(value, hint, where)
     if kind is collections.abc.Callable:
         if not callable(value) or is_config(value):
-            raise mismatch(value, hint, where)
+            raise type_error(value, hint, where)
         return value
     if is_config_class(kind):
         return _check_config(value, hint, where)
     return _check_plain(value, kind, where)
 
 
-def mismatch(value: Any, hint: Any, where: str, because: str = "") -> ConfigError:
+def type_error(value: Any, hint: Any, where: str, because: str = "") -> ConfigError:
     """Returns the error for a value of the wrong type."""
     reason = f" {because}" if because else ""
     return ConfigError(f"{where}: expected {describe(hint)}, got {describe_value(value)}.{reason}")
@@ -52,7 +56,7 @@ def is_union(hint: Any) -> bool:
 
 
 def describe(hint: Any) -> str:
-    """Names a type the way a person would write it."""
+    """Returns the name of a type for messages."""
     if hint is None or hint is type(None):
         return "None"
     origin, arguments = get_origin(hint), get_args(hint)
@@ -73,7 +77,7 @@ def describe(hint: Any) -> str:
 
 
 def describe_value(value: Any) -> str:
-    """Names a value with its type."""
+    """Returns a value with its type for messages."""
     if is_config(value):
         return f"a {type(value).display_name()} config"
     if value is None:
@@ -83,7 +87,7 @@ def describe_value(value: Any) -> str:
 
 
 def plain_number(value: Any) -> Any:
-    """Turns the numbers of other libraries into Python's own, where that loses nothing."""
+    """Converts numbers of other libraries to Python's, where that is lossless."""
     if type(value) in (bool, int, float) or isinstance(value, enum.Enum):
         return value
     if isinstance(value, numbers.Integral):
@@ -104,8 +108,8 @@ def _check_union(value: Any, hint: Any, where: str) -> Any:
         except ConfigError as error:
             if _is_meant(option, value):
                 errors.append(error)
-    # Where only one option was meant, its own error says more than "none of these".
-    raise errors[0] if len(errors) == 1 else mismatch(value, hint, where)
+    # If only one option can be meant, its own error is more specific.
+    raise errors[0] if len(errors) == 1 else type_error(value, hint, where)
 
 
 def _is_meant(option: Any, value: Any) -> bool:
@@ -120,16 +124,16 @@ def _is_meant(option: Any, value: Any) -> bool:
 def _check_literal(value: Any, hint: Any, where: str) -> Any:
     if any(type(value) is type(option) and value == option for option in get_args(hint)):
         return value
-    raise mismatch(value, hint, where)
+    raise type_error(value, hint, where)
 
 
 def _check_sequence(value: Any, hint: Any, where: str) -> Any:
     if not isinstance(value, list | tuple):
-        raise mismatch(value, hint, where)
+        raise type_error(value, hint, where)
     origin, arguments = get_origin(hint) or hint, get_args(hint)
     if origin is tuple and arguments and arguments[-1] is not ...:
         if len(value) != len(arguments):
-            raise mismatch(value, hint, where, f"It needs {len(arguments)} values.")
+            raise type_error(value, hint, where, f"It needs {len(arguments)} values.")
         hints = list(arguments)
     else:
         hints = [arguments[0] if arguments else Any] * len(value)
@@ -139,7 +143,7 @@ def _check_sequence(value: Any, hint: Any, where: str) -> Any:
 
 def _check_mapping(value: Any, hint: Any, where: str) -> Any:
     if not isinstance(value, dict):
-        raise mismatch(value, hint, where)
+        raise type_error(value, hint, where)
     key_hint, value_hint = get_args(hint) or (Any, Any)
     return {
         check(key, key_hint, f"{where} (a key)"): check(item, value_hint, f"{where}.{key}")
@@ -151,32 +155,32 @@ def _check_config(value: Any, hint: Any, where: str) -> Any:
     if not is_config(value):
         own = getattr(value, "Config", None)
         wants = f"Did you mean {value.__qualname__}.Config()?" if is_config_class(own) else ""
-        raise mismatch(value, hint, where, wants if isinstance(value, type) else "")
+        raise type_error(value, hint, where, wants if isinstance(value, type) else "")
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if not isinstance(value, kind):
-        raise mismatch(value, hint, where)
+        raise type_error(value, hint, where)
     built = type(value).builds()
-    reason = unmet(built, arguments[0]) if arguments and built is not None else ""
+    reason = interface_mismatch(built, arguments[0]) if arguments and built is not None else ""
     if reason:
-        raise mismatch(value, hint, where, f"{reason}.")
+        raise type_error(value, hint, where, f"{reason}.")
     return value
 
 
 def _check_plain(value: Any, hint: Any, where: str) -> Any:
     if hint is None or hint is type(None):
         if value is not None:
-            raise mismatch(value, hint, where)
+            raise type_error(value, hint, where)
         return value
     if is_protocol(hint):
-        return _check_behaviour(value, hint, where)
+        return _check_protocol(value, hint, where)
     if not isinstance(hint, type):
         return value
     if hint in (int, float):
         return _check_number(value, hint, where)
     if not isinstance(value, hint):
-        raise mismatch(value, hint, where)
+        raise type_error(value, hint, where)
     if hint is str and type(value) is not str:
-        raise mismatch(value, hint, where, f"Give it as the plain text {str.__str__(value)!r}.")
+        raise type_error(value, hint, where, f"Give it as the plain text {str.__str__(value)!r}.")
     return value
 
 
@@ -191,19 +195,105 @@ def _check_number(value: Any, hint: type, where: str) -> Any:
                 return float(number)
         except OverflowError:
             pass
-        raise mismatch(value, hint, where, "No float has exactly this value.")
-    raise mismatch(value, hint, where)
+        raise type_error(value, hint, where, "No float has exactly this value.")
+    raise type_error(value, hint, where)
 
 
-def _check_behaviour(value: Any, hint: type, where: str) -> Any:
-    """Checks a value typed by what it can do: a function by its call, an object by its class."""
+def _check_protocol(value: Any, hint: type, where: str) -> Any:
+    """Checks a value against a Protocol: a function by its signature, an object by its class."""
     call = vars(hint).get("__call__")
     is_function = callable(value) and not is_config(value)
     if call is not None and is_function:
-        problem = cannot_be_called_like(value, call, drop_self=True)
+        problem = call_mismatch(value, call, drop_self=True)
         reason = f"It {problem}." if problem else ""
     else:
-        reason = f"{unmet(type(value), hint)}."
+        reason = f"{interface_mismatch(type(value), hint)}."
     if reason.strip("."):
-        raise mismatch(value, hint, where, reason)
+        raise type_error(value, hint, where, reason)
     return value
+
+
+def interface_mismatch(built: type, interface: Any) -> str:
+    """Returns why `built` does not satisfy `interface`, or the empty string if it does."""
+    interface = get_origin(interface) or interface
+    if getattr(
+        built, "stands_for_any", False
+    ):  # a reference to another component, known only later
+        return ""
+    if not isinstance(interface, type) or interface in (Any, object):
+        return ""  # Any, a type variable or an unresolved name requires nothing
+    return _unmet(built, interface)
+
+
+def satisfies(built: type, interface: type) -> bool:
+    """Says whether `built` is a subclass of a class, or has the methods of an interface."""
+    return not _unmet(built, interface)
+
+
+def is_protocol(candidate: Any) -> bool:
+    """Says whether a type is an interface."""
+    return isinstance(candidate, type) and bool(getattr(candidate, "_is_protocol", False))
+
+
+def call_mismatch(found: Any, wanted: Callable[..., Any], drop_self: bool = False) -> str:
+    """Returns why `found` cannot be called as the interface declares, or the empty string.
+
+    Args:
+        found: the method or function to check.
+        wanted: the method of the interface.
+        drop_self: whether `found` takes no `self` where `wanted` does.
+    """
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):
+        return ""  # some built-in functions have no signature
+    parameters = list(inspect.signature(wanted).parameters.values())[1 if drop_self else 0 :]
+    in_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [parameter.name for parameter in parameters if parameter.kind in in_place]
+    by_name = {p.name: None for p in parameters if p.kind is p.KEYWORD_ONLY}
+    try:
+        signature.bind(*positional, **by_name)
+    except TypeError as error:
+        wanted_call = str(inspect.signature(wanted))
+        return f"cannot be called as the interface says, {wanted_call}: {error}"
+    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _unmet(built: type, interface: type) -> str:
+    if not is_protocol(interface):
+        return (
+            ""
+            if issubclass(built, interface)
+            else f"{built.__name__} is not a {interface.__name__}"
+        )
+    for name, wanted in _methods(interface).items():
+        # In the classes' own dicts, where a static method can be recognized.
+        found = next((vars(base)[name] for base in built.__mro__ if name in vars(base)), None)
+        if found is None:
+            return f"{built.__name__} has no method {name!r}"
+        problem = _problem(found, wanted)
+        if problem:
+            return f"{built.__name__}.{name} {problem}"
+    return ""
+
+
+def _problem(found: Any, wanted: Any) -> str:
+    if isinstance(found, staticmethod | classmethod):
+        without_self = isinstance(found, staticmethod)
+        return call_mismatch(found.__func__, wanted, drop_self=without_self)
+    if not callable(found):
+        # A property may return a callable; any other attribute is a mistake.
+        return "" if isinstance(found, property) else "is not a method"
+    return call_mismatch(found, wanted)
+
+
+def _methods(interface: type) -> dict[str, Any]:
+    """Returns the methods that an interface requires: the public ones, and `__call__`."""
+    return {
+        name: member
+        for base in reversed(interface.__mro__)
+        if is_protocol(base) and base is not typing.Protocol
+        for name, member in vars(base).items()
+        if inspect.isfunction(member) and (not name.startswith("_") or name == "__call__")
+    }

@@ -1,22 +1,72 @@
-"""What a field holds, handled by value: compared, copied into a tree, and kept in order.
+"""The values that a field may hold: compared, copied into a tree, and sorted.
 
-A value is None, a bool, a number, a string, a function, a config, or a list, tuple or dict of
-values. This file knows a config only by its class's fields, so that it stands below `base`.
+A value is None, a bool, a number, a string, REQUIRED, a function, a config, or a list, tuple or
+dict of values. This file recognizes a config only by its class attribute `__config_fields__`, so
+that `base` can import it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from dovetail.config.errors import ConfigError
-from dovetail.config.required import REQUIRED
 
 SCALARS = frozenset((bool, int, float, str, type(None)))
 CONTAINERS = (list, tuple, dict)
 _KEY = re.compile(r"[\w\-]+")
 _NUMBER = re.compile(r"[0-9]{1,15}")
+
+
+class _Required:
+    """The value of a field that must still be set. Any use raises a ConfigError."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+    def __eq__(self, other: object) -> bool:
+        return True if other is self else _fail()
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        # Python (to copy, to inspect) and IPython (to display) look up such names.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        _fail()
+
+    def __copy__(self) -> _Required:
+        return self
+
+    def __deepcopy__(self, memo: object) -> _Required:
+        return self
+
+    def __reduce__(self) -> str:
+        return "REQUIRED"
+
+
+def _fail(*args: object, **kwargs: object) -> NoReturn:
+    raise ConfigError(
+        "A REQUIRED config value was used before it was set. "
+        "Set the field in the experiment, or with key.path=value on the command line."
+    )
+
+
+_USES = (
+    "bool int float complex index call getitem setitem delitem iter next reversed len contains "
+    "enter abs neg pos invert round trunc floor ceil format bytes fspath array jax_array add radd "
+    "sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod divmod rdivmod pow rpow "
+    "lt le gt ge and rand or ror xor rxor lshift rlshift rshift rrshift matmul rmatmul"
+)
+for _use in _USES.split():
+    setattr(_Required, f"__{_use}__", _fail)
+
+# Typed `Any` so that a field of any type may start out REQUIRED.
+REQUIRED: Any = _Required()
 
 
 def is_config_class(candidate: Any) -> bool:
@@ -33,7 +83,7 @@ _config_classes: dict[Any, bool] = {}
 
 
 def _is_config_class(candidate: Any) -> bool:
-    """Remembers the answer: it is asked millions of times, of a few hundred classes."""
+    """Caches the answer: there are millions of calls for a few hundred classes."""
     known = _config_classes.get(candidate)
     if known is None:
         known = _config_classes[candidate] = hasattr(candidate, "__config_fields__")
@@ -41,7 +91,7 @@ def _is_config_class(candidate: Any) -> bool:
 
 
 def join(*pieces: str) -> str:
-    """Joins the pieces of a path; empty ones leave no dot."""
+    """Joins the non-empty pieces of a path with dots."""
     return ".".join(piece for piece in pieces if piece)
 
 
@@ -52,15 +102,15 @@ def items_of(value: Any) -> list[tuple[Any, Any]]:
     return list(enumerate(value)) if isinstance(value, list | tuple) else []
 
 
-def rebuilt(value: Any, items: list[Any]) -> Any:
-    """Returns a container of the kind and keys of `value`, with other items."""
+def rebuild(value: Any, items: list[Any]) -> Any:
+    """Returns a container of the type and keys of `value`, with other items."""
     if isinstance(value, dict):
         return dict(zip(value, items, strict=True))
     return tuple(items) if isinstance(value, tuple) else items
 
 
 def configs_inside(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the configs that a value holds, with their keys, through lists, tuples and dicts."""
+    """Yields the configs in a value, with their keys, looking into lists, tuples and dicts."""
     if is_config(value):
         yield key, value
     elif isinstance(value, CONTAINERS):
@@ -83,39 +133,39 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def in_order(name: Any) -> tuple[int, int, str, str]:
-    """Sorts keys and path pieces: numbers first, as numbers, then the rest by name."""
+def sort_key(name: Any) -> tuple[int, int, str, str]:
+    """Returns the sort key of a dict key or path piece: numbers first, by value, then names."""
     text = str(name)
     if _NUMBER.fullmatch(text):
         return (0, int(text), text, type(name).__name__)
     return (1, 0, text, type(name).__name__)
 
 
-def path_in_order(path: str) -> list[tuple[int, int, str, str]]:
-    """Sorts paths piece by piece, so that a parent always stands before its children."""
-    return [in_order(piece) for piece in path.split(".") if piece]
+def path_sort_key(path: str) -> list[tuple[int, int, str, str]]:
+    """Returns the sort key of a path: piece by piece, so that parents precede their children."""
+    return [sort_key(piece) for piece in path.split(".") if piece]
 
 
-def copied(parent: Any, key: str, value: Any) -> Any:
-    """Copies a value into a tree, so that no two places ever share a config or a container.
+def copy_into(parent: Any, key: str, value: Any) -> Any:
+    """Copies a value into a tree, so that no two fields ever share a config or a container.
 
-    Dicts are kept sorted by key: equal configs have equal text, and so must behave alike.
+    Dicts are sorted by key: configs with equal text must be iterated in the same order.
     """
     if is_config(value):
         return value._copy(parent, key)
     if type(value) not in CONTAINERS:
         return value
     if isinstance(value, dict):
-        keys = sorted(value, key=in_order)
-        return {name: copied(parent, join(key, str(name)), value[name]) for name in keys}
-    return rebuilt(value, [copied(parent, join(key, str(i)), v) for i, v in enumerate(value)])
+        keys = sorted(value, key=sort_key)
+        return {name: copy_into(parent, join(key, str(name)), value[name]) for name in keys}
+    return rebuild(value, [copy_into(parent, join(key, str(i)), v) for i, v in enumerate(value)])
 
 
-def settled(parent: Any, key: str, held: Any, checked: Any, seen: set[int]) -> Any:
-    """Brings a container back to order in which somebody changed things in place.
+def normalized(parent: Any, key: str, held: Any, checked: Any, seen: set[int]) -> Any:
+    """Normalizes a container that may have been changed in place.
 
-    `checked` is what `held` should contain. A config that stands here rightly stays; one that
-    belongs elsewhere, or stands here twice, becomes a copy. Lists and dicts stay the same objects.
+    `checked` is what `held` should contain. A config whose parent is another one, or that occurs
+    twice, is replaced by a copy. Lists and dicts stay the same objects.
     """
     if is_config(checked):
         if checked._node.parent is not parent or id(checked) in seen:
@@ -127,8 +177,8 @@ def settled(parent: Any, key: str, held: Any, checked: Any, seen: set[int]) -> A
         return checked
     before = dict(items_of(held)) if type(held) is type(checked) else {}
     fresh = {
-        name: settled(parent, join(key, str(name)), before.get(name), item, seen)
-        for name, item in sorted(items_of(checked), key=lambda pair: in_order(pair[0]))
+        name: normalized(parent, join(key, str(name)), before.get(name), item, seen)
+        for name, item in sorted(items_of(checked), key=lambda pair: sort_key(pair[0]))
     }
     if isinstance(held, dict):
         held.clear()
@@ -140,41 +190,38 @@ def settled(parent: Any, key: str, held: Any, checked: Any, seen: set[int]) -> A
     return fresh if isinstance(checked, dict) else type(checked)(fresh.values())
 
 
-def refuse_foreign(value: Any, where: str) -> None:
-    """Raises where a value is of a kind that no config can hold, because no text could."""
+def check_storable(value: Any, where: str) -> None:
+    """Raises if a value is of a type that config text cannot express."""
     if isinstance(value, CONTAINERS):
         if type(value) not in CONTAINERS:
             kind = next(kind for kind in CONTAINERS if isinstance(value, kind))
-            raise _foreign(value, where, f"Use a plain {kind.__name__}.")
-        _refuse_keys(value, where)
+            raise _not_storable(value, where, f"Use a plain {kind.__name__}.")
+        _check_keys(value, where)
         for key, item in items_of(value):
-            refuse_foreign(item, join(where, str(key)))
+            check_storable(item, join(where, str(key)))
     elif not (value is REQUIRED or type(value) in SCALARS or is_config(value) or callable(value)):
-        raise _foreign(value, where, "Describe it by plain values, or by a config that builds it.")
+        raise _not_storable(
+            value, where, "Describe it by plain values, or by a config that builds it."
+        )
 
 
-def _refuse_keys(value: Any, where: str) -> None:
-    """Keys of items that have lines of their own become pieces of paths; others are literals."""
+def _check_keys(value: Any, where: str) -> None:
+    """Checks keys: of items with lines of their own they are path pieces, else literals."""
     if not isinstance(value, dict):
         return
-    has_lines = any(holds_lines(item) for item in value.values())
+    has_lines = any(not is_plain(item) for item in value.values())
     for key in value:
         if has_lines and not (isinstance(key, str) and _KEY.fullmatch(key)):
             raise ConfigError(
-                f"{where}: the key {key!r} cannot be part of a path. "
+                f"{where}: the key {key!r} cannot be a piece of a path. "
                 "In a dict of configs or functions, use letters, digits, '_' and '-'."
             )
         if not is_plain(key):
-            raise _foreign(key, f"{where} (a key)", "Use strings or numbers as keys.")
-
-
-def holds_lines(value: Any) -> bool:
-    """Says whether text needs more than a literal for a value: it holds a config or a function."""
-    return not is_plain(value)
+            raise _not_storable(key, f"{where} (a key)", "Use strings or numbers as keys.")
 
 
 def is_plain(value: Any) -> bool:
-    """Says whether a value can be written as a literal."""
+    """Says whether a value can be written as a literal: it holds no config and no function."""
     if isinstance(value, list | tuple):
         return all(is_plain(item) for item in value)
     if isinstance(value, dict):
@@ -182,7 +229,7 @@ def is_plain(value: Any) -> bool:
     return value is REQUIRED or type(value) in SCALARS
 
 
-def _foreign(value: Any, where: str, advice: str) -> ConfigError:
+def _not_storable(value: Any, where: str, advice: str) -> ConfigError:
     return ConfigError(
         f"{where}: a config cannot hold {value!r} ({type(value).__name__}); it holds None, bool, "
         f"int, float, str, functions, configs, and lists, tuples and dicts of these. {advice}"

@@ -12,8 +12,16 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dovetail.config import REQUIRED, Config, ConfigError, Part, config_for, field_values, to_text
-from tests.config.parts import (
+from dovetail.config import (
+    REQUIRED,
+    Component,
+    Config,
+    ConfigError,
+    config_for,
+    field_values,
+    to_text,
+)
+from tests.config.components import (
     Adapter,
     FeedForward,
     GatedFeedForward,
@@ -61,7 +69,7 @@ class TestDeclaration:
         with pytest.raises(ConfigError, match=r"Config must extend FeedForward.Config"):
 
             class Other(FeedForward):
-                class Config(Part.Config["Other"]):  # type: ignore[assignment]
+                class Config(Component.Config["Other"]):  # type: ignore[assignment]
                     x: int = 1
 
     @pytest.mark.parametrize("name", ["set", "clone", "build", "fields", "tree_path"])
@@ -74,13 +82,13 @@ class TestDeclaration:
     def test_a_field_needs_a_type(self) -> None:
         with pytest.raises(ConfigError, match=r"Config.depth: a field needs a type. Write `depth:"):
 
-            class Untyped(Part):
-                class Config(Part.Config["Untyped"]):
+            class Untyped(Component):
+                class Config(Component.Config["Untyped"]):
                     depth = 2
 
     def test_class_variables_private_names_and_methods_are_no_fields(self) -> None:
-        class Odd(Part):
-            class Config(Part.Config["Odd"]):
+        class Odd(Component):
+            class Config(Component.Config["Odd"]):
                 kind: ClassVar[str] = "odd"
                 _hidden = 3
                 size: int = 2
@@ -93,16 +101,16 @@ class TestDeclaration:
         assert Odd.Config(size=4).twice == 8
 
     def test_a_wrong_default_is_found_when_the_class_is_first_used(self) -> None:
-        class Wrong(Part):
-            class Config(Part.Config["Wrong"]):
+        class Wrong(Component):
+            class Config(Component.Config["Wrong"]):
                 width: int = "four"  # type: ignore[assignment]
 
         with pytest.raises(ConfigError, match=r"Wrong.Config \(default of a field\): width: exp"):
             Wrong.Config()
 
     def test_an_unresolvable_type_says_what_to_do(self) -> None:
-        class Lost(Part):
-            class Config(Part.Config["Lost"]):
+        class Lost(Component):
+            class Config(Component.Config["Lost"]):
                 child: Nowhere = REQUIRED  # type: ignore[name-defined]  # noqa: F821
 
         config = Lost.Config()
@@ -110,8 +118,8 @@ class TestDeclaration:
             config.child = 3
 
     def test_defaults_take_the_declared_type(self) -> None:
-        class Converted(Part):
-            class Config(Part.Config["Converted"]):
+        class Converted(Component):
+            class Config(Component.Config["Converted"]):
                 rate: float = 1
 
         assert type(Converted.Config().rate) is float
@@ -127,8 +135,8 @@ class TestByValue:
     def test_a_default_is_a_copy_of_what_was_declared(self) -> None:
         shared = Linear.Config()
 
-        class Holder(Part):
-            class Config(Part.Config["Holder"]):
+        class Holder(Component):
+            class Config(Component.Config["Holder"]):
                 left: Any = shared
                 right: Any = shared
 
@@ -232,7 +240,7 @@ class TestDicts:
 
     def test_keys_of_configs_become_paths(self) -> None:
         for key in ("a.b", "", "a b", "x="):
-            with pytest.raises(ConfigError, match="cannot be part of a path"):
+            with pytest.raises(ConfigError, match="cannot be a piece of a path"):
                 Model.Config(named={key: Linear.Config()})
 
 
@@ -267,8 +275,8 @@ class TestRequired:
         assert not hasattr(REQUIRED, "_repr_pretty_")
 
     def test_build_lists_everything_that_is_missing_with_its_path(self) -> None:
-        class Needy(Part):
-            class Config(Part.Config["Needy"]):
+        class Needy(Component):
+            class Config(Component.Config["Needy"]):
                 first: int = REQUIRED
                 second: str = REQUIRED
                 third: Any = None
@@ -294,7 +302,7 @@ class TestBuilding:
         class Loose(Config[int]):
             x: int = 1
 
-        with pytest.raises(ConfigError, match="Loose is not the Config of any Part"):
+        with pytest.raises(ConfigError, match="Loose is not the Config of any Component"):
             Loose().build()
         with pytest.raises(ConfigError, match=r"Loose has no field 'y'. Known: x"):
             Loose(y=2)  # type: ignore[call-arg]

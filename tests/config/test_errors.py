@@ -9,10 +9,9 @@ from typing import Any, Literal, NamedTuple, Optional
 
 import pytest
 
-from dovetail.config import REQUIRED, ConfigError, ConfigOf, Part
-from dovetail.config.interface import unmet
-from dovetail.config.typecheck import check
-from tests.config.parts import (
+from dovetail.config import REQUIRED, Component, ConfigError, ConfigOf
+from dovetail.config.typecheck import check, interface_mismatch
+from tests.config.components import (
     Activation,
     Awkward,
     FeedForward,
@@ -134,19 +133,19 @@ class TestInterfaces:
             def map(cls, tokens: list[int]) -> list[int]:
                 return tokens
 
-        assert unmet(Static, TokenMap) == unmet(OfClass, TokenMap) == ""
+        assert interface_mismatch(Static, TokenMap) == interface_mismatch(OfClass, TokenMap) == ""
 
     def test_an_attribute_is_no_method(self) -> None:
         class Attribute:
             map = 3
 
-        assert unmet(Attribute, TokenMap) == "Attribute.map is not a method"
+        assert interface_mismatch(Attribute, TokenMap) == "Attribute.map is not a method"
 
     def test_keyword_arguments_count(self) -> None:
         class Wants(TokenMap):
             def run(self, x: int, *, training: bool) -> int: ...
 
-        assert unmet(Linear, Wants) == "Linear is not a Wants"
+        assert interface_mismatch(Linear, Wants) == "Linear is not a Wants"
 
     def test_a_function_field_may_be_typed_by_its_call(self) -> None:
         def two(first: float, second: float) -> float:
@@ -204,7 +203,7 @@ class TestConversion:
         with pytest.raises(ConfigError, match="x: expected a config that builds a Linear"):
             check(FeedForward.Config(), ConfigOf[Linear], "x")
         assert check(FeedForward.Config(), ConfigOf[Any], "x")
-        assert check(Mixture.Config(), ConfigOf[Part], "x")
+        assert check(Mixture.Config(), ConfigOf[Component], "x")
 
     def test_a_long_value_is_shortened(self) -> None:
         with pytest.raises(ConfigError) as caught:

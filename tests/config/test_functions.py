@@ -13,21 +13,20 @@ import pytest
 
 from dovetail.config import (
     REQUIRED,
+    Component,
     Config,
     ConfigError,
-    Part,
     apply_overrides,
     config_for,
     field_values,
     from_text,
     import_package,
-    imported_packages,
     register_function,
     to_text,
     value_at,
 )
 from dovetail.config.functions import FunctionConfig
-from tests.config.parts import FeedForward, Linear, Model, double
+from tests.config.components import FeedForward, Linear, Model, double
 
 FOREIGN = (object(),)
 
@@ -142,19 +141,19 @@ class TestCalls:
             value_at(config, "anything.items.0").set(width="x")
 
     def test_a_function_may_stand_where_a_class_is_wanted_if_it_says_so(self) -> None:
-        class Holder(Part):
-            class Config(Part.Config["Holder"]):
+        class Holder(Component):
+            class Config(Component.Config["Holder"]):
                 point: Any = REQUIRED
 
         assert Holder.Config(point=config_for(makes_point, x=1)).point.build().x == 1
 
-    def test_parts_have_configs_of_their_own(self) -> None:
+    def test_components_have_configs_of_their_own(self) -> None:
         for wrong in (Linear, Linear.Config()):
-            with pytest.raises(ConfigError, match="has its own: use it instead"):
+            with pytest.raises(ConfigError, match="has one: use it instead"):
                 config_for(wrong)  # type: ignore[arg-type]
 
     def test_a_built_in_without_a_signature_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match="builtins:max does not say what arguments it takes"):
+        with pytest.raises(ConfigError, match="builtins:max has no signature"):
             config_for(max)
 
     @pytest.mark.parametrize("function", [lambda: 1, functools.partial(double, 1)])
@@ -238,11 +237,11 @@ class TestNames:
 PACKAGE = """
 import os
 from os import system
-from dovetail.config import Part
+from dovetail.config import Component
 
 def activation(x): return x
 def _hidden(x): return x
-class Layer(Part): pass
+class Layer(Component): pass
 """
 
 
@@ -257,18 +256,19 @@ class TestUserPackages:
         return "mine_for_tests"
 
     def test_known_after_import_and_not_before(self, package: str) -> None:
-        text = "tests.config.parts:FeedForward()\nactivation = mine_for_tests.parts:activation\n"
+        text = (
+            "tests.config.components:FeedForward()\nactivation = mine_for_tests.parts:activation\n"
+        )
         with pytest.raises(ConfigError, match="name the package with --import"):
             from_text(text)
         import_package(package)
-        assert package in imported_packages()
         config: Any = from_text(text)
         assert config.activation(3) == 3
         assert to_text(config) == text
         assert from_text("mine_for_tests.parts:Layer()")
         assert config_for(config.activation, x=2).build() == 2
         for name in ("os.system", "system", "_hidden", "nothing", "os"):
-            with pytest.raises(ConfigError, match="is neither a registered part"):
+            with pytest.raises(ConfigError, match="is neither a registered component"):
                 from_text(f"mine_for_tests.parts:{name}()")
 
     def test_a_missing_package_is_a_clear_error(self) -> None:
@@ -278,8 +278,8 @@ class TestUserPackages:
     def test_text_of_another_process_reads_after_import(self, package: str, tmp_path: Path) -> None:
         script = (
             "from dovetail.config import import_package, from_text\n"
-            f"import tests.config.parts; import_package({package!r})\n"
-            "text = 'tests.config.parts:FeedForward()\\n"
+            f"import tests.config.components; import_package({package!r})\n"
+            "text = 'tests.config.components:FeedForward()\\n"
             "activation = mine_for_tests.parts:activation'\n"
             "print(from_text(text).activation.__name__)"
         )

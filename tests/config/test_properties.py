@@ -28,9 +28,9 @@ from dovetail.config import (
     value_at,
     visit,
 )
-from dovetail.config.literals import write_literal
+from dovetail.config.parsing import write_literal
 from dovetail.config.values import items_of
-from tests.config.parts import (
+from tests.config.components import (
     Adapter,
     FeedForward,
     GatedFeedForward,
@@ -90,8 +90,8 @@ def layers(inside: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-def _make(part: Any) -> Any:
-    return lambda values: part.Config(**values)
+def _make(component: Any) -> Any:
+    return lambda values: component.Config(**values)
 
 
 leaves = st.one_of(
@@ -146,7 +146,7 @@ def order(value: Any) -> Any:
 
 
 def assert_well_formed(config: Config[Any]) -> None:
-    """Checks that nothing is shared and that every config knows its place."""
+    """Checks that nothing is shared and that every config knows its path."""
     found = objects(config)
     assert len(found) == len(set(found))
     for path, inner in visit(config):
@@ -277,7 +277,7 @@ def test_overrides_can_say_every_plain_value(config: Any, other: Any) -> None:
 @thorough
 @given(st.text())
 def test_any_text_is_read_or_refused(text: str) -> None:
-    for candidate in (text, f"tests.config.parts:Model()\n{text}", f"x = {text}"):
+    for candidate in (text, f"tests.config.components:Model()\n{text}", f"x = {text}"):
         with contextlib.suppress(ConfigError):
             from_text(candidate)
 

@@ -10,7 +10,6 @@ import pytest
 
 from dovetail.config import (
     Config,
-    Origin,
     apply_modifier,
     apply_overrides,
     explain,
@@ -22,7 +21,9 @@ from dovetail.config import (
     to_text,
 )
 from dovetail.config import modifiers as registered
-from tests.config.parts import FeedForward, Linear, Mixture, Model, Simple, tree
+from dovetail.config.overrides import _modifiers
+from dovetail.config.provenance import Origin
+from tests.config.components import FeedForward, Linear, Mixture, Model, Simple, tree
 
 
 def line() -> int:
@@ -33,7 +34,7 @@ def line() -> int:
     return frame.f_back.f_lineno
 
 
-def place(config: Config[Any], name: str) -> tuple[str, int]:
+def origin_of(config: Config[Any], name: str) -> tuple[str, int]:
     origin = config.get_origin(name)
     assert origin is not None
     return origin.file, origin.line
@@ -41,15 +42,14 @@ def place(config: Config[Any], name: str) -> tuple[str, int]:
 
 @pytest.fixture
 def wide() -> Iterator[int]:
-    @modifier("test-wide")
-    def widen(config: Any, width: int = 32) -> Any:
-        config.layer.width = width
-        return config
+    with _modifiers.restored():
 
-    yield inspect.getsourcelines(widen)[1] + 2
-    from dovetail.config.modifiers import _modifiers
+        @modifier("test-wide")
+        def widen(config: Any, width: int = 32) -> Any:
+            config.layer.width = width
+            return config
 
-    del _modifiers["test-wide"]
+        yield inspect.getsourcelines(widen)[1] + 2
 
 
 def test_a_default_has_no_origin() -> None:
@@ -58,14 +58,14 @@ def test_a_default_has_no_origin() -> None:
 
 def test_every_way_to_set_is_remembered() -> None:
     config, first = FeedForward.Config(width=1), line()
-    assert place(config, "width") == (__file__, first)
+    assert origin_of(config, "width") == (__file__, first)
     config.width = 2
-    assert place(config, "width") == (__file__, line() - 1)
+    assert origin_of(config, "width") == (__file__, line() - 1)
     config.set(width=3)
-    assert place(config, "width") == (__file__, line() - 1)
+    assert origin_of(config, "width") == (__file__, line() - 1)
     copy = config.clone(rate=0.5)
-    assert place(copy, "rate") == (__file__, line() - 1)
-    assert place(copy, "width") == place(config, "width")
+    assert origin_of(copy, "rate") == (__file__, line() - 1)
+    assert origin_of(copy, "width") == origin_of(config, "width")
 
 
 def test_assignment_by_value_keeps_the_origins_inside() -> None:
@@ -73,20 +73,20 @@ def test_assignment_by_value_keeps_the_origins_inside() -> None:
     model = Model.Config(layer=layer, layers=[layer])
     built = model.build()
     for config in (model.layer, model.layers[0], built.config.layers[0]):
-        assert place(config, "width") == (__file__, set_on)
-    assert place(model, "layer") == (__file__, set_on + 1)
+        assert origin_of(config, "width") == (__file__, set_on)
+    assert origin_of(model, "layer") == (__file__, set_on + 1)
 
 
 def test_values_in_a_class_body_know_their_line() -> None:
-    file, number = place(FeedForward.Config().up, "bias")
-    assert file.endswith("parts.py")
+    file, number = origin_of(FeedForward.Config().up, "bias")
+    assert file.endswith("components.py")
     assert number == inspect.getsourcelines(FeedForward.Config)[1] + 4
 
 
 def test_modifiers_are_named(wide: int) -> None:
     changed = apply_modifier(Model.Config(), "test-wide:width=64")
     assert changed.layer.width == 64
-    assert place(changed.layer, "width") == (__file__, wide)
+    assert origin_of(changed.layer, "width") == (__file__, wide)
     assert str(changed.layer.get_origin("width")).endswith(
         f"test_provenance.py:{wide} (--with test-wide:width=64)"
     )
@@ -102,21 +102,21 @@ def test_overrides_are_quoted() -> None:
 def test_replacement_carries_the_old_origin() -> None:
     old, set_on = FeedForward.Config(width=3), line()
     result = replace(Model.Config(layer=old), FeedForward, Simple.Config(activation="x"))
-    assert place(result.layer, "width") == (__file__, set_on)
-    assert place(result.layer, "activation") == (__file__, line() - 2)
-    assert place(result, "layer") == (__file__, line() - 3)
+    assert origin_of(result.layer, "width") == (__file__, set_on)
+    assert origin_of(result.layer, "activation") == (__file__, line() - 2)
+    assert origin_of(result, "layer") == (__file__, line() - 3)
 
 
 def test_a_wrapped_config_keeps_its_origins() -> None:
     old, set_on = FeedForward.Config(width=3), line()
     result = replace(Model.Config(layer=old), FeedForward, Mixture.Config())
-    assert place(result.layer.expert, "width") == (__file__, set_on)
-    assert place(result.layer, "expert") == (__file__, line() - 2)
+    assert origin_of(result.layer.expert, "width") == (__file__, set_on)
+    assert origin_of(result.layer, "expert") == (__file__, line() - 2)
 
 
 def test_select_is_remembered() -> None:
     result = select(tree(), FeedForward).set(width=2)
-    assert place(result.layers[0], "width") == (__file__, line() - 1)
+    assert origin_of(result.layers[0], "width") == (__file__, line() - 1)
 
 
 def test_text_remembers_its_line() -> None:
@@ -142,12 +142,12 @@ def test_explain_says_the_origin_of_every_value() -> None:
     config.weights["a"] = 1.0
     config = apply_overrides(config, ["steps=4"])
     found = {path: (value, origin) for path, value, origin in explain(config)}
-    assert found[""] == ("tests.config.parts:Model()", "the config itself")
+    assert found[""] == ("tests.config.components:Model()", "the config itself")
     assert found["name"] == ("'model'", "default of Model")
     assert found["steps"] == ("4", "command line: steps=4")
     assert found["layer.width"] == ("3", f"tests/config/test_provenance.py:{set_on}")
     assert found["layer.rate"] == ("0.5", "default of FeedForward")
-    assert found["layer.up.bias"][1].startswith("tests/config/parts.py:")
+    assert found["layer.up.bias"][1].startswith("tests/config/components.py:")
     assert found["layers.0"][1] == f"tests/config/test_provenance.py:{set_on}"
     assert found["weights"] == ("{'a': 1.0}", "changed in place")
     assert list(found) == [entry.path for entry in explain(config.clone())]

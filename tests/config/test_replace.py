@@ -8,19 +8,19 @@ import pytest
 
 from dovetail.config import (
     REQUIRED,
+    Component,
     ConfigError,
     ConfigOf,
-    Part,
-    apart,
     collect_reports,
     config_for,
+    opaque,
     replace,
     select,
     value_at,
     visit,
     wraps,
 )
-from tests.config.parts import (
+from tests.config.components import (
     Adapter,
     FeedForward,
     GatedFeedForward,
@@ -36,15 +36,15 @@ from tests.config.parts import (
 )
 
 
-class Guest(Part):
-    """Holds a part that was made elsewhere."""
+class Guest(Component):
+    """Has an opaque child."""
 
-    class Config(Part.Config["Guest"]):
+    class Config(Component.Config["Guest"]):
         own: ConfigOf[TokenMap] = FeedForward.Config()
-        visitor: ConfigOf[TokenMap] = apart(FeedForward.Config())
+        visitor: ConfigOf[TokenMap] = opaque(FeedForward.Config())
 
 
-def test_what_stands_apart_is_left_alone() -> None:
+def test_opaque_children_are_left_alone() -> None:
     config = Guest.Config()
     result = replace(config, FeedForward, Simple.Config())
     assert (type(result.own), result.visitor) == (Simple.Config, config.visitor)
@@ -99,15 +99,15 @@ class TestReplace:
         with collect_reports() as reports:
             result = replace(Model.Config(layer=old), FeedForward, Simple.Config())
         assert result.layer == Simple.Config(width=7)
-        assert reports[0].homeless == ["layer.activation"]
-        assert "without a place now: layer.activation" in str(reports[0])
+        assert reports[0].dropped == ["layer.activation"]
+        assert "no such fields: layer.activation" in str(reports[0])
 
     def test_what_the_new_config_sets_stands(self) -> None:
         old = FeedForward.Config(width=7)
         with collect_reports() as reports:
             result = replace(Model.Config(layer=old), FeedForward, Simple.Config(width=1))
         assert result.layer.width == 1
-        assert reports[0].homeless == []
+        assert reports[0].dropped == []
 
     def test_required_is_no_value_to_carry_over(self) -> None:
         config = Model.Config(layer=FeedForward.Config(width=REQUIRED, rate=REQUIRED))
@@ -141,7 +141,7 @@ class TestReplace:
         with collect_reports() as reports:
             result = replace(Model.Config(layer=old), FeedForward, Adapter.Config())
         assert result.layer == Adapter.Config(width=7, base=old)  # its `rate` is an int
-        assert reports[0].homeless == []
+        assert reports[0].dropped == []
 
     def test_a_wrapper_that_brings_its_own_inside_wraps_nothing(self) -> None:
         config = Model.Config(layer=FeedForward.Config(width=7, rate=0.25))
@@ -149,11 +149,13 @@ class TestReplace:
         with collect_reports() as reports:
             result = replace(config, FeedForward, new)
         assert result.layer == new
-        assert reports[0].homeless == ["layer.width", "layer.rate"]
+        assert reports[0].dropped == ["layer.width", "layer.rate"]
 
-    def test_strict_makes_homeless_fields_an_error(self) -> None:
+    def test_strict_makes_dropped_fields_an_error(self) -> None:
         config = Model.Config(layer=FeedForward.Config(rate=0.1))
-        with pytest.raises(ConfigError, match=r"no place for these set fields: layer.rate. Leave"):
+        with pytest.raises(
+            ConfigError, match=r"no such fields as these, which are set: layer.rate. Leave"
+        ):
             replace(config, FeedForward, Simple.Config(), strict=True)
         replace(config, FeedForward, Mixture.Config(), strict=True)
 
@@ -215,7 +217,7 @@ class TestMistakes:
             replace(tree(), kind, Simple.Config())
 
     def test_the_nearest_kind_is_named(self) -> None:
-        class FeedForwards(Part):
+        class FeedForwards(Component):
             pass
 
         with pytest.raises(ConfigError, match=r"Did you mean .*'FeedForward'"):
@@ -242,8 +244,8 @@ class TestMistakes:
             replace(Model.Config(), old, new)
 
     def test_a_wrapper_that_cannot_take_the_old_config(self) -> None:
-        class Narrow(Part):
-            class Config(Part.Config["Narrow"]):
+        class Narrow(Component):
+            class Config(Component.Config["Narrow"]):
                 inner: Mute.Config = wraps()
 
             def map(self, tokens: list[int]) -> list[int]:

@@ -14,8 +14,8 @@ import pytest
 
 from dovetail.config import (
     REQUIRED,
+    Component,
     ConfigError,
-    Part,
     all_values,
     config_for,
     diff,
@@ -23,7 +23,7 @@ from dovetail.config import (
     json_values,
     to_text,
 )
-from tests.config.parts import (
+from tests.config.components import (
     FeedForward,
     Linear,
     Mixture,
@@ -35,11 +35,11 @@ from tests.config.parts import (
     without_address,
 )
 
-HEAD = "tests.config.parts:Model()\n"
+HEAD = "tests.config.components:Model()\n"
 
 
-class Nameless(Part):
-    class Config(Part.Config["Nameless"]):
+class Nameless(Component):
+    class Config(Component.Config["Nameless"]):
         function: Any = lambda x: x
 
 
@@ -78,9 +78,9 @@ class TestJsonValues:
         values = json_values(config)
         assert values["scale"] == "inf"
         assert values["layers"] == "list(1)"
-        assert values["layers.0"] == "tests.config.parts:Linear()"
+        assert values["layers.0"] == "tests.config.components:Linear()"
         assert values["layers.0.features"] == "REQUIRED"
-        assert values["functions.0"] == "tests.config.parts:double"
+        assert values["functions.0"] == "tests.config.components:double"
         json.dumps(values, allow_nan=False)
 
 
@@ -94,13 +94,13 @@ class TestWriting:
             functions=[double],
             anything=config_for(double, value=1.0),
         )
-        numbered = "".join(f"layers.{i} = tests.config.parts:Linear()\n" for i in range(11))
+        numbered = "".join(f"layers.{i} = tests.config.components:Linear()\n" for i in range(11))
         assert to_text(config) == (
-            HEAD + "anything = tests.config.parts:double()\n"
+            HEAD + "anything = tests.config.components:double()\n"
             "anything.value = 1.0\n"
             "functions = list(1)\n"
-            "functions.0 = tests.config.parts:double\n"
-            "layer.activation = tests.config.parts:triple\n"
+            "functions.0 = tests.config.components:double\n"
+            "layer.activation = tests.config.components:triple\n"
             "layer.up.bias = True\n"
             "layer.width = 8\n"
             "layers = list(11)\n" + numbered + "name = 'a = b'\n"
@@ -114,7 +114,7 @@ class TestWriting:
         assert "table = {9: 'y', 10: 'x'}" in to_text(one)
 
     def test_text_does_not_depend_on_where_a_config_stands(self) -> None:
-        assert to_text(tree().layers[0]) == "tests.config.parts:FeedForward()\nwidth = 8\n"
+        assert to_text(tree().layers[0]) == "tests.config.components:FeedForward()\nwidth = 8\n"
 
     def test_all_values_has_the_defaults_and_reads_back(self) -> None:
         values = all_values(tree())
@@ -150,7 +150,7 @@ class TestWriting:
 
         impostor.__qualname__ = "double"
         impostor.__module__ = double.__module__
-        with pytest.raises(ConfigError, match="parts:double is another object than the one"):
+        with pytest.raises(ConfigError, match="components:double is another object than the one"):
             to_text(FeedForward.Config(activation=impostor))
 
     def test_a_private_function_is_refused_with_advice(self) -> None:
@@ -164,7 +164,7 @@ class TestWriting:
             to_text(FeedForward.Config(activation=hidden))
 
     def test_a_part_inside_a_function_is_refused(self) -> None:
-        class Local(Part):
+        class Local(Component):
             pass
 
         with pytest.raises(ConfigError, match=r"Local cannot be written .* inside a function"):
@@ -216,16 +216,16 @@ def test_windows_line_ends_comments_and_order_do_not_matter() -> None:
 
 
 MALICE: list[tuple[str, str]] = [
-    ("", "Config text begins with 'module:Part()', got nothing."),
-    ("steps = 3", "Config text begins with 'module:Part()', got 'steps = 3'."),
-    ("os:system()", "line 1: 'os:system' is neither a registered part nor a listed function"),
+    ("", "Config text begins with 'module:Component()', got nothing."),
+    ("steps = 3", "Config text begins with 'module:Component()', got 'steps = 3'."),
+    ("os:system()", "line 1: 'os:system' is neither a registered component nor a listed function"),
     ("os:system('ls')", "Config text begins with"),
     ("builtins:eval()", "'builtins:eval' is neither"),
-    ("dovetail.config.registry:register_function()", "is neither a registered part"),
-    ("tests.config.parts:Nothing()", "'tests.config.parts:Nothing' is neither"),
-    ("tests.config.parts:TokenMap()", "'tests.config.parts:TokenMap' is neither"),
-    ("tests.config.parts:Model.Config()", "'tests.config.parts:Model.Config' is neither"),
-    ("tests.config.parts:Model.__init__()", "is neither a registered part"),
+    ("dovetail.config.registry:register_function()", "is neither a registered component"),
+    ("tests.config.components:Nothing()", "'tests.config.components:Nothing' is neither"),
+    ("tests.config.components:TokenMap()", "'tests.config.components:TokenMap' is neither"),
+    ("tests.config.components:Model.Config()", "'tests.config.components:Model.Config' is neither"),
+    ("tests.config.components:Model.__init__()", "is neither a registered component"),
     ("Model()", "Config text begins with"),
     (HEAD + "anything = os:system", "line 2: anything: 'os:system' is neither"),
     (HEAD + "anything = os:system()", "line 2: anything: 'os:system' is neither"),
@@ -267,26 +267,35 @@ MALICE: list[tuple[str, str]] = [
     ),
     (HEAD + "steps = 3\nsteps.x = 1", "line 3: steps is '3', which has no fields."),
     (HEAD + "name.upper = 1", "line 2: name is 'model' (str) by default, which has no fields."),
-    (HEAD + "layers = list(2)\nlayers.0 = tests.config.parts:Linear()", "layers.1 has no line."),
+    (
+        HEAD + "layers = list(2)\nlayers.0 = tests.config.components:Linear()",
+        "layers.1 has no line.",
+    ),
     (HEAD + "layers = list(999999999)", "line 2: layers.0 has no line."),
     (HEAD + "layers = list(-1)", "cannot read"),
     (HEAD + "layers = list(99999999999)", "cannot read"),
     (HEAD + "layers = list(0)\nlayers.0 = 1", "line 3: layers.0 is not in 'list(0)'."),
     (HEAD + "layers = list(1)\nlayers.00 = 1", "layers.0 has no line"),
-    (HEAD + "layers.0 = tests.config.parts:Linear()", "A line 'layers = ...' is missing."),
+    (HEAD + "layers.0 = tests.config.components:Linear()", "A line 'layers = ...' is missing."),
     (HEAD + "layers.0.features = 3", "A line 'layers = ...' is missing."),
-    (HEAD + "named = dict(a, b)\nnamed.a = tests.config.parts:Linear()", "named.b has no line."),
     (
-        HEAD + "named = dict(a)\nnamed.a = tests.config.parts:Linear()\nnamed.c = 1",
+        HEAD + "named = dict(a, b)\nnamed.a = tests.config.components:Linear()",
+        "named.b has no line.",
+    ),
+    (
+        HEAD + "named = dict(a)\nnamed.a = tests.config.components:Linear()\nnamed.c = 1",
         "named.c is not",
     ),
     (
-        HEAD + "named = dict(a, a)\nnamed.a = tests.config.parts:Linear()",
+        HEAD + "named = dict(a, a)\nnamed.a = tests.config.components:Linear()",
         "read 'dict(a, a)'",
     ),
     (HEAD + "named = dict()", "cannot read 'dict()'"),
     (HEAD + "named = dict(a,)\nnamed.a = 1", "cannot read 'dict(a,)'"),
-    (HEAD + "layer = tests.config.parts:Mute()", "line 2: layer: expected a config that builds"),
+    (
+        HEAD + "layer = tests.config.components:Mute()",
+        "line 2: layer: expected a config that builds",
+    ),
     (HEAD + "layer..width = 3", "line 2: expected 'path = value'"),
     (HEAD + ".layer = 3", "line 2: expected 'path = value'"),
     (HEAD + "la yer = 3", "line 2: expected 'path = value'"),
@@ -295,7 +304,7 @@ MALICE: list[tuple[str, str]] = [
         HEAD + ".".join(["layer"] * 5_000) + " = 3",
         "line 2: the path has 5000 pieces, more than",
     ),
-    (HEAD + "tests.config.parts:Model()", "line 2: expected 'path = value'"),
+    (HEAD + "tests.config.components:Model()", "line 2: expected 'path = value'"),
 ]
 
 
@@ -309,16 +318,16 @@ def test_bad_text_is_refused(text: str, message: str) -> None:
 
 def test_unknown_names_come_with_the_nearest_and_with_advice() -> None:
     with pytest.raises(ConfigError) as caught:
-        from_text("tests.config.parts:FeedForwrd()")
-    assert "Did you mean 'tests.config.parts:FeedForward'" in str(caught.value)
+        from_text("tests.config.components:FeedForwrd()")
+    assert "Did you mean 'tests.config.components:FeedForward'" in str(caught.value)
     assert "name the package with --import" in str(caught.value)
 
 
 def test_the_nearest_name_is_found_among_namesakes() -> None:
-    type("FeedForward", (Part,), {"__module__": "elsewhere"})  # registered by being defined
+    type("FeedForward", (Component,), {"__module__": "elsewhere"})  # registered by being defined
     with pytest.raises(ConfigError) as caught:
-        from_text("tests.config.parts:FeedForwrd()")
-    assert "Did you mean 'tests.config.parts:FeedForward'" in str(caught.value)
+        from_text("tests.config.components:FeedForwrd()")
+    assert "Did you mean 'tests.config.components:FeedForward'" in str(caught.value)
 
 
 def test_deep_trees_within_reason_read_back() -> None:
@@ -338,9 +347,9 @@ import sys
 from tests.config.test_text import MALICE, VALUES, Model
 from dovetail.config import ConfigError, from_text, to_text
 from dovetail.config.fields import field_hints
-from dovetail.config.registry import _parts
-for part in _parts.values():
-    field_hints(part.Config)  # annotations are ours, and evaluated once
+from dovetail.config.registry import known_components, find_component
+for name in known_components(lambda component: True):
+    field_hints(find_component(name, "").Config)  # annotations are ours, and evaluated once
 texts = [text for text, _ in MALICE] + [to_text(Model.Config(anything=value)) for value in VALUES]
 modules = set(sys.modules)
 bad = ("import", "os.", "subprocess.", "open", "socket.", "exec", "ctypes.", "shutil.", "marshal.")

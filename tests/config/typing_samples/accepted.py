@@ -7,8 +7,8 @@ from typing import Any, Protocol, assert_type
 
 from dovetail.config import (
     REQUIRED,
+    Component,
     ConfigOf,
-    Part,
     config_for,
     incidental,
     replace,
@@ -21,8 +21,8 @@ class TokenMap(Protocol):
     def map(self, tokens: list[int]) -> list[int]: ...
 
 
-class Linear(Part):
-    class Config(Part.Config["Linear"]):
+class Linear(Component):
+    class Config(Component.Config["Linear"]):
         features: int = 2
         bias: bool = True
 
@@ -30,8 +30,8 @@ class Linear(Part):
         return tokens
 
 
-class FeedForward(Part):
-    class Config(Part.Config["FeedForward"]):
+class FeedForward(Component):
+    class Config(Component.Config["FeedForward"]):
         width: int = 4
         activation: Callable[[float], float] = abs
         up: ConfigOf[TokenMap] = Linear.Config()
@@ -46,8 +46,8 @@ class FeedForward(Part):
         return self.up.map(tokens)
 
 
-class Mixture(Part):
-    class Config(Part.Config["Mixture"]):
+class Mixture(Component):
+    class Config(Component.Config["Mixture"]):
         experts: int = REQUIRED
         expert: ConfigOf[TokenMap] = wraps()
         shared: ConfigOf[TokenMap] = wraps(Linear.Config())
@@ -74,5 +74,5 @@ config.up = FeedForward.Config(width=3)
 config.width = 5
 general: ConfigOf[TokenMap] = config
 loose: ConfigOf[Any] = general
-part: Part = config.build()
+part: Component = config.build()
 print(type(part).__name__, config.width)

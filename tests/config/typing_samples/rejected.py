@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dovetail.config import REQUIRED, ConfigOf, Part
+from dovetail.config import REQUIRED, Component, ConfigOf
 
 
 class TokenMap(Protocol):
     def map(self, tokens: list[int]) -> list[int]: ...
 
 
-class Linear(Part):
-    class Config(Part.Config["Linear"]):
+class Linear(Component):
+    class Config(Component.Config["Linear"]):
         features: int = REQUIRED
 
     def map(self, tokens: list[int]) -> list[int]:
         return tokens
 
 
-class Mute(Part):
-    class Config(Part.Config["Mute"]):
+class Mute(Component):
+    class Config(Component.Config["Mute"]):
         level: int = 0
 
 
-class Awkward(Part):
-    class Config(Part.Config["Awkward"]):
+class Awkward(Component):
+    class Config(Component.Config["Awkward"]):
         level: int = 0
 
     def map(self, tokens: list[int], mask: list[bool]) -> list[int]:
         return tokens
 
 
-class FeedForward(Part):
-    class Config(Part.Config["FeedForward"]):
+class FeedForward(Component):
+    class Config(Component.Config["FeedForward"]):
         width: int = REQUIRED
         up: ConfigOf[TokenMap] = Linear.Config()
         down: ConfigOf[TokenMap] = Mute.Config()  # wrong

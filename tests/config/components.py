@@ -1,4 +1,4 @@
-"""Small parts that the tests of configs share: a chain of layers, wrappers, and functions."""
+"""Small components shared by the tests of configs: layers, wrappers and functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-from dovetail.config import REQUIRED, ConfigOf, Part, register_function, wraps
+from dovetail.config import REQUIRED, Component, ConfigOf, register_function, wraps
 
 
 class TokenMap(Protocol):
@@ -27,8 +27,8 @@ def triple(value: float) -> float:
     return 3 * value
 
 
-class Linear(Part):
-    class Config(Part.Config["Linear"]):
+class Linear(Component):
+    class Config(Component.Config["Linear"]):
         features: int = REQUIRED
         bias: bool = True
 
@@ -36,8 +36,8 @@ class Linear(Part):
         return tokens
 
 
-class FeedForward(Part):
-    class Config(Part.Config["FeedForward"]):
+class FeedForward(Component):
+    class Config(Component.Config["FeedForward"]):
         width: int = 4
         rate: float = 0.5
         activation: Callable[..., Any] = double
@@ -55,8 +55,8 @@ class GatedFeedForward(FeedForward):
     """Declares no Config, so it gets one of its own."""
 
 
-class Mixture(Part):
-    class Config(Part.Config["Mixture"]):
+class Mixture(Component):
+    class Config(Component.Config["Mixture"]):
         experts: int = 2
         expert: ConfigOf[TokenMap] = wraps()
 
@@ -64,8 +64,8 @@ class Mixture(Part):
         return tokens
 
 
-class Adapter(Part):
-    class Config(Part.Config["Adapter"]):
+class Adapter(Component):
+    class Config(Component.Config["Adapter"]):
         rank: int = 8
         rate: int = 1
         width: int = 1
@@ -75,10 +75,10 @@ class Adapter(Part):
         return tokens
 
 
-class Simple(Part):
+class Simple(Component):
     """A token map with a field like one of FeedForward's, and one with another type."""
 
-    class Config(Part.Config["Simple"]):
+    class Config(Component.Config["Simple"]):
         width: int = 1
         activation: str = "none"
 
@@ -86,22 +86,22 @@ class Simple(Part):
         return tokens
 
 
-class Mute(Part):
+class Mute(Component):
     """No token map: it has no method `map`."""
 
-    class Config(Part.Config["Mute"]):
+    class Config(Component.Config["Mute"]):
         level: int = 0
 
 
-class Awkward(Part):
+class Awkward(Component):
     """No token map either: `map` cannot be called with one argument."""
 
     def map(self, tokens: list[int], mask: list[bool]) -> list[int]:
         return tokens
 
 
-class Model(Part):
-    class Config(Part.Config["Model"]):
+class Model(Component):
+    class Config(Component.Config["Model"]):
         name: str = "model"
         note: str | None = None
         mode: Literal["fast", "exact", 3] = "fast"
@@ -122,7 +122,7 @@ class Model(Part):
 
 
 def tree() -> Model.Config:
-    """Returns a config with feed-forwards in every kind of place."""
+    """Returns a config with feed-forwards in fields, lists, tuples, dicts and wrappers."""
     return Model.Config(
         layers=[FeedForward.Config(width=8), Linear.Config(features=2)],
         pair=(FeedForward.Config(), Mixture.Config(expert=FeedForward.Config(width=3))),

@@ -1,0 +1,105 @@
+"""Comparing and explaining configs: diff(), identity(), and the origin of every value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from dovetail.config.base import Config
+from dovetail.config.text import all_values
+from dovetail.config.traverse import visit
+from dovetail.config.values import join, path_sort_key
+
+C = TypeVar("C", bound=Config[Any])
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A path whose values differ; None if a side has no such path."""
+
+    path: str
+    left: str | None
+    right: str | None
+    by_default: bool = False
+    """Whether one side lacks the path, and the other has it by default."""
+
+    def __str__(self) -> str:
+        """Returns `path: left -> right`."""
+        left, right = self.left or "(absent)", self.right or "(absent)"
+        return f"{self.path or '(root)'}: {left} -> {right}"
+
+
+def diff(left: Config[Any], right: Config[Any]) -> list[Difference]:
+    """Returns every difference between two trees, in the order of their paths."""
+    left, right = left.clone(), right.clone()  # so that paths start at these configs
+    before, after = all_values(left), all_values(right)
+    one_sided = {path: left for path in before if path not in after}
+    one_sided |= {path: right for path in after if path not in before}
+    unset = {id(tree): _unset(tree) for tree in (left, right)}
+    return [
+        Difference(
+            path,
+            before.get(path),
+            after.get(path),
+            by_default=path in one_sided and _is_within(path, unset[id(one_sided[path])]),
+        )
+        for path in sorted({**before, **after}, key=path_sort_key)
+        if before.get(path) != after.get(path)
+    ]
+
+
+def _unset(tree: Config[Any]) -> set[str]:
+    """Returns the paths of all fields that were not set explicitly."""
+    owners = list(visit(tree))
+    return {
+        join(p, name) for p, owner in owners for name in owner.fields() if not owner.is_set(name)
+    }
+
+
+def _is_within(path: str, above: set[str]) -> bool:
+    """Says whether a path, or a parent of it, is in a set."""
+    while path and path not in above:
+        path = path.rpartition(".")[0]
+    return bool(path)
+
+
+def identity(config: C) -> C:
+    """Returns a copy with incidental fields reset: what must not change when a run is resumed."""
+    copy = config.clone()
+    for _, inner in list(visit(copy)):
+        defaults = type(inner)()
+        names = [name for name, field in inner.fields().items() if field.incidental]
+        values = {name: getattr(defaults, name) for name in names}
+        inner.set(**values)
+    return copy
+
+
+class Explanation(NamedTuple):
+    """One value of a tree: its path, its text and its origin."""
+
+    path: str
+    value: str
+    origin: str
+
+
+def explain(config: Config[Any]) -> list[Explanation]:
+    """Returns every value of the tree with its origin, in the order of the paths."""
+    tree = config.clone()  # so that paths start at this config
+    owners = {
+        join(path, name): (owner, name) for path, owner in visit(tree) for name in owner.fields()
+    }
+    return [
+        Explanation(path, value, _origin(path, owners) if path else "the config itself")
+        for path, value in all_values(tree).items()
+    ]
+
+
+def _origin(path: str, owners: dict[str, tuple[Config[Any], str]]) -> str:
+    while path not in owners:  # an item of a list or dict has the origin of its field
+        path = path.rpartition(".")[0]
+    owner, name = owners[path]
+    origin = owner.get_origin(name)
+    if origin is not None:
+        return str(origin)
+    changed = owner.is_set(name) and not isinstance(owner._node.values[name], Config)
+    return "changed in place" if changed else f"default of {type(owner).display_name()}"
