@@ -1,4 +1,4 @@
-"""Modules: object code in front, pure functions underneath."""
+"""Modules: written like object code, run as pure functions (`functional`)."""
 
 from dovetail.module.batch import (
     ArraySpec,
@@ -9,55 +9,50 @@ from dovetail.module.batch import (
 )
 from dovetail.module.context import current_path
 from dovetail.module.functional import Outputs, functional, initialize, initialize_variables
-from dovetail.module.grouped import (
-    Grouped,
-    GroupedError,
-    Product,
-    grouped,
-    multiply,
-    on_each_copy,
+from dovetail.module.initializers import ConstantInitializer, Initializer, Normal, VarianceScaling
+from dovetail.module.jaxpr import walk_jaxpr
+from dovetail.module.module import Module, Shared, repeated
+from dovetail.module.ragged import (
+    GroupedParameter,
+    matmul_with,
+    ragged_vmap,
+    vmap_groups,
 )
-from dovetail.module.initializers import Constant, FanScaled, Initializer, Normal
-from dovetail.module.mapping import (
-    Interleave,
-    Slot,
-    Split,
-    Step,
-    Tensor,
-    Transpose,
-    Weight,
-)
-from dovetail.module.module import Module, repeated
-from dovetail.module.outputs import Loss, Maximum, Mean, SideOutputs, Summary, merge_into
-from dovetail.module.shared import Shared
+from dovetail.module.shard_map import shard_map
+from dovetail.module.side_outputs import Loss, Maximum, Mean, merge_into
 from dovetail.module.specs import (
     ParameterSpec,
     Spec,
     VariableSpec,
-    fold_in_path,
     parameter,
     variable,
 )
 from dovetail.module.transforms import (
     checkpoint,
     cond,
-    evaluated,
+    run_in_eval_mode,
     scan,
-    shard_map,
     value_and_grad,
     vmap,
 )
 from dovetail.module.tree import modules, parameter_specs, variable_specs
-from dovetail.module.weight_matching import match_weights
+from dovetail.module.weight_mapping import (
+    ForeignTensor,
+    Interleave,
+    ParameterSlice,
+    Split,
+    Transpose,
+    WeightRule,
+    match_weights,
+)
 
 __all__ = [
     "ArraySpec",
     "Batch",
     "BatchSpec",
-    "Constant",
-    "FanScaled",
-    "Grouped",
-    "GroupedError",
+    "ConstantInitializer",
+    "ForeignTensor",
+    "GroupedParameter",
     "HostBatch",
     "Initializer",
     "Interleave",
@@ -67,36 +62,30 @@ __all__ = [
     "Module",
     "Normal",
     "Outputs",
+    "ParameterSlice",
     "ParameterSpec",
-    "Product",
     "Shared",
-    "SideOutputs",
-    "Slot",
     "Spec",
     "Split",
-    "Step",
-    "Summary",
-    "Tensor",
     "Transpose",
     "VariableSpec",
-    "Weight",
+    "VarianceScaling",
+    "WeightRule",
     "checkpoint",
     "cond",
     "current_path",
-    "evaluated",
-    "fold_in_path",
     "functional",
-    "grouped",
     "initialize",
     "initialize_variables",
     "match_weights",
+    "matmul_with",
     "merge_into",
     "modules",
-    "multiply",
-    "on_each_copy",
     "parameter",
     "parameter_specs",
+    "ragged_vmap",
     "repeated",
+    "run_in_eval_mode",
     "scan",
     "sequence_batch_spec",
     "shard_map",
@@ -104,4 +93,6 @@ __all__ = [
     "variable",
     "variable_specs",
     "vmap",
+    "vmap_groups",
+    "walk_jaxpr",
 ]

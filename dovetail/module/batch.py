@@ -1,12 +1,12 @@
-"""The batch record: what an input hands to a model, and what it promises before there is any data.
+"""The batch of token sequences, and its spec.
 
-One record serves three stages, so that no stage needs a shape written down twice:
+One record serves three stages, so that shapes are declared once:
 
-    Batch[np.ndarray]   what an input makes on the host
-    Batch[jax.Array]    what a model receives on devices
-    Batch[ArraySpec]    what an input promises; plan and trainer compile from it with no data
+    Batch[np.ndarray]   made by an input on the host
+    Batch[jax.Array]    read by a model on devices
+    Batch[ArraySpec]    returned by `input.spec()`; plan and trainer compile from it without data
 
-Padding has loss weight 0 and segment 0. Segments count from 1 within each row.
+Padding has loss weight 0 and segment id 0. Segment ids count from 1 within each row.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ else:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class Batch(Generic[Leaf]):
-    """A batch of token sequences; every field is [batch, sequence], extras as they say."""
+    """A batch of token sequences; every field but `extras` is [batch, sequence]."""
 
     tokens: Leaf
-    """What the model reads (int32)."""
+    """The input token ids (int32)."""
     targets: Leaf
-    """What it should predict at each place (int32); arbitrary where the loss weight is 0."""
+    """The token ids to predict (int32); arbitrary where the loss weight is 0."""
     positions: Leaf
-    """The place of each token in its segment, from 0 (int32)."""
+    """The position of each token in its segment, from 0 (int32)."""
     segment_ids: Leaf
-    """Which document of the row a token belongs to, from 1; 0 is padding (int32)."""
+    """The document of the row that a token belongs to, from 1; 0 is padding (int32)."""
     loss_weights: Leaf
-    """How much each target counts (float32); 0 for padding and across document boundaries."""
+    """The weight of each target (float32); 0 for padding and across document boundaries."""
     extras: dict[str, Leaf] = field(default_factory=dict)
-    """Further named arrays that some model, loss or metric asks for."""
+    """Further named arrays for some model, loss or metric."""
 
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """The promise of an array: its shape, its dtype and the logical axis of each dimension."""
+    """The shape, dtype and logical axes of an array."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -65,21 +65,21 @@ class ArraySpec:
             )
 
     def struct(self) -> jax.ShapeDtypeStruct:
-        """Returns what `jax.eval_shape` and `jit(...).lower` take in place of the array."""
+        """Returns the ShapeDtypeStruct, for `jax.eval_shape` and `jit(...).lower`."""
         return jax.ShapeDtypeStruct(self.shape, np.dtype(self.dtype))
 
 
 BatchSpec = Batch[ArraySpec]
-"""What `input.spec()` returns: a batch whose leaves are promises."""
+"""The spec of a batch, as `input.spec()` returns it."""
 
 HostBatch = Batch[np.ndarray]
-"""A batch of numpy arrays, as an input makes it."""
+"""A batch of numpy arrays on the host."""
 
 
 def sequence_batch_spec(
     batch_size: int, sequence_length: int, extras: dict[str, str] | None = None
 ) -> BatchSpec:
-    """Returns the spec of a [batch, sequence] batch; `extras` gives further names with dtypes."""
+    """Returns the spec of a [batch, sequence] batch; `extras` maps further names to dtypes."""
 
     def spec(dtype: str) -> ArraySpec:
         return ArraySpec((batch_size, sequence_length), dtype, ("batch", "sequence"))

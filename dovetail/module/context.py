@@ -1,9 +1,8 @@
-"""The invocation context: where a module finds its state while its methods run.
+"""The invocation context: the state that a module reads and writes while its methods run.
 
-`functional()` opens a scope; methods that call methods push and pop frames on top of it. Each frame
-knows two paths: the owner's (where parameters and variables live) and the call's (for cache, random
-keys and side outputs). A transformation runs its body in a scope of its own, whose side outputs it
-carries across.
+`functional()` opens a scope, and each method call pushes a frame. A frame has two paths: the
+module's (for parameters and variables) and the call's (for cache, random keys and side outputs). A
+transformation runs its body in an inner scope, and carries its effects out.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from dovetail.module.outputs import SideOutputs
+from dovetail.module.side_outputs import SideOutputs
 from dovetail.module.specs import fold_in_path
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ Arrays = dict[str, Any]
 
 
 def _trace_state() -> Any:
-    """Returns what tells one JAX trace from another; `jax.extend` is slow to import."""
+    """Returns a value that differs between JAX traces. `jax.extend` is slow to import."""
     from jax.extend.core import get_opaque_trace_state
 
     return get_opaque_trace_state()
@@ -38,10 +37,10 @@ class Scope:
     """The state that one trace of a model reads and writes.
 
     Attributes:
-        entered: the repeated modules of which the scope holds one layer's arrays (by id).
-        trace: what JAX was tracing when the scope was opened; a write in any other trace is lost.
+        entered: ids of the repeated modules of which the scope has one layer's arrays.
+        trace: the JAX trace in which the scope was opened; a write in another trace would be lost.
         draws: how many random keys were drawn, by call path.
-        drawn_inside: the same for the bodies of transformations that have just run.
+        drawn_inside: the same in the bodies of transformations, before their effects are applied.
     """
 
     tree: Tree
@@ -57,7 +56,7 @@ class Scope:
     drawn_inside: dict[str, int] = field(default_factory=dict)
 
     def inner(self, **changes: Any) -> Scope:
-        """Returns the scope of a transformation's body: the same state, its own side outputs."""
+        """Returns the scope of a transformation's body: the same state, new side outputs."""
         fresh: dict[str, Any] = {
             "variables": dict(self.variables),
             "cache": dict(self.cache),
@@ -69,7 +68,7 @@ class Scope:
         return replace(self, **(fresh | changes))
 
     def check_trace(self, what: str) -> None:
-        """Refuses a write from inside a transformation that would not carry it out again."""
+        """Raises if a plain JAX transformation is active, which would lose a write."""
         if _trace_state() != self.trace:
             raise RuntimeError(
                 f"{what} inside a plain jax transformation (jax.lax.scan, jax.vmap, "
@@ -81,7 +80,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Frame:
-    """One module whose method is running."""
+    """A running method of a module."""
 
     scope: Scope
     module: Module
@@ -94,23 +93,23 @@ class Frame:
         return Frame(self.scope, module, self._path_of_call(module))
 
     def local(self, name: str) -> str:
-        """Returns the call path of something that this frame's module names."""
+        """Returns the call path of a name in this frame's module."""
         return join(self.call_path, name)
 
     def check_entered(self) -> None:
-        """Refuses to run a repeated module on the arrays of all its layers at once."""
+        """Raises if a repeated module runs on the stacked arrays of all its layers."""
         for repeat in self.scope.tree.node(self.module).repeats:
             if id(repeat.module) not in self.scope.entered:
-                where = self.scope.tree.node(repeat.module).place
+                where = self.scope.tree.node(repeat.module).attribute_path
                 raise RuntimeError(
-                    f"{where!r} is repeated {repeat.count} times, and its methods are written for "
-                    "one. Call it in the body of scan(layer, body, ...) or vmap(layer, body, ...) "
-                    "from dovetail.module, which give it one layer's arrays."
+                    f"{where!r} is repeated {repeat.count} times, so its arrays are stacked. Call "
+                    "it in the body of scan(layer, body, ...) or vmap(layer, body, ...) from "
+                    "dovetail.module, which slice one layer's arrays."
                 )
 
     def _path_of_call(self, module: Module) -> str:
         tree = self.scope.tree
-        here, there = tree.node(self.module).place, tree.node(module).place
+        here, there = tree.node(self.module).attribute_path, tree.node(module).attribute_path
         if self.module.refers_to(module):
             return self.call_path
         if not here or there.startswith(f"{here}/"):
@@ -127,13 +126,13 @@ def current_frame() -> Frame | None:
 
 
 def current_path() -> str:
-    """Returns the call path of the module that runs; '' for the root, and where none runs."""
+    """Returns the call path of the running module; '' for the root, and if none is running."""
     frame = _current.get()
     return "" if frame is None else frame.call_path
 
 
 def require_frame(what: str) -> Frame:
-    """Returns the innermost frame, or explains that there is none."""
+    """Returns the innermost frame; raises if there is none."""
     frame = _current.get()
     if frame is None:
         raise RuntimeError(
@@ -144,7 +143,7 @@ def require_frame(what: str) -> Frame:
 
 @contextmanager
 def running(frame: Frame) -> Iterator[Frame]:
-    """Makes a frame the innermost one; an error that passes is told where it happened."""
+    """Makes a frame the innermost one, and adds its path to exceptions."""
     token = _current.set(frame)
     try:
         yield frame
@@ -156,12 +155,12 @@ def running(frame: Frame) -> Iterator[Frame]:
 
 
 def draw_key(frame: Frame, name: str) -> jax.Array:
-    """Returns a key that depends on the call path, the name and how often it was asked for."""
+    """Returns a key derived from the call path, the name and the number of earlier draws."""
     path, scope = frame.local(name), frame.scope
     if scope.key is None:
         raise ValueError(
-            f"{path}: a random key was asked for, but functional() was given none. Pass key=..., "
-            "or training=False where nothing should be random."
+            f"{path}: a random key was requested, but functional() was given none. Pass key=..., "
+            "or training=False if nothing should be random."
         )
     count = scope.draws.get(path, 0)
     scope.draws[path] = count + 1
@@ -177,7 +176,7 @@ _NOTE = "in the module "
 
 
 def _note_path(error: Exception, frame: Frame) -> None:
-    """Adds the path of the innermost module to an error that passes by."""
+    """Adds the path of the innermost module to an exception."""
     if not any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ())):
         where = frame.call_path or "(the root)"
         error.add_note(f"{_NOTE}{where} ({type(frame.module).__name__})")

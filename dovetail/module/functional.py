@@ -1,17 +1,24 @@
-"""functional(): run a model as a pure function of its state; initialize(): make that state."""
+"""functional() runs a model as a pure function of its state; initialize() creates that state.
+
+Arrays are initialized one by one, each by a jitted program that is cached by shape, dtype,
+initializer and sharding. XLA compiles a random array on CPU slowly, as a loop: one program for all
+of them takes longer to compile than the training step. Most arrays of a model share a few programs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
+import numpy as np
+from jax.core import Tracer
 
 from dovetail.module.context import Arrays, Frame, Scope, running
-from dovetail.module.first_values import first_values
 from dovetail.module.module import Module
-from dovetail.module.outputs import SideOutputs
+from dovetail.module.side_outputs import SideOutputs
+from dovetail.module.specs import Spec, fold_in_numbers, path_numbers
 from dovetail.module.tree import Tree, parameter_specs, variable_specs
 
 Losses = Literal["error", "return", "discard"]
@@ -20,7 +27,7 @@ Losses = Literal["error", "return", "discard"]
 @jax.tree_util.register_dataclass
 @dataclass
 class Outputs(SideOutputs):
-    """Everything that a run of a model gives beside its result."""
+    """The side outputs of a run of a model, and its new state."""
 
     variables: Arrays | None = None
     cache: Arrays | None = None
@@ -41,17 +48,16 @@ def functional(
     """Runs a method of a model with the given state, and returns (result, outputs).
 
     Args:
-        module: the model, or any part of one; paths are relative to it.
+        module: the model, or any module of one; paths are relative to it.
         params: the parameters by path.
         inputs: the arguments: a tuple is positional, a dict is by name, anything else is the only
             one.
         variables: the variables by path; their new values are in `outputs.variables`.
-        cache: what earlier calls kept; the new one is in `outputs.cache`.
+        cache: the cache that earlier calls wrote; the new one is in `outputs.cache`.
         key: the source of all randomness; every module derives its own from its call path.
-        training: whether dropout and kin are active.
-        losses: what becomes of losses that modules add: "error" raises, since a loss that nobody
-            takes is a silent mistake; "return" leaves them in `outputs.losses`; "discard" drops
-            them.
+        training: whether dropout and the like are active.
+        losses: how to treat losses that modules add: "error" raises, since a loss that nobody uses
+            is a silent mistake; "return" returns them in `outputs.losses`; "discard" drops them.
         method: the method to call.
     """
     tree = Tree(module)
@@ -62,21 +68,58 @@ def functional(
     side = scope.outputs
     if side.losses and losses == "error":
         raise ValueError(
-            f"The model added losses that nobody takes: {', '.join(sorted(side.losses))}. "
-            'Call functional(..., losses="return") and use them, or say losses="discard".'
+            f"The model added losses that nobody uses: {', '.join(sorted(side.losses))}. "
+            'Call functional(..., losses="return") and use them, or pass losses="discard".'
         )
-    taken = side.losses if losses == "return" else {}
-    return result, Outputs(taken, side.summaries, side.outputs, scope.variables, scope.cache)
+    returned = side.losses if losses == "return" else {}
+    return result, Outputs(returned, side.summaries, side.outputs, scope.variables, scope.cache)
 
 
-def initialize(module: Module, key: jax.Array, shardings: Any = None) -> Arrays:
-    """Makes the first parameters of a model, under jit, each on its own shards."""
-    return first_values(parameter_specs(module), key, shardings)
+def initialize(
+    module: Module, key: jax.Array, shardings: Mapping[str, Any] | None = None
+) -> Arrays:
+    """Initializes the parameters of a model, each directly on its own shards."""
+    return _initialize(parameter_specs(module), key, shardings)
 
 
-def initialize_variables(module: Module, key: jax.Array, shardings: Any = None) -> Arrays:
-    """Makes the first variables of a model."""
-    return first_values(variable_specs(module), key, shardings)
+def initialize_variables(
+    module: Module, key: jax.Array, shardings: Mapping[str, Any] | None = None
+) -> Arrays:
+    """Initializes the variables of a model."""
+    return _initialize(variable_specs(module), key, shardings)
+
+
+def _initialize(
+    specs: Mapping[str, Spec], key: jax.Array, shardings: Mapping[str, Any] | None
+) -> Arrays:
+    seed: Any = jax.random.key_data(key)
+    if not isinstance(seed, Tracer):
+        seed = np.asarray(seed)  # a host value is the same on every process
+    impl = jax.random.key_impl(key)
+    return {
+        path: _program(spec, impl, None if shardings is None else shardings[path])(
+            seed, np.asarray(path_numbers(path), np.uint32)
+        )
+        for path, spec in specs.items()
+    }
+
+
+_programs: dict[Any, Callable[[Any, Any], jax.Array]] = {}
+
+
+def _program(spec: Spec, impl: Any, sharding: Any) -> Callable[[Any, Any], jax.Array]:
+    """Returns the jitted program that initializes arrays like this one."""
+    shape = (spec.shape, spec.stacked, spec.fan_in, spec.fan_out, spec.dtype)
+    init = (type(spec.init), repr(getattr(spec.init, "config", spec.init)))
+    cache_key = (shape, init, str(impl), sharding)
+    if cache_key not in _programs:
+
+        def make(seed: Any, numbers: Any) -> jax.Array:
+            key = jax.random.wrap_key_data(seed, impl=impl)
+            return spec.from_key(fold_in_numbers(key, numbers))
+
+        _programs[cache_key] = jax.jit(make, out_shardings=sharding)
+    return _programs[cache_key]
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""How parameters get their first values. Each is a small part, so that a config can swap it."""
+"""Initializers of parameters. Each is a component, so that a config can swap it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Literal, Protocol
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import Part
+from dovetail.config import Component
 
 
 class Initializer(Protocol):
-    """Makes the first value of one parameter, from its shape and its fans."""
+    """Initializes one parameter, given its shape and fans."""
 
     def __call__(
         self, key: jax.Array, shape: tuple[int, ...], fan_in: int, fan_out: int
@@ -21,10 +21,10 @@ class Initializer(Protocol):
         ...
 
 
-class Constant(Part):
-    """The same number everywhere."""
+class ConstantInitializer(Component):
+    """Fills with a constant."""
 
-    class Config(Part.Config["Constant"]):
+    class Config(Component.Config["ConstantInitializer"]):
         """Zeros by default."""
 
         value: float = 0.0
@@ -40,10 +40,10 @@ class Constant(Part):
         return jnp.full(shape, self.value, jnp.float32)
 
 
-class Normal(Part):
-    """Normal values of a given standard deviation."""
+class Normal(Component):
+    """Normal distribution with a given standard deviation."""
 
-    class Config(Part.Config["Normal"]):
+    class Config(Component.Config["Normal"]):
         """The standard deviation."""
 
         standard_deviation: float = 0.02
@@ -55,15 +55,15 @@ class Normal(Part):
     def __call__(
         self, key: jax.Array, shape: tuple[int, ...], fan_in: int, fan_out: int
     ) -> jax.Array:
-        """Returns normal values."""
+        """Returns normal samples."""
         return self.standard_deviation * jax.random.normal(key, shape, jnp.float32)
 
 
-class FanScaled(Part):
-    """Truncated normal values whose variance is `scale / fan`, so that signals keep their size."""
+class VarianceScaling(Component):
+    """Truncated normal distribution with variance `scale / fan` (jax.nn.initializers)."""
 
-    class Config(Part.Config["FanScaled"]):
-        """Which fan divides the variance, and by what it is scaled."""
+    class Config(Component.Config["VarianceScaling"]):
+        """The fan that divides the variance, and its scale."""
 
         scale: float = 1.0
         fan: Literal["in", "out", "average"] = "in"
@@ -75,8 +75,8 @@ class FanScaled(Part):
     def __call__(
         self, key: jax.Array, shape: tuple[int, ...], fan_in: int, fan_out: int
     ) -> jax.Array:
-        """Returns values cut off at two standard deviations."""
+        """Returns samples truncated at two standard deviations."""
         fans = {"in": fan_in, "out": fan_out, "average": (fan_in + fan_out) / 2}
-        # Cutting the tails off leaves 0.8796 of the standard deviation; make up for it.
+        # Truncation leaves 0.8796 of the standard deviation; correct for it.
         deviation = math.sqrt(self.scale / max(1.0, fans[self.fan])) / 0.87962566103423978
         return deviation * jax.random.truncated_normal(key, -2.0, 2.0, shape, jnp.float32)

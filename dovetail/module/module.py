@@ -1,7 +1,7 @@
-"""Module: reads like ordinary object code, and is functional underneath.
+"""Module: written like ordinary object code, run as a pure function.
 
-Children and specs are assigned in `__init__` and used in methods as attributes. The arrays live
-outside, in flat dicts keyed by path, and `functional()` lends them to the methods while they run.
+Children and specs are assigned in `__init__` and used in methods as attributes. The arrays are in
+flat dicts keyed by path; `functional()` provides them to the methods while they run.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import ConfigError, Part, T_co, did_you_mean
+from dovetail.config import REQUIRED, Component, ConfigError, T_co, did_you_mean
 from dovetail.module.context import Frame, current_frame, draw_key, join, require_frame, running
-from dovetail.module.outputs import Loss, Mean, merge_into
+from dovetail.module.side_outputs import Loss, Mean, merge_into
 from dovetail.module.specs import ParameterSpec, Spec, VariableSpec, in_dtype
 
 M = TypeVar("M", bound="Module")
@@ -25,7 +25,7 @@ M = TypeVar("M", bound="Module")
 
 @dataclass(frozen=True)
 class Edge:
-    """How a parent holds a child."""
+    """A child of a module: whether it is transparent (`wraps()`) or repeated."""
 
     module: Module
     transparent: bool = False
@@ -34,20 +34,20 @@ class Edge:
     active: int | None = None
 
 
-class Module(Part):
-    """A part of a model: children, parameters, variables, and methods that compute."""
+class Module(Component):
+    """A module of a model: children, parameters, variables, and methods that compute."""
 
-    class Config(Part.Config[T_co], Generic[T_co]):
-        """What every module can be told."""
+    class Config(Component.Config[T_co], Generic[T_co]):
+        """Fields of every module."""
 
-        # What parameters are cast to when they are read, here and below; None: the parent's.
+        # The dtype that parameters are cast to when they are read; None means the parent's.
         dtype: str | None = None
 
     _specs: dict[str, Spec]
     _repeat: tuple[int | None, str, int | None] = (None, "", None)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Prepares the table of specs before any `__init__` assigns to it."""
+        """Creates the dict of specs before `__init__` assigns to it."""
         self = super().__new__(cls)
         object.__setattr__(self, "_specs", {})
         return self
@@ -59,29 +59,29 @@ class Module(Part):
             if inspect.isfunction(member) and (name == "__call__" or not name.startswith("_")):
                 setattr(cls, name, _in_own_frame(member))
 
-    # What methods may use while they run.
+    # For use in methods.
 
     @property
     def training(self) -> bool:
-        """Whether the model is being trained (dropout and kin are active)."""
+        """Whether the model is being trained, so that dropout and the like are active."""
         return require_frame("module.training").scope.training
 
     def random_key(self, name: str = "key") -> jax.Array:
-        """Returns a random key of this call path; asking again gives another."""
+        """Returns a random key of this call path; each call returns another one."""
         return draw_key(self._frame("A random key"), name)
 
     def add_loss(self, name: str, total: Any, weight: Any) -> None:
-        """Adds a loss as two scalars (sum, weight). The learner normalises it over the step."""
+        """Adds a loss as two scalars (sum, weight). The learner normalizes it over the step."""
         frame = self._writing("add_loss", name)
         loss = Loss(_scalar(total, frame.local(name)), _scalar(weight, frame.local(name)))
         merge_into(frame.scope.outputs.losses, {frame.local(name): loss})
 
     def add_summary(self, name: str, value: Any, weight: Any = 1.0) -> None:
-        """Adds a figure to be logged: a weighted mean, or a summary that says how it merges."""
+        """Adds a metric to log: a weighted mean, or a Summary with its own reduction."""
         frame = self._writing("add_summary", name)
         is_typed = hasattr(value, "merge") and hasattr(value, "reduce")
         summary = value if is_typed else Mean(_precise(value) * weight, _precise(weight))
-        # A figure to look at must not pull on the parameters (and pmax has no derivative).
+        # A metric must not contribute to gradients (and pmax has no derivative).
         summary = jax.lax.stop_gradient(summary)
         merge_into(frame.scope.outputs.summaries, {frame.local(name): summary})
 
@@ -91,22 +91,22 @@ class Module(Part):
         frame.scope.outputs.add_output(frame.local(name), value)
 
     def read_cache(self, name: str) -> Any | None:
-        """Returns what an earlier call kept under this call path, or None."""
+        """Returns the cache entry of this call path, or None."""
         frame = self._frame("The cache")
         frame.check_entered()
         return frame.scope.cache.get(frame.local(name))
 
     def write_cache(self, name: str, value: Any) -> None:
-        """Keeps a value for later calls of the same sequence."""
+        """Writes a cache entry, for later calls on the same sequence."""
         frame = self._writing("write_cache", name)
         frame.check_entered()
         frame.scope.cache[frame.local(name)] = value
 
-    # What the machinery asks.
+    # Internal to dovetail.module.
 
     @property
     def compute_dtype(self) -> str | None:
-        """The type that this module's config asks parameters to be read in."""
+        """The dtype in which this module's config reads parameters."""
         dtype: str | None = self.config.dtype
         return dtype
 
@@ -124,11 +124,11 @@ class Module(Part):
         return self._specs
 
     def refers_to(self, module: Module) -> bool:
-        """Says whether this module stands for another (see Shared)."""
+        """Says whether this module is a reference to another (see Shared)."""
         return False
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Takes in children and specs; inside a method, assigns a variable."""
+        """Adds a child or a spec; in a running method, assigns a variable."""
         frame = current_frame()
         if isinstance(value, Spec):
             self._declare(name, value)
@@ -136,15 +136,15 @@ class Module(Part):
             self._assign_variable(name, value)
         elif frame is not None and frame.scope.tree.holds(self):
             raise RuntimeError(
-                f"{type(self).__name__}.{name} was assigned while the model runs. What a method "
-                "wants to keep is a variable() declared in __init__, or goes through write_cache, "
-                "add_output or its result; anything else would leak out of the trace."
+                f"{type(self).__name__}.{name} was assigned while the model runs, which would leak "
+                "a tracer. Declare a variable() in __init__, or use write_cache, add_output or the "
+                "method's result."
             )
         else:
             object.__setattr__(self, name, _without_specs(value, f"{type(self).__name__}.{name}"))
 
     def __getattr__(self, name: str) -> Any:
-        """Reads a parameter or variable from the running scope."""
+        """Reads a parameter or variable from the current scope."""
         spec = self.__dict__.get("_specs", {}).get(name)
         if spec is not None:
             return _read(self, name, spec)
@@ -156,15 +156,15 @@ class Module(Part):
     def _declare(self, name: str, spec: Spec) -> None:
         if hasattr(type(self), name):
             raise ConfigError(
-                f"{type(self).__name__}.{name} is already a method or property, and would hide a "
-                "parameter of that name. Give the parameter another one."
+                f"{type(self).__name__}.{name} is already a method or property, which would hide a "
+                "parameter of that name. Rename the parameter."
             )
         self.__dict__.pop(name, None)
         self._specs[name] = spec
 
     def _assign_variable(self, name: str, value: Any) -> None:
         if not isinstance(self._specs[name], VariableSpec):
-            raise RuntimeError(f"{name!r} is a parameter: the learner changes it, a method cannot.")
+            raise RuntimeError(f"{name!r} is a parameter: only the learner changes it.")
         frame = self._writing("Assigning the variable", name)
         path, variables = join(frame.scope.tree.node(self).path, name), frame.scope.variables
         old, new = _given(variables, path, "variable"), jnp.asarray(value)
@@ -185,14 +185,13 @@ class Module(Part):
 
 
 def repeated(module: M, count: int, axis: str = "layers", *, active: int | None = None) -> M:
-    """Declares a repeated child: its parameters get a leading axis. Use with scan, vmap or grouped.
+    """Declares a repeated child: its parameters are stacked. Call it in scan, vmap or ragged_vmap.
 
     Args:
         module: the child.
         count: how many copies.
         axis: the logical name of the leading axis.
-        active: how many of the copies one token goes through, where it is not all of them (experts
-            among which a router chooses).
+        active: how many of the copies one token uses, if not all (routed experts).
     """
     if count < 1:
         raise ConfigError(f"A child is repeated at least once, got {count}.")
@@ -201,13 +200,13 @@ def repeated(module: M, count: int, axis: str = "layers", *, active: int | None 
             f"This {type(module).__name__} is repeated already. To repeat a group, repeat the "
             "module that holds it."
         )
-    # Not by assignment, which is for children and specs.
+    # Bypasses Module.__setattr__, which is for children and specs.
     object.__setattr__(module, "_repeat", (count, axis, active))
     return module
 
 
 def _in_own_frame(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a method so that it runs in its own module's frame, and errors name that module."""
+    """Wraps a method so that it runs in its own module's frame."""
 
     @functools.wraps(method)
     def call(self: Module, *args: Any, **kwargs: Any) -> Any:
@@ -223,7 +222,7 @@ def _in_own_frame(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _stepwise(generator: Iterator[Any], frame: Frame) -> Iterator[Any]:
-    """Runs each step of a generator in its module's frame, what lies between in the caller's."""
+    """Runs each step of a generator in its module's frame."""
     ended = object()
     while True:
         with running(frame):
@@ -248,8 +247,8 @@ def _without_specs(value: Any, where: str) -> Any:
     items = value.values() if isinstance(value, dict) else value
     if isinstance(value, dict | list | tuple) and any(isinstance(item, Spec) for item in items):
         raise ConfigError(
-            f"{where}: a parameter or variable stands in a list or dict, where it would be lost. "
-            "Assign each to an attribute of its own, or put it into a child module."
+            f"{where}: a parameter or variable is in a list or dict, where it would not be found. "
+            "Assign each to an attribute of its own, or to a child module."
         )
     return value
 
@@ -282,6 +281,53 @@ def _scalar(value: Any, where: str) -> jax.Array:
 
 
 def _precise(value: Any) -> jax.Array:
-    """Returns an array of at least float32, since many of them will be added up."""
+    """Returns an array of at least float32, since many of them are summed."""
     array = jnp.asarray(value)
     return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+
+
+# Last, because subclassing Module needs the helpers above.
+class Shared(Module):
+    """A reference to another module by path, for tied weights. It has no parameters."""
+
+    class Config(Module.Config[Any]):
+        """The path of the module, such as `decoder/embedding`, relative to a parent of this one."""
+
+        path: str = REQUIRED
+
+        def clone(self, **values: Any) -> Self:
+            """Returns a copy; ignores sizes that a parent sets, since the target has its own."""
+            return super().clone(**{name: values[name] for name in values if name == "path"})
+
+    # Configs check the interface of a child; a reference satisfies any.
+    stands_for_any: ClassVar[bool] = True
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.target_path = config.path
+
+    def refers_to(self, module: Module) -> bool:
+        """Says whether `module` is the target."""
+        return self._target() is module
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the target."""
+        return self._target()(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns an attribute or a method of the target."""
+        if name.startswith("_") or "target_path" not in vars(self):
+            raise AttributeError(name)
+        found = getattr(self._target(), name)
+        return self._entered(found) if callable(found) and not isinstance(found, Module) else found
+
+    def _target(self) -> Any:
+        tree = require_frame(f"Shared({self.target_path!r})").scope.tree
+        return tree.resolve(self.target_path, self)
+
+    def _entered(self, method: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with running(require_frame("A shared module").enter(self)):
+                return method(*args, **kwargs)
+
+        return call

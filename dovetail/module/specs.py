@@ -1,7 +1,7 @@
-"""Specs: what a parameter or variable is, before any array exists.
+"""Specs: shape, dtype, logical axes and initializer of a parameter or variable.
 
-One tree of specs drives initialisation, sharding, optimizer state, checkpoint restore, planning and
-weight import.
+They exist before any array does. One tree of specs drives initialization, sharding, optimizer
+state, checkpoint restore, planning and weight import.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.config import ConfigOf
-from dovetail.module.initializers import Constant, FanScaled, Initializer
+from dovetail.module.initializers import ConstantInitializer, Initializer, VarianceScaling
 
 Axes = tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
 class Spec:
-    """The shape, type and meaning of one array of a module's state.
+    """The spec of one array of a module's state.
 
     Attributes:
-        shape: the whole shape, stacked axes first.
+        shape: the full shape, stacked axes first.
         axes: the logical name of each axis, for sharding rules; None is never sharded.
-        init: makes one layer's value.
-        fan_in: the axes (of one layer's array) that a matrix product sums over.
+        init: initializes one layer's array.
+        fan_in: the axes (of one layer's array) that a matmul contracts.
         fan_out: the axes that it produces. Empty fans mean: not a matrix (a lookup, a scale).
-        fan_in_grows: whether fan_in is a width of the model; an adapter's rank is none.
+        fan_in_grows: whether fan_in grows with the model's width; an adapter's rank does not.
         stacked: how many leading axes repeat the same array over layers or experts.
-        depths: for each stacked axis, after how many pieces of the path its index belongs.
-        keeps_dtype: whether computing in a lower precision leaves it alone.
-        active_share: the share of it that one token uses; less than 1 for experts.
+        depths: for each stacked axis, the position of its index among the pieces of the path.
+        keeps_dtype: whether it keeps its dtype when the module computes in a lower precision.
+        active_share: the fraction of it that one token uses; less than 1 for experts.
     """
 
     shape: tuple[int, ...]
@@ -52,7 +52,7 @@ class Spec:
     active_share: Fraction = Fraction(1)
 
     def __post_init__(self) -> None:
-        """Checks that every axis has a name, and that the fans are axes of one layer's array."""
+        """Checks that every axis is named, and that the fans are axes of one layer's array."""
         if len(self.shape) != len(self.axes):
             raise ValueError(
                 f"The shape {self.shape} has {len(self.shape)} axes, the names are {self.axes}. "
@@ -83,11 +83,11 @@ class Spec:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether one layer's array is a matrix that a product uses."""
+        """Whether one layer's array is the matrix of a matmul."""
         return bool(self.fan_in and self.fan_out)
 
     def read_dtype(self, dtype: str | None) -> str | None:
-        """Returns what it is read in by a module that computes in a type; None: in its own."""
+        """Returns the dtype it is read in, given the module's compute dtype; None means its own."""
         return None
 
     def stack(self, count: int, axis: str, depth: int, active: int | None = None) -> Self:
@@ -111,22 +111,22 @@ class Spec:
         paths = []
         for index in itertools.product(*(range(n) for n in self.shape[: self.stacked])):
             numbered = list(pieces)
-            # Innermost first: what is inserted then stands behind every later insertion.
+            # Innermost first, so that earlier positions stay valid.
             for depth, number in reversed([*zip(self.depths, index, strict=True)]):
                 numbered.insert(depth, str(number))
             paths.append("/".join(numbered))
         return paths
 
     def struct(self) -> jax.ShapeDtypeStruct:
-        """Returns the shape and type as JAX writes them."""
+        """Returns the shape and dtype as a ShapeDtypeStruct."""
         return jax.ShapeDtypeStruct(self.shape, jnp.dtype(self.dtype))
 
     def initial(self, key: jax.Array, path: str) -> jax.Array:
-        """Makes the first value. It depends on path and layer index alone, not on mesh or order."""
+        """Initializes the array. It depends only on path and layer index, not on mesh or order."""
         return self.from_key(fold_in_path(key, path))
 
     def from_key(self, key: jax.Array) -> jax.Array:
-        """Makes the first value from the key of its path."""
+        """Initializes the array from the key of its path."""
         fan_in = math.prod(self.layer_shape[axis] for axis in self.fan_in)
         fan_out = math.prod(self.layer_shape[axis] for axis in self.fan_out)
 
@@ -146,7 +146,7 @@ class ParameterSpec(Spec):
     decays: bool = True
 
     def read_dtype(self, dtype: str | None) -> str | None:
-        """Returns the type, unless it keeps its own."""
+        """Returns the compute dtype, unless it keeps its own."""
         return None if self.keeps_dtype else dtype
 
 
@@ -161,11 +161,11 @@ def parameter(
     init: ConfigOf[Initializer] | None = None,
     **attributes: Any,
 ) -> jax.Array:
-    """Declares a trained array; in `__init__`, assign it to an attribute such as `self.weight`.
+    """Declares a parameter; assign it to an attribute in `__init__`, as in `self.weight = ...`.
 
-    Inside a method, `self.weight` is then the array; hence the return type.
+    In methods `self.weight` is the array; hence the return type.
     """
-    initializer = (init or FanScaled.Config()).build()
+    initializer = (init or VarianceScaling.Config()).build()
     return cast(jax.Array, ParameterSpec(shape, axes, initializer, **attributes))
 
 
@@ -175,13 +175,13 @@ def variable(
     init: ConfigOf[Initializer] | None = None,
     **attributes: Any,
 ) -> jax.Array:
-    """Declares a variable; inside a method it is read as an array and updated by assignment."""
-    initializer = (init or Constant.Config()).build()
+    """Declares a variable; methods read it as an array and update it by assignment."""
+    initializer = (init or ConstantInitializer.Config()).build()
     return cast(jax.Array, VariableSpec(shape, axes, initializer, **attributes))
 
 
 def in_dtype(value: Any, dtype: str | None) -> Any:
-    """Returns numbers with a fraction in another type; None leaves them as they are."""
+    """Casts a floating-point array; None leaves it unchanged."""
     is_cast = dtype is not None and jnp.issubdtype(value.dtype, jnp.floating)
     return value.astype(dtype) if is_cast else value
 
@@ -192,7 +192,7 @@ def fold_in_path(key: jax.Array, path: str) -> jax.Array:
 
 
 def path_numbers(path: str) -> tuple[int, int]:
-    """Returns the two numbers that stand for a path in keys."""
+    """Returns the two numbers by which keys are derived from a path."""
     digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 

@@ -1,4 +1,4 @@
-"""The tree of a built model: every module with its path, and every spec with its whole shape."""
+"""The tree of a built model: every module with its path, and every spec with its stacked shape."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ S = TypeVar("S", bound=Spec)
 
 @dataclass(frozen=True)
 class Repeat:
-    """A repeated module: how often, under which logical axis, after how many pieces of the path.
+    """A repeated module: its count and logical axis, and the depth of its index in the path.
 
-    `active` is how many of the copies one token goes through; None means all.
+    `active` is how many of the copies one token uses; None means all.
     """
 
     module: Module
@@ -33,20 +33,19 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class Node:
-    """A module's place in the tree.
+class ModuleNode:
+    """A module in the tree.
 
     Attributes:
-        path: the owner's path, which its parameters are known by; that of a `wraps()` child is its
-            wrapper's.
-        place: the names of all the attributes that lead to it, transparent ones too.
+        path: the prefix of its parameters' paths; a `wraps()` child has its wrapper's.
+        attribute_path: the names of all attributes that lead to it, `wraps()` ones too.
         repeats: the repeated modules around it, outermost first; itself, if it is one.
-        dtype: what its parameters are read in.
+        dtype: the dtype that its parameters are read in.
     """
 
     module: Module
     path: str
-    place: str
+    attribute_path: str
     repeats: tuple[Repeat, ...]
     dtype: str | None
 
@@ -57,42 +56,42 @@ class Tree:
     def __init__(self, root: Module) -> None:
         """Walks the modules once."""
         self.root = root
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, ModuleNode] = {}
         self._by_path: dict[str, Module] = {}
-        for node in _walk(Node(root, "", "", (), _dtype(root, ""))):
+        for node in _walk(ModuleNode(root, "", "", (), _dtype(root, ""))):
             if id(node.module) in self._nodes:
-                first = self._nodes[id(node.module)].place
+                first = self._nodes[id(node.module)].attribute_path
                 raise ValueError(
-                    f"The same module stands at {first!r} and at {node.place!r}. Build each place "
-                    "its own, and tie weights by config: Shared.Config(path=...)."
+                    f"The same module is at {first!r} and at {node.attribute_path!r}. Build one "
+                    "for each, and tie weights by config: Shared.Config(path=...)."
                 )
             self._nodes[id(node.module)] = node
             self._by_path.setdefault(node.path, node.module)
 
     def holds(self, module: Module) -> bool:
-        """Says whether a module is part of this tree."""
+        """Says whether a module is in this tree."""
         return id(module) in self._nodes
 
-    def nodes(self) -> list[Node]:
-        """Returns all places, outer ones first."""
+    def nodes(self) -> list[ModuleNode]:
+        """Returns all nodes, parents first."""
         return list(self._nodes.values())
 
-    def node(self, module: Module) -> Node:
-        """Returns a module's place."""
+    def node(self, module: Module) -> ModuleNode:
+        """Returns the node of a module."""
         node = self._nodes.get(id(module))
         if node is None:
             raise RuntimeError(
-                f"This {type(module).__name__} is not part of the {type(self.root).__name__} that "
-                "runs. Assign it to an attribute in __init__ (or to a list or dict in one), so "
-                "that its parent knows it."
+                f"This {type(module).__name__} is not in the tree of the running "
+                f"{type(self.root).__name__}. Assign it to an attribute in __init__ (or to a list "
+                "or dict in one)."
             )
         return node
 
     def resolve(self, path: str, origin: Module) -> Module:
-        """Returns the (outermost) module at a path that `origin` names.
+        """Returns the (outermost) module at a path, relative to `origin` or one of its parents.
 
-        The path is looked for from the modules around `origin`, innermost first, so that a model
-        with tied weights may be a part of a larger one.
+        The innermost parent comes first, so that a model with tied weights can be a child of
+        another model.
         """
         around = self.node(origin).path.split("/")
         for depth in range(len(around), -1, -1):
@@ -100,14 +99,14 @@ class Tree:
             if found is not None and found is not origin:
                 return found
         raise ConfigError(
-            f"{self.node(origin).place}: no module stands at {path!r}, seen from here or from the "
-            f"{type(self.root).__name__} that runs. {did_you_mean(path, self._by_path)}"
+            f"{self.node(origin).attribute_path}: there is no module at {path!r}, relative to it "
+            f"or to a parent of it. {did_you_mean(path, self._by_path)}"
         )
 
     def specs(self, kind: type[S], below: Module | None = None) -> dict[str, S]:
-        """Returns the specs of a kind by path, with stacked shapes; of one subtree, if asked."""
+        """Returns the specs of a kind by path, with stacked shapes; of one subtree, if given."""
         found: dict[str, S] = {}
-        declared: dict[str, Node] = {}
+        declared: dict[str, ModuleNode] = {}
         for node in self._nodes.values() if below is None else self._below(below):
             for name, spec in node.module.own_specs().items():
                 path = join(node.path, name)
@@ -115,7 +114,7 @@ class Tree:
                     first = declared[path]
                     raise ConfigError(
                         f"Both {_described(first)} and {_described(node)} declare {path!r}. A "
-                        "wrapped module's parameters stand beside its wrapper's: rename one."
+                        "wrapped module's parameters have its wrapper's path: rename one."
                     )
                 declared[path] = node
                 if isinstance(spec, kind):
@@ -123,29 +122,29 @@ class Tree:
         return found
 
     def read_dtypes(self, below: Module) -> dict[str, str | None]:
-        """Returns the type of number that each array of a subtree is read in; None: its own."""
+        """Returns the dtype that each array of a subtree is read in; None means its own."""
         return {
             join(node.path, name): spec.read_dtype(node.dtype)
             for node in self._below(below)
             for name, spec in node.module.own_specs().items()
         }
 
-    def _below(self, module: Module) -> Iterator[Node]:
+    def _below(self, module: Module) -> Iterator[ModuleNode]:
         yield self.node(module)
         for edge in module.edges().values():
             yield from self._below(edge.module)
 
 
 def modules(module: Module) -> list[tuple[str, Module]]:
-    """Returns every module of a model with its path, outer ones first.
+    """Returns every module of a model with its path, parents first.
 
-    A wrapper and what it wraps have the same path.
+    A wrapper and the module it wraps have the same path.
     """
     return [(node.path, node.module) for node in Tree(module).nodes()]
 
 
 def parameter_specs(module: Module) -> dict[str, ParameterSpec]:
-    """Returns the spec of every parameter of a model, by path. No array is made."""
+    """Returns the spec of every parameter of a model, by path, without creating arrays."""
     return dict(sorted(Tree(module).specs(ParameterSpec).items()))
 
 
@@ -154,33 +153,35 @@ def variable_specs(module: Module) -> dict[str, VariableSpec]:
     return dict(sorted(Tree(module).specs(VariableSpec).items()))
 
 
-def _walk(node: Node) -> Iterator[Node]:
+def _walk(node: ModuleNode) -> Iterator[ModuleNode]:
     yield node
     for name, edge in node.module.edges().items():
-        child, place = edge.module, join(node.place, name)
+        child, attributes = edge.module, join(node.attribute_path, name)
         path = node.path if edge.transparent else join(node.path, name)
         repeats = node.repeats
         if edge.count is not None:
             depth = len(path.split("/")) if path else 0
             repeats = (*repeats, Repeat(child, edge.count, edge.axis, depth, edge.active))
-        yield from _walk(Node(child, path, place, repeats, _dtype(child, place) or node.dtype))
+        yield from _walk(
+            ModuleNode(child, path, attributes, repeats, _dtype(child, attributes) or node.dtype)
+        )
 
 
-def _dtype(module: Module, place: str) -> str | None:
+def _dtype(module: Module, attribute_path: str) -> str | None:
     dtype = module.compute_dtype
     if dtype is not None:
         try:
             jnp.dtype(dtype)
         except TypeError as error:
             raise ConfigError(
-                f"{join(place, 'dtype')}: {dtype!r} is no type of number. Write one such as "
+                f"{join(attribute_path, 'dtype')}: {dtype!r} is not a dtype. Write one such as "
                 "'bfloat16' or 'float32'."
             ) from error
     return dtype
 
 
-def _described(node: Node) -> str:
-    return f"{node.place or 'the root'} ({type(node.module).__name__})"
+def _described(node: ModuleNode) -> str:
+    return f"{node.attribute_path or 'the root'} ({type(node.module).__name__})"
 
 
 def _stacked(spec: S, repeats: tuple[Repeat, ...]) -> S:

@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from dovetail.module import Module, functional
-from tests.module.parts import Stack
+from tests.module.example_modules import Stack
 
 LAYERS, BATCH, LENGTH, WIDTH = 8, 4, 256, 64
 LAYER_BYTES = 4 * BATCH * LENGTH * WIDTH
 
 
 class Memory(Module):
-    """Writes each token into its slot, and returns the mean of what it has seen."""
+    """Writes each token into its parameter_slice, and returns the mean of what it has seen."""
 
     def __call__(self, x_BE: jax.Array) -> jax.Array:
         past_BTE, position = self.read_cache("past"), self.read_cache("position")
@@ -68,6 +68,6 @@ def test_a_cache_of_another_shape_is_refused() -> None:
     import pytest
 
     with pytest.raises(
-        ValueError, match=r"'layer/past' holds \(4, 64\) for each layer, and \(8, 64\)"
+        ValueError, match=r"'layer/past' has the shape \(4, 64\) in each layer, and \(8, 64\)"
     ):
         functional(model, {}, X_BE, cache=outputs.cache)

@@ -1,4 +1,4 @@
-"""Modules under jaxtyping's import hook, as the rooms above this one are tested."""
+"""Modules under jaxtyping's import hook, as the subpackages above this one may be."""
 
 import importlib
 import sys
@@ -9,7 +9,7 @@ import jaxtyping
 import pytest
 
 from dovetail.module import functional, initialize_variables
-from tests.module.parts import KEY, weights
+from tests.module.example_modules import KEY, weights
 
 SOURCE = '''
 from __future__ import annotations

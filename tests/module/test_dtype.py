@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.module import Module, functional, parameter
-from tests.module.parts import X_BE, Dense, Host, LowRank, Sequence, Stack, weights
+from tests.module.example_modules import X_BE, Dense, Host, LowRank, Sequence, Stack, weights
 
 
 class Types(Module):
@@ -70,5 +70,5 @@ def test_a_parent_reads_its_child_in_the_childs_type() -> None:
 
 def test_an_unknown_type_is_named_with_its_place() -> None:
     model = Sequence.Config(parts={"a": Dense.Config(dtype="bfloat")}).build()
-    with pytest.raises(ConfigError, match="parts/a/dtype: 'bfloat' is no type of number"):
+    with pytest.raises(ConfigError, match="parts/a/dtype: 'bfloat' is not a dtype"):
         weights(model)

@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.module import Module, functional, repeated, scan, vmap
-from tests.module.parts import X_BE, Chatty, Dense, Host, Sequence, Stack, weights
+from tests.module.example_modules import X_BE, Chatty, Dense, Host, Sequence, Stack, weights
 
 
 class Breaks(Module):
@@ -61,7 +61,7 @@ def test_a_module_that_is_no_part_of_the_model() -> None:
     def how(model, x):
         return stranger(x)
 
-    with pytest.raises(RuntimeError, match="This Chatty is not part of the Host that runs"):
+    with pytest.raises(RuntimeError, match="This Chatty is not in the tree of the running Host"):
         functional(Host.Config().build(), {}, (how, X_BE))
 
 
@@ -72,7 +72,7 @@ def test_the_same_module_in_two_places() -> None:
             self.a = Dense.Config().build()
             self.b = [self.a]
 
-    with pytest.raises(ValueError, match=r"stands at 'a' and at 'b/0'.*Shared\.Config"):
+    with pytest.raises(ValueError, match=r"is at 'a' and at 'b/0'.*Shared\.Config"):
         functional(Doubled.Config().build(), {}, X_BE)
 
 

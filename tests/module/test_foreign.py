@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from dovetail.module import checkpoint, functional, initialize_variables
-from tests.module.parts import KEY, X_BE, Counter, Host, weights
+from tests.module.example_modules import KEY, X_BE, Counter, Host, weights
 
 MODEL = Host.Config(child=Counter.Config()).build()
 PARAMS, VARIABLES = weights(MODEL), initialize_variables(MODEL, KEY)

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from dovetail.config import Part
+from dovetail.config import Component
 from dovetail.module import (
-    Constant,
-    FanScaled,
+    ConstantInitializer,
     Module,
     Normal,
     ParameterSpec,
+    VarianceScaling,
     initialize,
     initialize_variables,
     parameter,
     parameter_specs,
 )
-from tests.module.parts import KEY, Counter, Dense, Sequence, Stack
+from tests.module.example_modules import KEY, Counter, Dense, Sequence, Stack
 
 
 def test_neither_order_nor_siblings_matter() -> None:
@@ -57,7 +57,7 @@ class Filled(Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.same = parameter((4, 4), (None, None), Constant.Config(value=config.value))
+        self.same = parameter((4, 4), (None, None), ConstantInitializer.Config(value=config.value))
         self.random = parameter(
             (4, 4), (None, None), Normal.Config(standard_deviation=config.spread)
         )
@@ -94,7 +94,7 @@ def test_the_mesh_does_not_matter() -> None:
 
 
 def test_initializers_are_config_children() -> None:
-    class Ramp(Part):
+    class Ramp(Component):
         def __call__(
             self, key: jax.Array, shape: tuple[int, ...], fan_in: int, fan_out: int
         ) -> jax.Array:
@@ -113,10 +113,10 @@ def spec(init, fan_in=(0,), fan_out=(1,)) -> ParameterSpec:
     ("init", "deviation"),
     [
         (Normal.Config(standard_deviation=0.5), 0.5),
-        (FanScaled.Config(), 512**-0.5),
-        (FanScaled.Config(fan="out", scale=2.0), (2 / 128) ** 0.5),
-        (FanScaled.Config(fan="average"), 320**-0.5),
-        (Constant.Config(value=3.0), 0.0),
+        (VarianceScaling.Config(), 512**-0.5),
+        (VarianceScaling.Config(fan="out", scale=2.0), (2 / 128) ** 0.5),
+        (VarianceScaling.Config(fan="average"), 320**-0.5),
+        (ConstantInitializer.Config(value=3.0), 0.0),
     ],
 )
 def test_the_spread_of_first_values(init, deviation: float) -> None:
@@ -126,8 +126,8 @@ def test_the_spread_of_first_values(init, deviation: float) -> None:
 
 
 def test_fans_leave_stacked_axes_out() -> None:
-    single = spec(FanScaled.Config()).initial(KEY, "path").std()
-    stacked = spec(FanScaled.Config()).stack(16, "layers", 0).initial(KEY, "path").std()
+    single = spec(VarianceScaling.Config()).initial(KEY, "path").std()
+    stacked = spec(VarianceScaling.Config()).stack(16, "layers", 0).initial(KEY, "path").std()
     np.testing.assert_allclose(single, stacked, rtol=0.02)
 
 

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from dovetail.module import Module, checkpoint, functional, scan, vmap
-from tests.module.parts import KEY, X_BE, Host, Noise, Sequence, Stack, over_layers
+from tests.module.example_modules import KEY, X_BE, Host, Noise, Sequence, Stack, over_layers
 
 
 def noise_of(config, key=KEY, x=X_BE) -> dict[str, np.ndarray]:
@@ -106,7 +106,7 @@ def test_a_body_that_is_traced_twice_draws_the_same() -> None:
 
 def test_a_missing_key_names_the_path_that_asked() -> None:
     model = Sequence.Config(parts={"a": Stack.Config(layer=Noise.Config())}).build()
-    with pytest.raises(ValueError, match=r"parts/a/layer/key: a random key was asked for.*key="):
+    with pytest.raises(ValueError, match=r"parts/a/layer/key: a random key was requested.*key="):
         functional(model, {}, X_BE)
 
 

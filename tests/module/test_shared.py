@@ -15,7 +15,7 @@ from dovetail.module import (
     repeated,
     scan,
 )
-from tests.module.parts import KEY, X_BE, Counter, Dense, Noise, Sequence, Tied, weights
+from tests.module.example_modules import KEY, X_BE, Counter, Dense, Noise, Sequence, Tied, weights
 
 
 def test_a_reference_has_no_weights_and_its_gradient_flows_to_the_one_array() -> None:
@@ -169,13 +169,13 @@ def test_a_reference_to_a_reference() -> None:
 
 def test_an_unknown_path_names_the_nearest() -> None:
     model = Tied.Config(outward=Shared.Config(path="inwards")).build()
-    with pytest.raises(ConfigError, match=r"outward: no module stands at 'inwards'.*mean 'inward'"):
+    with pytest.raises(ConfigError, match=r"outward: there is no .* 'inwards'.*mean 'inward'"):
         functional(model, weights(model), X_BE)
 
 
 def test_a_reference_cannot_name_itself() -> None:
     model = Tied.Config(outward=Shared.Config(path="outward")).build()
-    with pytest.raises(ConfigError, match="no module stands at 'outward'"):
+    with pytest.raises(ConfigError, match="there is no module at 'outward'"):
         functional(model, weights(model), X_BE)
 
 

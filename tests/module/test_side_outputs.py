@@ -21,7 +21,7 @@ from dovetail.module import (
     value_and_grad,
     vmap,
 )
-from tests.module.parts import X_BE, Chatty, Host, over_layers, weights
+from tests.module.example_modules import X_BE, Chatty, Host, over_layers, weights
 
 MODEL = Host.Config(child=Chatty.Config()).build()
 PARAMS = weights(MODEL)
@@ -226,14 +226,14 @@ def test_outputs_and_state_have_no_reduction_over_devices() -> None:
 
 
 class Split:
-    """Splits the last axis of every array over `model`; the body sees its own part."""
+    """Splits the last axis of every array over `model`; the body reads its own shard."""
 
     def spec(self, axes: Any, shape: Any) -> PartitionSpec:
         assert len(axes) == len(shape)
         return PartitionSpec(*[None] * (len(shape) - 1), "model")
 
-    def seen(self, part: jax.Array, axes: Any, spec: PartitionSpec) -> jax.Array:
-        return part
+    def gather(self, shard: jax.Array, axes: Any, spec: PartitionSpec) -> jax.Array:
+        return shard
 
 
 def test_parameters_may_enter_shard_map_in_shards() -> None:
@@ -245,7 +245,7 @@ def test_parameters_may_enter_shard_map_in_shards() -> None:
             mesh=mesh,
             in_specs=(split,),
             out_specs=split,
-            parts=Split(),
+            state_sharding=Split(),
         )
         return run(x)
 
@@ -266,7 +266,7 @@ def test_untaken_losses_raise_and_list_their_paths() -> None:
         return over_layers(model, model.one(x))
 
     with pytest.raises(
-        ValueError, match=r"nobody takes: many/square, one/square\..*losses=\"return\""
+        ValueError, match=r"nobody uses: many/square, one/square\..*losses=\"return\""
     ):
         functional(MODEL, PARAMS, (both, X_BE))
     _, outputs = functional(MODEL, PARAMS, (both, X_BE), losses="return")
@@ -291,8 +291,8 @@ def test_a_loss_is_a_pair_of_scalars_in_float32() -> None:
 
 
 def test_losses_normalise_once() -> None:
-    parts = [Loss(jnp.float32(6), jnp.float32(2)), Loss(jnp.float32(2), jnp.float32(6))]
-    assert parts[0].merge(parts[1]).value() == 1.0, "not the mean of 3 and 1/3"
+    losses = [Loss(jnp.float32(6), jnp.float32(2)), Loss(jnp.float32(2), jnp.float32(6))]
+    assert losses[0].merge(losses[1]).value() == 1.0, "not the mean of 3 and 1/3"
     assert Loss(jnp.float32(0), jnp.float32(0)).value() == 0.0
     assert (
         Mean(jnp.ones(2), jnp.float32(4)).merge(Mean(jnp.ones(2), jnp.float32(4))).value()[0]

@@ -7,12 +7,21 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigOf, wraps
-from dovetail.module import Constant, Module, ParameterSpec, functional, parameter_specs, repeated
-from tests.module.parts import X_BE, Chatty, Counter, Dense, LowRank, Sequence, Stack
+from dovetail.module import (
+    ConstantInitializer,
+    Module,
+    ParameterSpec,
+    functional,
+    parameter_specs,
+    repeated,
+)
+from tests.module.example_modules import X_BE, Chatty, Counter, Dense, LowRank, Sequence, Stack
 
 
 def matrix(**attributes) -> ParameterSpec:
-    return ParameterSpec((2, 5), ("embed", "mlp"), Constant.Config().build(), **attributes)
+    return ParameterSpec(
+        (2, 5), ("embed", "mlp"), ConstantInitializer.Config().build(), **attributes
+    )
 
 
 def test_stacking_adds_axes_in_front() -> None:
@@ -33,7 +42,7 @@ def test_what_is_no_matrix() -> None:
 
 def test_a_spec_must_make_sense() -> None:
     with pytest.raises(ValueError, match=r"\(2,\) has 1 axes, the names are \(\)"):
-        ParameterSpec((2,), (), Constant.Config().build())
+        ParameterSpec((2,), (), ConstantInitializer.Config().build())
     with pytest.raises(ValueError, match=r"fans name the axes \[2\].*\(2, 5\) has only 2"):
         matrix(fan_in=(2,))
 

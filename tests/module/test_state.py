@@ -16,7 +16,17 @@ from dovetail.module import (
     variable,
     variable_specs,
 )
-from tests.module.parts import KEY, X_BE, Chatty, Counter, Dense, Host, Sequence, Stack, weights
+from tests.module.example_modules import (
+    KEY,
+    X_BE,
+    Chatty,
+    Counter,
+    Dense,
+    Host,
+    Sequence,
+    Stack,
+    weights,
+)
 
 
 class Twice(Module):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dovetail.module import Module, functional, parameter, repeated, scan
-from tests.module.parts import KEY, X_BE, Host, Noise, Sequence
+from tests.module.example_modules import KEY, X_BE, Host, Noise, Sequence
 
 MEETING = threading.Barrier(2, timeout=60)
 

@@ -15,7 +15,17 @@ from dovetail.module import (
     repeated,
     vmap,
 )
-from tests.module.parts import KEY, X_BE, Chatty, Counter, Dense, LowRank, Sequence, Stack, weights
+from tests.module.example_modules import (
+    KEY,
+    X_BE,
+    Chatty,
+    Counter,
+    Dense,
+    LowRank,
+    Sequence,
+    Stack,
+    weights,
+)
 
 
 def test_the_wrapper_and_what_it_wraps_stand_side_by_side() -> None:
@@ -40,7 +50,7 @@ def test_plain_parameters_work_in_the_wrapped_model(num_layers: int | None) -> N
     params = initialize(plain.build(), KEY)
     fresh = initialize(wrapped.build(), KEY)
     assert params.keys() < fresh.keys()
-    # The same paths have the same first values, so wrapping does not disturb the rest.
+    # The same paths are initialized alike, so wrapping does not disturb the rest.
     for path, value in params.items():
         np.testing.assert_array_equal(value, fresh[path])
     # The second factor at zero: the adapter changes nothing yet.

@@ -11,7 +11,7 @@ import pytest
 
 from dovetail.config import ConfigOf, replace
 from dovetail.module import Module, functional, repeated, scan
-from tests.module.parts import KEY, X_BE, Dense, LowRank, Sequence, weights
+from tests.module.example_modules import KEY, X_BE, Dense, LowRank, Sequence, weights
 from tests.module.programs import lowered, operations, temporary_bytes
 
 

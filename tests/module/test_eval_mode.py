@@ -1,4 +1,4 @@
-"""evaluated(): a part that is asked in training, as if there were none."""
+"""run_in_eval_mode(): a frozen child inside a trained model has no effects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dovetail.module import Constant, Module, evaluated, functional, variable
+from dovetail.module import ConstantInitializer, Module, functional, run_in_eval_mode, variable
 
 
 class Talkative(Module):
@@ -15,7 +15,7 @@ class Talkative(Module):
 
     def __init__(self, config: Talkative.Config) -> None:
         super().__init__(config)
-        self.seen = variable((), (), Constant.Config())
+        self.seen = variable((), (), ConstantInitializer.Config())
 
     def __call__(self, x: jax.Array) -> Any:
         self.add_loss("loss", x.sum(), 1.0)
@@ -34,7 +34,7 @@ class Asking(Module):
         self.asked, self.run = Talkative.Config().build(), Talkative.Config().build()
 
     def __call__(self, x: jax.Array) -> Any:
-        return evaluated(self.asked, x), self.run(x)
+        return run_in_eval_mode(self.asked, x), self.run(x)
 
 
 def test_only_the_result_comes_back() -> None:

@@ -1,4 +1,4 @@
-"""The arrays of a repeated child, stacked along a first axis, as scan and vmap see them."""
+"""The stacked arrays of a repeated child, as scan and vmap slice them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Self
 import jax
 
 from dovetail.module.context import Arrays, Frame, Scope
-from dovetail.module.crossing import Carried, state_below
+from dovetail.module.effects import Effects, state_below
 from dovetail.module.module import Module
 
 
 @dataclass(frozen=True)
-class Layered:
-    """A repeated child with its stacked parameters, variables and cache."""
+class StackedLayers:
+    """A repeated child with its parameters, variables and cache, stacked along the first axis."""
 
     frame: Frame
     layer: Module
@@ -26,12 +26,12 @@ class Layered:
     cache: Arrays
 
     @classmethod
-    def of(cls, frame: Frame, layer: Module, some: int | None = None) -> Self:
-        """Gathers the arrays of a repeated child of the module that runs.
+    def of(cls, frame: Frame, layer: Module, local_count: int | None = None) -> Self:
+        """Collects the arrays of a repeated child of the running module.
 
-        Inside a shard_map there may be `some` of the copies here.
+        Inside a shard_map over the copies, a device has only `local_count` of them.
         """
-        count, call_path = some or _count(frame, layer), frame.enter(layer).call_path
+        count, call_path = local_count or _count(frame, layer), frame.enter(layer).call_path
         params, variables = state_below(frame, layer)
         cache = _cache_below(frame, call_path)
         for path, value in {**params, **variables, **cache}.items():
@@ -49,57 +49,58 @@ class Layered:
             entered=outer.entered | {id(self.layer)},
         )
 
-    def check(self, left: Carried) -> Arrays:
+    def check(self, effects: Effects) -> Arrays:
         """Returns the cache entries that a body created; refuses writes outside of the layer."""
-        created = _without(left.cache, self.cache)
-        for path in _without(left.variables, self.variables):
+        created = _without(effects.cache, self.cache)
+        for path in _without(effects.variables, self.variables):
             raise ValueError(
                 f"The variable {path!r} does not belong to the repeated {self.call_path!r}, so its "
-                "layers would overwrite each other. Assign it outside, from what the body returns."
+                "layers would overwrite each other. Return the value from the body, and assign it "
+                "outside."
             )
         for path in created:
             if not path.startswith(f"{self.call_path}/"):
                 raise ValueError(
                     f"The cache entry {path!r} does not belong to the repeated {self.call_path!r}, "
-                    "so its layers would overwrite each other. Let a child of the layer write it; "
-                    "that may be a Shared one."
+                    "so its layers would overwrite each other. Write it in a child of the layer, "
+                    "which may be a Shared one."
                 )
         return created
 
-    def pick(self, stacked: Arrays, index: Any) -> Arrays:
+    def slice_layer(self, stacked: Arrays, index: Any) -> Arrays:
         """Returns one layer's slices."""
         if not stacked:
             return {}
-        pick = functools.partial(jax.lax.dynamic_index_in_dim, index=index, axis=0, keepdims=False)
-        return {path: jax.tree.map(pick, value) for path, value in stacked.items()}
+        take = functools.partial(jax.lax.dynamic_index_in_dim, index=index, axis=0, keepdims=False)
+        return {path: jax.tree.map(take, value) for path, value in stacked.items()}
 
-    def put(self, stacked: Arrays, new: Arrays, index: Any) -> Arrays:
-        """Writes one layer's slices in place; what is not stacked yet is left out."""
+    def update_layer(self, stacked: Arrays, new: Arrays, index: Any) -> Arrays:
+        """Updates one layer's slices in place; leaves out entries that are not stacked yet."""
         known = {path: value for path, value in new.items() if path in stacked}
         written = {
-            path: jax.tree.map(functools.partial(_put, path, index), stacked[path], value)
+            path: jax.tree.map(functools.partial(_update, path, index), stacked[path], value)
             for path, value in known.items()
         }
         return stacked | written
 
-    def pick_variables(self, variables: Arrays, index: Any) -> Arrays:
+    def slice_variables(self, variables: Arrays, index: Any) -> Arrays:
         """Returns one layer's variables."""
-        return self.pick(variables, index)
+        return self.slice_layer(variables, index)
 
-    def put_variables(self, variables: Arrays, new: Arrays, index: Any) -> Arrays:
-        """Takes in what one layer assigned to its variables."""
-        return self.put(variables, new, index)
+    def update_variables(self, variables: Arrays, new: Arrays, index: Any) -> Arrays:
+        """Updates one layer's variables."""
+        return self.update_layer(variables, new, index)
 
 
-class SameLayer(Layered):
-    """A child that is no repeated one, but runs several times: only its cache is stacked.
+class LoopedLayer(StackedLayers):
+    """A child that runs several times with the same parameters: only its cache is stacked.
 
-    A variable crosses from turn to turn, as parameters would if they changed.
+    Each iteration sees the variables that the one before it wrote.
     """
 
     @classmethod
     def times(cls, frame: Frame, layer: Module, count: int) -> Self:
-        """Gathers the arrays of a child that runs `count` times."""
+        """Collects the arrays of a child that runs `count` times."""
         if any(edge.module is layer and edge.count for edge in frame.module.edges().values()):
             raise ValueError(
                 f"This {type(layer).__name__} is repeated, so that its layers have parameters of "
@@ -112,12 +113,12 @@ class SameLayer(Layered):
             _check_first_axis(path, value, count)
         return cls(frame, layer, call_path, count, {}, variables, cache)
 
-    def pick_variables(self, variables: Arrays, index: Any) -> Arrays:
+    def slice_variables(self, variables: Arrays, index: Any) -> Arrays:
         """Returns all variables."""
         return variables
 
-    def put_variables(self, variables: Arrays, new: Arrays, index: Any) -> Arrays:
-        """Takes in what one turn assigned."""
+    def update_variables(self, variables: Arrays, new: Arrays, index: Any) -> Arrays:
+        """Merges what one iteration assigned."""
         return variables | new
 
 
@@ -126,12 +127,12 @@ def _cache_below(frame: Frame, call_path: str) -> Arrays:
     return {path: v for path, v in frame.scope.cache.items() if path.startswith(below)}
 
 
-def _put(path: str, index: Any, stacked: jax.Array, new: Any) -> jax.Array:
+def _update(path: str, index: Any, stacked: jax.Array, new: Any) -> jax.Array:
     new = jax.numpy.asarray(new)
     if new.shape != stacked.shape[1:]:
         raise ValueError(
-            f"{path!r} holds {stacked.shape[1:]} for each layer, and {new.shape} was written. What "
-            "crosses a scan keeps its shape."
+            f"{path!r} has the shape {stacked.shape[1:]} in each layer, and {new.shape} was "
+            "written. State in the carry of a scan keeps its shape."
         )
     return jax.lax.dynamic_update_index_in_dim(stacked, new.astype(stacked.dtype), index, 0)
 

@@ -1,4 +1,4 @@
-"""grouped(): sorted rows meet the arrays of their own copy, as if each copy had run alone."""
+"""ragged_vmap(): sorted rows meet the arrays of their own copy, as if each copy had run alone."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,18 +10,18 @@ import pytest
 
 from dovetail.config import REQUIRED, Config, ConfigOf
 from dovetail.module import (
-    Grouped,
-    GroupedError,
+    GroupedParameter,
     Module,
     functional,
-    grouped,
-    multiply,
-    on_each_copy,
+    matmul_with,
     parameter,
     parameter_specs,
+    ragged_vmap,
     repeated,
+    vmap_groups,
 )
-from tests.module.parts import Chatty, Counter, Dense, LowRank, Noise, Stack, weights
+from dovetail.module.ragged import GroupedError
+from tests.module.example_modules import Chatty, Counter, Dense, LowRank, Noise, Stack, weights
 
 SIZES = np.array([3, 0, 4, 1])
 ROWS = jax.random.normal(jax.random.key(3), (8, 4))
@@ -42,7 +42,7 @@ class Experts(Module):
         self.child = repeated(config.child.build(), len(SIZES), "expert", active=2)
 
     def __call__(self, x: jax.Array) -> Any:
-        return grouped(self.child, self.child, x, group_sizes=jnp.asarray(SIZES), product=ragged)
+        return ragged_vmap(self.child, self.child, x, group_sizes=jnp.asarray(SIZES), matmul=ragged)
 
 
 class Shaped(Module):
@@ -145,7 +145,7 @@ def test_any_other_use_says_how_to_write_it(use: str, shape: tuple[int, ...]) ->
 
 def test_an_error_names_the_parameter_and_the_module() -> None:
     model = Experts.Config(child=Shaped.Config(use="norm")).build()
-    with pytest.raises(GroupedError, match=r"child/value.*asked for \.sum") as caught:
+    with pytest.raises(GroupedError, match=r"child/value.*has no attribute 'sum'") as caught:
         functional(model, weights(model), ROWS)
     assert caught.value.__notes__ == ["in the module child (Shaped)"]
 
@@ -164,7 +164,7 @@ def test_parameters_are_read_in_the_compute_type() -> None:
 def test_a_parameter_looks_like_one_copy() -> None:
     class Asks(Dense):
         def __call__(self, x_BE: jax.Array) -> jax.Array:
-            assert isinstance(self.weight, Grouped)
+            assert isinstance(self.weight, GroupedParameter)
             assert (self.weight.shape, self.weight.ndim) == ((4, 4), 2)
             assert self.bias.T.shape == (4,)
             assert "child/weight" in repr(self.weight)
@@ -216,14 +216,14 @@ class Resets(Counter):
 def test_state_is_refused(child: type[Module], path: str) -> None:
     model = Experts.Config(child=child.Config()).build()
     variables = {"child/calls": jnp.zeros(4, jnp.int32)}
-    with pytest.raises(GroupedError, match=rf"written inside grouped\(\): \['{path}'\].*vmap"):
+    with pytest.raises(GroupedError, match=rf"written inside ragged_vmap\(\): \['{path}'\].*vmap"):
         functional(model, weights(model), ROWS, variables=variables)
 
 
 def test_updating_a_variable_is_refused() -> None:
     model = Experts.Config(child=Counter.Config()).build()
     variables = {"child/calls": jnp.zeros(4, jnp.int32)}
-    with pytest.raises(GroupedError, match="it is not an array"):
+    with pytest.raises(GroupedError, match="not one array"):
         functional(model, weights(model), ROWS, variables=variables)
 
 
@@ -250,10 +250,8 @@ class Scaled(Module):
         self.power = parameter((), ())
 
     def __call__(self, x: jax.Array) -> Any:
-        lengths = on_each_copy(
-            lambda w, p: jnp.linalg.norm(w, axis=0) ** p, self.weight, self.power
-        )
-        return multiply(x, self.weight, self._doubled) * lengths
+        lengths = vmap_groups(lambda w, p: jnp.linalg.norm(w, axis=0) ** p, self.weight, self.power)
+        return matmul_with(x, self.weight, self._doubled) * lengths
 
     @staticmethod
     def _doubled(product: Any, x: jax.Array, weight: jax.Array, *more: Any) -> jax.Array:
@@ -281,7 +279,7 @@ def test_functions_of_parameters_and_of_products() -> None:
 def test_a_product_of_another_number_of_rows_is_refused() -> None:
     module = Halved.Config(child=Scaled.Config()).build()
     params = {"child/weight": jnp.ones((4, 4, 3)), "child/power": jnp.ones(4)}
-    with pytest.raises(GroupedError, match=r"4 rows \(4, 4\) met 8 rows' arrays"):
+    with pytest.raises(GroupedError, match=r"Expected 8 rows, got 4 \(4, 4\)"):
         functional(module, params, ROWS)
 
 
@@ -289,10 +287,10 @@ class Halved(Experts):
     """Forgets half of the rows."""
 
     def __call__(self, x: jax.Array) -> Any:
-        return grouped(
+        return ragged_vmap(
             self.child,
             lambda x: self.child(x[:4]),
             x,
             group_sizes=jnp.asarray(SIZES),
-            product=ragged,
+            matmul=ragged,
         )

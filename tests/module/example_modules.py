@@ -1,4 +1,4 @@
-"""Small modules that the tests of this room share. Legend: B batch, E width, L layers."""
+"""Small modules shared by the tests of this subpackage. Legend: B batch, E width, L layers."""
 
 from __future__ import annotations
 
