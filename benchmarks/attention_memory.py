@@ -3,7 +3,7 @@
     python benchmarks/attention_memory.py --sequence 4096 8192 16384 32768
 
 Nothing is run, so it needs neither the memory nor the time. Where memory grows with the square of
-the sequence, a line's figure is four times that of the line before it; where it is linear, twice.
+the sequence, each line is four times the one before it; where it is linear, twice.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ def main() -> None:
     print(f"{'mask':<8} {'sequence':>8} {'forward':>12} {'and backward':>12}")
     for name in arguments.mask:
         for sequence in arguments.sequence:
-            figures = [_megabytes(name, sequence, back, arguments) for back in (False, True)]
+            megabytes = [_megabytes(name, sequence, back, arguments) for back in (False, True)]
             print(
-                f"{name:<8} {sequence:>8} {figures[0]:>9.1f} MB {figures[1]:>9.1f} MB", flush=True
+                f"{name:<8} {sequence:>8} {megabytes[0]:>9.1f} MB {megabytes[1]:>9.1f} MB",
+                flush=True,
             )
 
 
@@ -35,23 +36,23 @@ def _megabytes(name: str, sequence: int, backwards: bool, arguments: argparse.Na
     def shape(heads: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((1, sequence, heads, arguments.head_width), arguments.dtype)
 
-    places = jax.ShapeDtypeStruct((1, sequence), jnp.int32)
+    tokens = jax.ShapeDtypeStruct((1, sequence), jnp.int32)
 
-    def compute(query: Any, key: Any, value: Any, places: Any) -> Any:
-        call = {"query_positions_BS": places, "key_positions_BT": places}
-        call |= {"query_segments_BS": places, "key_segments_BT": places}
+    def compute(q: Any, k: Any, v: Any, tokens: Any) -> Any:
+        call = {"q_positions_BS": tokens, "kv_positions_BT": tokens}
+        call |= {"q_segment_ids_BS": tokens, "kv_segment_ids_BT": tokens}
 
         def attend(*arrays: Any) -> Any:
             return attention(*arrays, mask=MASKS[name], aligned=True, **call)
 
         if not backwards:
-            return attend(query, key, value)
-        mixed, pull = jax.vjp(attend, query, key, value)
-        return mixed, pull(mixed)
+            return attend(q, k, v)
+        o, vjp = jax.vjp(attend, q, k, v)
+        return o, vjp(o)
 
-    keys = shape(arguments.kv_heads)
+    kv = shape(arguments.kv_heads)
     with prefer(attention=arguments.implementation):
-        program = jax.jit(compute).lower(shape(arguments.heads), keys, keys, places).compile()
+        program = jax.jit(compute).lower(shape(arguments.heads), kv, kv, tokens).compile()
     memory: Any = program.memory_analysis()
     return memory.temp_size_in_bytes / 1e6
 

@@ -1,10 +1,10 @@
 """How much faster, and how much smaller, are the fast kernels than the plain reference?
 
-Forward and backward passes of each op, the two sides interleaved so that noise of the machine meets
-both alike. The default sizes are those of a small language model on a CPU.
+Forward and backward passes of each op, interleaved so that noise of the machine affects both
+equally. The default sizes are those of a small language model on a CPU.
 
     python benchmarks/kernels.py
-    python benchmarks/kernels.py --rounds 3 --sequence 256     # a quick look
+    python benchmarks/kernels.py --rounds 3 --sequence 256     # a quick run
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ def main() -> None:
         "cross_entropy": ("reference", "chunked", _cross_entropy(arguments)),
         "grouped_matmul": ("reference", "blocked", _grouped_matmul(arguments)),
     }
-    figures: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for op, (plain, fast, case) in cases.items():
-        figures |= _compare(op, plain, fast, case, arguments.rounds)
-    print(json.dumps(figures))
+        results |= _compare(op, plain, fast, case, arguments.rounds)
+    print(json.dumps(results))
 
 
 def _attention(arguments: argparse.Namespace) -> Case:
     batch, sequence = arguments.batch, arguments.sequence
-    query = _random(0, batch, sequence, arguments.heads, arguments.head_width)
-    key = _random(1, batch, sequence, arguments.kv_heads, arguments.head_width)
-    value = _random(2, batch, sequence, arguments.kv_heads, arguments.head_width)
+    q = _random(0, batch, sequence, arguments.heads, arguments.head_width)
+    k = _random(1, batch, sequence, arguments.kv_heads, arguments.head_width)
+    v = _random(2, batch, sequence, arguments.kv_heads, arguments.head_width)
     positions = jnp.broadcast_to(jnp.arange(sequence), (batch, sequence))
-    segments = jnp.ones_like(positions)
+    segment_ids = jnp.ones_like(positions)
 
     def step(
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
         positions: jax.Array,
-        segments: jax.Array,
+        segment_ids: jax.Array,
     ) -> Any:
         call = partial(
             attention,
             mask=Causal(),
-            query_positions_BS=positions,
-            key_positions_BT=positions,
-            query_segments_BS=segments,
-            key_segments_BT=segments,
+            q_positions_BS=positions,
+            kv_positions_BT=positions,
+            q_segment_ids_BS=segment_ids,
+            kv_segment_ids_BT=segment_ids,
             aligned=True,
         )
-        mixed, pull = jax.vjp(call, query, key, value)
-        return mixed, pull(mixed)
+        o, vjp = jax.vjp(call, q, k, v)
+        return o, vjp(o)
 
-    return step, (query, key, value, positions, segments)
+    return step, (q, k, v, positions, segment_ids)
 
 
 def _cross_entropy(arguments: argparse.Namespace) -> Case:
@@ -97,8 +97,8 @@ def _grouped_matmul(arguments: argparse.Namespace) -> Case:
     group_sizes = jnp.bincount(chosen, length=groups)
 
     def step(x: jax.Array, weight: jax.Array, group_sizes: jax.Array) -> Any:
-        result, pull = jax.vjp(partial(grouped_matmul, group_sizes_X=group_sizes), x, weight)
-        return result, pull(result)
+        result, vjp = jax.vjp(partial(grouped_matmul, group_sizes_X=group_sizes), x, weight)
+        return result, vjp(result)
 
     return step, (x, weight, group_sizes)
 
@@ -113,16 +113,16 @@ def _compare(op: str, plain: str, fast: str, case: Case, rounds: int) -> dict[st
             start = time.perf_counter()
             jax.block_until_ready(program(*inputs))
             seconds[name].append(time.perf_counter() - start)
-    figures: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, program in programs.items():
         megabytes = program.memory_analysis().temp_size_in_bytes / 1e6
         median = 1e3 * float(np.median(seconds[name]))
         print(f"{op:<14} {name:<10} median {median:8.1f} ms   temporaries {megabytes:8.1f} MB")
-        figures[f"{op}_{name}_ms"] = round(median, 1)
-        figures[f"{op}_{name}_temporary_mb"] = round(megabytes, 1)
+        results[f"{op}_{name}_ms"] = round(median, 1)
+        results[f"{op}_{name}_temporary_mb"] = round(megabytes, 1)
     ratio = float(np.median(np.divide(seconds[fast], seconds[plain])))
     print(f"{op:<14} {fast} / {plain}: {ratio:.2f} of the time (median over rounds)")
-    return figures | {f"{op}_ratio": round(ratio, 3)}
+    return results | {f"{op}_ratio": round(ratio, 3)}
 
 
 def _compile(op: str, name: str, step: Callable[..., Any], inputs: tuple[jax.Array, ...]) -> Any:

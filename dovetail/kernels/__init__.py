@@ -1,48 +1,50 @@
-"""Kernels: one op a folder, with a plain reference and fast versions that say what they support.
+"""Kernels: one op per folder, with a reference and fast implementations that say what they support.
 
-Import an op from its own folder (`from dovetail.kernels.attention import attention`); this door
-leads to what is common to all: which implementation was chosen, and how to steer the choice.
+Import an op from its own folder (`from dovetail.kernels.attention import attention`). This module
+has what is common to all ops: which implementation was chosen, and how to steer the choice.
 """
 
 from dovetail.config import import_submodules
 from dovetail.kernels.registry import (
-    Choice,
     Implementation,
+    KernelChoice,
     KernelCounter,
     Op,
     SlowKernelError,
     SlowKernelWarning,
     choices,
+    clear_choices,
     current_platform,
-    forget_choices,
+    default_choices,
+    implementation,
     interpreted,
     prefer,
-    references,
+    reference_only,
     strict,
     target_platform,
-    unsteered,
     watch_kernels,
 )
 from dovetail.kernels.settings import KernelSettings
 
-import_submodules(__name__)  # an op is known by being here
+import_submodules(__name__)  # defines all ops, so that `prefer()` knows them
 
 __all__ = [
-    "Choice",
     "Implementation",
+    "KernelChoice",
     "KernelCounter",
     "KernelSettings",
     "Op",
     "SlowKernelError",
     "SlowKernelWarning",
     "choices",
+    "clear_choices",
     "current_platform",
-    "forget_choices",
+    "default_choices",
+    "implementation",
     "interpreted",
     "prefer",
-    "references",
+    "reference_only",
     "strict",
     "target_platform",
-    "unsteered",
     "watch_kernels",
 ]

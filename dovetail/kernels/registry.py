@@ -1,13 +1,17 @@
-"""The op registry: an op is an ordered list of implementations, and the first that can runs.
+"""The op registry: an op is an ordered tuple of implementations, and the first that can runs.
 
-A new implementation is a new file that registers itself:
+A file holds one implementation:
 
-    @attention_op.register("splash", platforms=("tpu",), supports=_supports, before="blockwise")
-    def splash(query_BSHD, ...): ...
+    @implementation("splash", platforms=("tpu",), supports=_supports)
+    def splash(q_BSHD, ...): ...
 
-The choice is made while JAX traces, from shapes and static arguments, so it costs nothing when the
-program runs. The settings that steer it are part of what `jax.jit` caches by: a function that was
-compiled under one setting is traced again under another.
+The op's `__init__.py` lists them in the order in which they are tried:
+
+    attention_op.implementations = (splash.splash, ..., reference.reference)
+
+The choice is made at trace time, from shapes and static arguments, so it costs nothing at run time.
+The settings that steer it are part of the `jax.jit` cache key: a function compiled under one
+setting is traced again under another.
 """
 
 from __future__ import annotations
@@ -27,24 +31,20 @@ from jax.sharding import AbstractMesh
 from dovetail.config import ConfigError, did_you_mean
 from dovetail.parallel import current_placement
 
-F = TypeVar("F", bound=Callable[..., Any])
 Shape = tuple[int, ...]
 KernelFlops = Callable[[str, Sequence[Shape]], float | None]
 
 
 class SlowKernelWarning(UserWarning):
-    """A slow implementation runs because no fast one can."""
+    """A slow implementation runs because no fast one supports the call."""
 
 
 class SlowKernelError(ConfigError):
     """A slow implementation would run, and `strict()` forbids it."""
 
 
-class Choice(NamedTuple):
-    """Which implementation an op chose on a platform, and why not those before it.
-
-    One that `prefer()` asked for was not the op's own choice, and says so.
-    """
+class KernelChoice(NamedTuple):
+    """The implementation that an op chose on a platform, and why not those before it."""
 
     op: str
     implementation: str
@@ -63,28 +63,37 @@ class Choice(NamedTuple):
 class Implementation:
     """One way to compute an op.
 
-    `supports` and `slow` get the arguments of the call. `supports` answers None for yes, or the
-    reason why not; `slow` says whether running this one is worth a warning. `when` says whether it
-    is in question at all: if not, its reasons are no news.
+    The callables `supports`, `slow` and `flops_fraction` get the arguments of the call.
 
-    What a hand-written kernel does is not to be seen in a program, so its implementation tells:
-    `kernel_flops` gets the name of a kernel and the shapes of the arrays that it is given, and
-    answers with the operations of its products, or None if it is not one of its own. `share` gets
-    the arguments of a call, and says how much of that is left where blocks are skipped.
+    Attributes:
+        name: the name in `prefer()` and `choices()`.
+        run: computes the op.
+        platforms: where it runs, as `jax.default_backend()` names them; None means everywhere.
+        supports: returns None if it can take the call, or the reason why not.
+        slow: whether running it for this call is worth a warning.
+        applies: whether it is a candidate at all; if not, its refusal is not reported.
+        kernel_flops: counts the matmul FLOPs of one of its own kernels, from the kernel's name and
+            the shapes of its inputs; None for a kernel that is not its own. XLA cannot see into a
+            hand-written kernel, so plans ask for this.
+        flops_fraction: the fraction of those FLOPs that a call needs, where blocks are skipped.
     """
 
     name: str
     run: Callable[..., Any]
-    platforms: tuple[str, ...] | None
-    supports: Callable[..., str | None]
-    slow: Callable[..., bool]
-    when: Callable[[], bool]
-    kernel_flops: KernelFlops
-    share: Callable[..., float]
+    platforms: tuple[str, ...] | None = None
+    supports: Callable[..., str | None] = lambda *_, **__: None
+    slow: Callable[..., bool] = lambda *_, **__: False
+    applies: Callable[[], bool] = lambda: True
+    kernel_flops: KernelFlops = lambda *_: None
+    flops_fraction: Callable[..., float] = lambda *_, **__: 1.0
 
-    def in_question(self, platform: str) -> bool:
-        """Returns whether it is made for a platform, and for what there is."""
-        return self.runs_on(platform) and self.when()
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs it, without asking whether it supports the call."""
+        return self.run(*args, **kwargs)
+
+    def is_candidate(self, platform: str) -> bool:
+        """Returns whether it is made for a platform and applies here."""
+        return self.runs_on(platform) and self.applies()
 
     def runs_on(self, platform: str) -> bool:
         """Returns whether it is made for a platform."""
@@ -97,128 +106,97 @@ class Implementation:
         return self.supports(*args, **kwargs)
 
 
-class Op:
-    """An operation with several implementations, tried in order."""
+def implementation(name: str, **options: Any) -> Callable[[Callable[..., Any]], Implementation]:
+    """Returns a decorator that makes a function an `Implementation`; see there for the options."""
+    return lambda run: Implementation(name, run, **options)
 
-    def __init__(self, name: str) -> None:
+
+class Op:
+    """An operation with several implementations, tried in order.
+
+    Attributes:
+        name: the name in `prefer()` and `choices()`.
+        implementations: in the order in which they are tried. To add one, assign a new tuple.
+    """
+
+    def __init__(self, name: str, implementations: tuple[Implementation, ...] = ()) -> None:
         """Adds the op to those that `prefer()` and `choices()` know."""
         self.name = name
-        self._implementations: tuple[Implementation, ...] = ()
-        with _lock:
-            _ops[name] = self
-
-    @property
-    def implementations(self) -> tuple[Implementation, ...]:
-        """The implementations, in the order in which they are tried."""
-        return self._implementations
-
-    def register(
-        self,
-        name: str,
-        *,
-        platforms: tuple[str, ...] | None = None,
-        supports: Callable[..., str | None] = lambda *_, **__: None,
-        slow: Callable[..., bool] = lambda *_, **__: False,
-        before: str | None = None,
-        when: Callable[[], bool] = lambda: True,
-        kernel_flops: KernelFlops = lambda *_: None,
-        share: Callable[..., float] = lambda *_, **__: 1.0,
-    ) -> Callable[[F], F]:
-        """Returns a decorator that adds an implementation.
-
-        Args:
-            name: what `prefer()` and `choices()` call it.
-            platforms: where it runs, as `jax.default_backend()` names them; None means everywhere.
-            supports: answers None for a call that it can take, or the reason why not.
-            slow: says for which calls running it is worth a warning.
-            before: the implementation that it takes precedence over; None means last.
-            when: says whether it is in question; where it is not, nobody is told why.
-            kernel_flops: counts the operations of a kernel of its own, by name and shapes.
-            share: says how much of those a call needs, where blocks are skipped.
-        """
-
-        def add(function: F) -> F:
-            made = Implementation(
-                name, function, platforms, supports, slow, when, kernel_flops, share
-            )
-            with _lock:
-                others = [other for other in self._implementations if other.name != name]
-                names = [other.name for other in others]
-                if before is not None and before not in names:
-                    raise ValueError(_unknown(self, before, names))
-                others.insert(len(others) if before is None else names.index(before), made)
-                self._implementations = tuple(others)
-            return function
-
-        return add
+        self.implementations = implementations
+        _ops[name] = self
 
     def choose(self, *args: Any, **kwargs: Any) -> Implementation:
         """Returns the implementation for a call, and records the choice."""
-        wanted = _preferred.get().get(self.name)
-        if wanted is not None:
-            return self._forced(wanted, *args, **kwargs)
+        preferred = _preferred.get().get(self.name)
+        if preferred is not None:
+            return self._preferred(preferred, *args, **kwargs)
         return self._first(*args, **kwargs)
 
     def _first(self, *args: Any, **kwargs: Any) -> Implementation:
         platform = current_platform()
         refusals: dict[Implementation, str] = {}
-        for implementation in self._implementations:
-            refusal = implementation.refusal(platform, *args, **kwargs)
+        for candidate in self.implementations:
+            refusal = candidate.refusal(platform, *args, **kwargs)
             if refusal is None:
-                asked = [text for one, text in refusals.items() if one.in_question(platform)]
-                choice = Choice(self.name, implementation.name, platform, tuple(asked))
-                _note(choice, is_slow=implementation.slow(*args, **kwargs))
-                return implementation
-            refusals[implementation] = f"{implementation.name}, because {refusal}"
+                reported = [text for one, text in refusals.items() if one.is_candidate(platform)]
+                choice = KernelChoice(self.name, candidate.name, platform, tuple(reported))
+                _record(choice, is_slow=candidate.slow(*args, **kwargs))
+                return candidate
+            refusals[candidate] = f"{candidate.name}, because {refusal}"
         raise ValueError(
             f"{self.name}: no implementation can take this call on {platform}. "
             + "".join(f"Not {refusal}. " for refusal in refusals.values())
-            + "Change the call, or register an implementation that takes it."
+            + "Change the call, or add an implementation that takes it."
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the first implementation that can take the call."""
+        """Runs the first implementation that supports the call."""
         return self._run(self.choose(*args, **kwargs), *args, **kwargs)
 
-    def hand_on(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs a call that an implementation makes of its own: what was preferred is that one."""
+    def redispatch(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the call that an implementation makes to its own op, ignoring `prefer()`.
+
+        The preference chose the outer implementation (such as `ulysses`), not the inner one.
+        """
         return self._run(self._first(*args, **kwargs), *args, **kwargs)
 
     def _run(self, chosen: Implementation, *args: Any, **kwargs: Any) -> Any:
-        seen = _shares.get()
-        if seen is not None:
-            seen.setdefault((self.name, chosen.name), []).append(chosen.share(*args, **kwargs))
+        calls = _flops_fractions.get()
+        if calls is not None:
+            fraction = chosen.flops_fraction(*args, **kwargs)
+            calls.setdefault((self.name, chosen.name), []).append(fraction)
         return chosen.run(*args, **kwargs)
 
     def named(self, name: str) -> Implementation:
         """Returns an implementation by name."""
-        for implementation in self._implementations:
-            if implementation.name == name:
-                return implementation
-        raise ConfigError(_unknown(self, name, [one.name for one in self._implementations]))
+        for one in self.implementations:
+            if one.name == name:
+                return one
+        known = did_you_mean(name, [one.name for one in self.implementations])
+        raise ConfigError(f"{self.name}: there is no implementation {name!r}. {known}")
 
-    def _forced(self, name: str, *args: Any, **kwargs: Any) -> Implementation:
-        implementation, platform = self.named(name), current_platform()
-        refusal = implementation.refusal(platform, *args, **kwargs)
+    def _preferred(self, name: str, *args: Any, **kwargs: Any) -> Implementation:
+        chosen, platform = self.named(name), current_platform()
+        refusal = chosen.refusal(platform, *args, **kwargs)
         if refusal is not None:
             raise ConfigError(
                 f"{self.name}: prefer({self.name}={name!r}) is in force, but it cannot take this "
                 f"call: {refusal}. Leave the choice to the op, or prefer another one."
             )
-        if not _is_figure.get():
-            # However slow it is, it was asked for by name: there is nothing to warn of.
-            _note(Choice(self.name, name, platform, is_preferred=True), is_slow=False)
-        return implementation
+        if not _is_reference_only.get():
+            # The user asked for it by name, so its speed is not worth a warning.
+            _record(KernelChoice(self.name, name, platform, is_preferred=True), is_slow=False)
+        return chosen
 
 
 def choices() -> list[str]:
-    """Returns what this process's ops have chosen so far, one line an op, choice and platform."""
+    """Returns the choices of this process so far, one line per op, implementation and platform."""
     with _lock:
         return [str(choice) for choice in _choices.values()]
 
 
-def forget_choices() -> None:
-    """Clears what was recorded and warned of, as at the start of another run."""
+def clear_choices() -> None:
+    """Clears the recorded choices and warnings, as at the start of a run."""
     with _lock:
         _choices.clear()
         _warned.clear()
@@ -226,39 +204,39 @@ def forget_choices() -> None:
 
 @contextmanager
 def watch_kernels() -> Iterator[KernelCounter]:
-    """Sees the calls that are traced inside of the block, and can count their kernels then."""
-    seen: dict[tuple[str, str], list[float]] = {}
-    token = _shares.set(seen)
+    """Records the calls that are traced inside the `with`, so that their kernels can be counted."""
+    calls: dict[tuple[str, str], list[float]] = {}
+    token = _flops_fractions.set(calls)
     try:
-        yield KernelCounter(seen)
+        yield KernelCounter(calls)
     finally:
-        _shares.reset(token)
+        _flops_fractions.reset(token)
 
 
 class KernelCounter:
-    """Counts the operations of hand-written kernels in what was traced."""
+    """Counts the FLOPs of the hand-written kernels in a traced program."""
 
-    def __init__(self, seen: Mapping[tuple[str, str], Sequence[float]]) -> None:
-        """Takes the share of each call, by op and implementation."""
-        self._seen = seen
+    def __init__(self, calls: Mapping[tuple[str, str], Sequence[float]]) -> None:
+        """Takes the `flops_fraction` of each call, by op and implementation."""
+        self._calls = calls
 
     def flops(self, kernel: str, shapes: Sequence[Shape]) -> float | None:
-        """Returns the operations of a kernel's products, or None where nobody knows it.
+        """Returns the matmul FLOPs of a kernel, or None if no implementation knows it.
 
-        Calls that skip different blocks cannot be told apart by shapes; they count by their mean.
+        Shapes do not tell apart calls that skip different blocks, so their mean counts.
         """
-        for (op, name), shares in self._seen.items():
-            whole = _ops[op].named(name).kernel_flops(kernel, shapes)
-            if whole is not None:
-                return whole * sum(shares) / len(shares)
+        for (op, name), fractions in self._calls.items():
+            dense = _ops[op].named(name).kernel_flops(kernel, shapes)
+            if dense is not None:
+                return dense * sum(fractions) / len(fractions)
         return None
 
 
 def current_platform() -> str:
     """Returns the platform that ops choose for.
 
-    It is that of the devices in the mesh, for which the program is compiled, whether they are here
-    or not; without a mesh it is the default backend. `target_platform()` comes before both.
+    In order of precedence: `target_platform()`, the devices of the mesh (attached or not), the
+    default backend.
     """
     target = _platform.get()
     if target is not None:
@@ -270,9 +248,9 @@ def current_platform() -> str:
 
 
 def current_device() -> Any:
-    """Returns one of the devices that a program is for, here or not; None where none is known.
+    """Returns a device that the program is compiled for (attached or not), or None if unknown.
 
-    What a kernel may want of it is its kind, such as a GPU's generation.
+    Kernels read its kind from it, such as a GPU's compute capability.
     """
     placement = current_placement()
     if placement is None:
@@ -288,23 +266,23 @@ def current_device() -> Any:
 
 @contextmanager
 def target_platform(platform: str) -> Iterator[None]:
-    """Makes ops choose for another platform, as in planning for a device that is not there."""
+    """Makes ops choose for another platform, as when planning for a device that is not attached."""
     with _set(_platform, platform):
         yield
 
 
 @contextmanager
 def interpreted(platform: str) -> Iterator[None]:
-    """Makes ops choose for a platform, and runs its Pallas kernels here, step by step. For tests.
+    """Makes ops choose for a platform, and runs its Pallas kernels in interpret mode. For tests.
 
-    It is slow, and what it shows is a kernel's numbers, not whether the compiler takes it.
+    It is slow. It checks a kernel's numerics, not whether the platform's compiler accepts it.
     """
     with _set(_interpreted, True), _set(_platform, platform):
         yield
 
 
 def is_interpreted() -> bool:
-    """Returns whether `interpreted()` is in force: what a kernel hands to `pallas_call`."""
+    """Returns whether `interpreted()` is in force: the `interpret` argument of `pallas_call`."""
     return _interpreted.get()
 
 
@@ -330,22 +308,22 @@ def prefer(**implementations: str) -> Iterator[None]:
 
 
 @contextmanager
-def unsteered() -> Iterator[None]:
-    """Leaves every choice to the ops inside a `with`, whatever is preferred or strict around it.
+def default_choices() -> Iterator[None]:
+    """Ignores `prefer()` and `strict()` inside the `with`: every op chooses for itself.
 
-    What is asked for a step's calls may not be able to take others, such as those of decoding.
+    An implementation that was preferred for a training step may not support decoding.
     """
     with _set(_preferred, MappingProxyType({})), _set(_strict, False):
         yield
 
 
 @contextmanager
-def references() -> Iterator[None]:
-    """Computes every op by its plain reference inside a `with`: what the mathematics asks for.
+def reference_only() -> Iterator[None]:
+    """Runs the reference of every op inside the `with`, and records no choice.
 
-    That is for figures. What runs is chosen elsewhere, so nothing of this is recorded.
+    For counting FLOPs: the reference computes what the mathematics asks for, and no more.
     """
-    with _set(_is_figure, True), prefer(**dict.fromkeys(_ops, "reference")):
+    with _set(_is_reference_only, True), prefer(**dict.fromkeys(_ops, "reference")):
         yield
 
 
@@ -353,22 +331,22 @@ T = TypeVar("T")
 
 _lock = threading.RLock()
 _ops: dict[str, Op] = {}
-_choices: dict[tuple[str, str, str], Choice] = {}
+_choices: dict[tuple[str, str, str], KernelChoice] = {}
 _warned: set[tuple[str, str, str]] = set()
 _platform: ContextVar[str | None] = ContextVar("dovetail_platform", default=None)
 _interpreted: ContextVar[bool] = ContextVar("dovetail_interpreted", default=False)
-_shares: ContextVar[dict[tuple[str, str], list[float]] | None] = ContextVar(
-    "dovetail_shares", default=None
+_flops_fractions: ContextVar[dict[tuple[str, str], list[float]] | None] = ContextVar(
+    "dovetail_flops_fractions", default=None
 )
 _strict: ContextVar[bool] = ContextVar("dovetail_strict", default=False)
-_is_figure: ContextVar[bool] = ContextVar("dovetail_is_figure", default=False)
+_is_reference_only: ContextVar[bool] = ContextVar("dovetail_is_reference_only", default=False)
 _jit_key = jax.make_user_context(default_value=None)
 _preferred: ContextVar[Mapping[str, str]] = ContextVar(
     "dovetail_preferred", default=MappingProxyType({})
 )
 
 
-def _note(choice: Choice, is_slow: bool) -> None:
+def _record(choice: KernelChoice, is_slow: bool) -> None:
     key = choice[:3]
     message = (
         f"{choice.op}: the slow {choice.implementation!r} implementation runs on "
@@ -378,7 +356,7 @@ def _note(choice: Choice, is_slow: bool) -> None:
         raise SlowKernelError(
             message
             + "strict() is in force (kernels.strict=true), so this is an error. Change what "
-            "the reasons name, or leave strict off to run it all the same."
+            "the reasons name, or leave strict off to run it anyway."
         )
     with _lock:
         _choices.setdefault(key, choice)
@@ -386,7 +364,7 @@ def _note(choice: Choice, is_slow: bool) -> None:
         if is_slow:
             _warned.add(key)
     if is_slow and first:
-        # Up past _note, choose, __call__ and the op's typed front, to whoever called the op.
+        # Up past _record, _first, choose and __call__, to the op's typed function.
         warnings.warn(message + "Expect low speed.", SlowKernelWarning, stacklevel=5)
 
 
@@ -394,12 +372,8 @@ def _note(choice: Choice, is_slow: bool) -> None:
 def _set(variable: ContextVar[T], value: T) -> Iterator[None]:
     token = variable.set(value)
     try:
-        settings = (_platform.get(), _interpreted.get(), _strict.get(), _is_figure.get())
+        settings = (_platform.get(), _interpreted.get(), _strict.get(), _is_reference_only.get())
         with _jit_key((*settings, tuple(sorted(_preferred.get().items())))):
             yield
     finally:
         variable.reset(token)
-
-
-def _unknown(op: Op, name: str, known: list[str]) -> str:
-    return f"{op.name}: there is no implementation {name!r}. " + did_you_mean(name, known)

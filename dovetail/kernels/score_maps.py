@@ -1,7 +1,7 @@
-"""Score maps and biases: what is done to each score before the softmax, as small static objects.
+"""Score maps and biases: functions of the attention scores before the softmax.
 
 Like masks, they are hashable and hold no arrays, so they are static under `jax.jit`. A kernel maps
-a block at a time, and asks `jax.vjp` for the derivative there.
+one block at a time, and gets the derivative from `jax.vjp`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dovetail.config import ConfigError
 
 
 class ScoreMap(ABC):
-    """A function of one score, applied to each alone. Make it a frozen dataclass: it is hashed."""
+    """An elementwise function of the scores. Make it a frozen dataclass: it is hashed."""
 
     @abstractmethod
     def __call__(self, scores: jax.Array, /) -> jax.Array:
@@ -25,26 +25,26 @@ class ScoreMap(ABC):
 
 
 class ScoreBias(ABC):
-    """What is added to a score, by its head and by where query and key stand. Make it frozen too.
+    """A bias of the scores, by head and by positions of query and key. Make it frozen too.
 
     It has no gradient.
     """
 
     @abstractmethod
     def __call__(
-        self, heads: jax.Array, query_positions: jax.Array, key_positions: jax.Array, /
+        self, heads: jax.Array, q_positions: jax.Array, kv_positions: jax.Array, /
     ) -> jax.Array:
-        """Returns what is added (float32); the arguments broadcast together."""
+        """Returns the bias (float32); the arguments broadcast together."""
 
 
 @dataclass(frozen=True)
 class SoftCap(ScoreMap):
-    """Keeps scores between -cap and cap, smoothly (Gemma 2, https://arxiv.org/abs/2408.00118)."""
+    """Soft-caps scores to (-cap, cap) by tanh (Gemma 2, https://arxiv.org/abs/2408.00118)."""
 
     cap: float
 
     def __post_init__(self) -> None:
-        """Refuses a cap that leaves nothing, or that is none."""
+        """Refuses a cap that is not finite and positive."""
         if not 0 < self.cap < math.inf:
             raise ConfigError(
                 f"SoftCap: expected a finite cap above 0, got {self.cap}. "
@@ -52,5 +52,5 @@ class SoftCap(ScoreMap):
             )
 
     def __call__(self, scores: jax.Array, /) -> jax.Array:
-        """Bends large scores towards the cap; small ones stay nearly as they are."""
+        """Returns `cap * tanh(scores / cap)`."""
         return self.cap * jnp.tanh(scores / self.cap)

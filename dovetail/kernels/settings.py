@@ -1,24 +1,27 @@
-"""Settings of a run's kernels: whether slow ones are allowed, and which are preferred."""
+"""Kernel settings of a run: whether slow implementations are allowed, and which are preferred."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dovetail.config import Part
+from dovetail.config import Component
 from dovetail.kernels.registry import prefer, strict
 
+# So that the configs of old runs load.
+RENAMED_OPS = {"attention_piece": "attention_chunk", "exchange": "all_to_all"}
 
-class KernelSettings(Part):
+
+class KernelSettings(Component):
     """Steers the choice of implementations."""
 
-    class Config(Part.Config["KernelSettings"]):
+    class Config(Component.Config["KernelSettings"]):
         """By default every op chooses for itself, and a slow choice is a warning.
 
         `strict` makes it an error. `prefer` names implementations by op, such as
-        `attention=reference`; one that cannot take a call is an error then. A slow one that is
-        asked for by name is neither warned of nor refused. Both are for a run's steps and
-        evaluations; text that a run writes as a sample is computed as its ops choose.
+        `attention=reference`; if one does not support a call, that is an error. A slow one that is
+        preferred is neither warned about nor refused. Both apply to training and evaluation steps,
+        not to the samples that a run generates.
         """
 
         strict: bool = False
@@ -26,7 +29,8 @@ class KernelSettings(Part):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.strict, self.prefer = config.strict, dict(config.prefer)
+        self.strict = config.strict
+        self.prefer = {RENAMED_OPS.get(op, op): name for op, name in config.prefer.items()}
         with prefer(**self.prefer):  # an unknown name is an error at once
             pass
 

@@ -1,8 +1,8 @@
-"""Kernels under a mesh: one wrapping that gives every device its own part of a call.
+"""Kernels under a mesh: `shard_map` by logical axes.
 
-XLA splits its own operations over devices by itself. A kernel is a closed box to it, which it would
-refuse, or gather everything for. So whoever calls one says by logical axes how its arrays are
-split, and the kernel runs inside a `shard_map`, on each device's part alone.
+XLA partitions its own operations. A kernel is opaque to it: XLA would refuse it, or all-gather
+everything for it. So the caller names the logical axes of the arrays, and the kernel runs inside a
+`shard_map`, on the shard of each device.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from jax.sharding import PartitionSpec
 from dovetail.parallel import current_placement
 
 Axes = tuple[str | tuple[str, ...] | None, ...]
-"""The logical name of each axis; several where what splits any of them splits this one."""
+"""The logical name of each axis; with several, the mesh axes of all of them shard it."""
 
 
 def mesh_axes(*logical: str) -> tuple[str, ...]:
-    """Returns the mesh axes that split any of these logical axes here; none without a mesh."""
+    """Returns the mesh axes over which these logical axes are sharded; none without a mesh."""
     placement = current_placement()
     return placement.mesh_axes(*logical) if placement else ()
 
 
-def parts(*logical: str) -> int:
-    """Returns over how many devices these logical axes are split together."""
+def num_shards(*logical: str) -> int:
+    """Returns over how many devices these logical axes are sharded together."""
     placement = current_placement()
-    return placement.parts(*logical) if placement else 1
+    return placement.num_shards(*logical) if placement else 1
 
 
-def is_split() -> bool:
-    """Returns whether XLA may split arrays over several devices here."""
+def is_sharded() -> bool:
+    """Returns whether XLA may shard arrays over several devices here."""
     placement = current_placement()
     if placement is None:
         return False
@@ -42,7 +42,7 @@ def is_split() -> bool:
 
 
 def context_mesh() -> Any:
-    """Returns the mesh that a `shard_map` here is over; None without one."""
+    """Returns the mesh for a `shard_map` here; None without one."""
     if _manual_axes():
         return jax.sharding.get_abstract_mesh()
     placement = current_placement()
@@ -50,57 +50,60 @@ def context_mesh() -> Any:
 
 
 def indivisible(what: str, size: int, *logical: str) -> str | None:
-    """Returns why a size cannot be split as logical axes are here, or None where it can."""
-    count = parts(*logical)
+    """Returns why a size does not divide over the shards of logical axes, or None if it does."""
+    count = num_shards(*logical)
     return f"{size} {what} do not divide over {count} devices" if size % count else None
 
 
-class GatheredParts:
-    """Arrays as they lie along some mesh axes, gathered for the body of a `shard_map` over those.
+class GatheredShards:
+    """All-gathers sharded parameters inside the body of a `shard_map`.
 
-    What comes into one whole has a gradient that is added up whole, on every device. That of what
-    is gathered inside goes straight to those that hold a part.
+    A parameter that enters a `shard_map` replicated gets an all-reduced gradient on every device.
+    The gradient of one that is all-gathered inside is reduce-scattered to the devices that hold its
+    shards.
     """
 
-    def __init__(self, along: Collection[str], apart: Collection[str] = ()) -> None:
-        """Takes the axes of the `shard_map`, and those of them along which parts stay apart."""
-        self.along, self.apart = frozenset(along), frozenset(apart)
+    def __init__(self, manual_axes: Collection[str], keep_sharded: Collection[str] = ()) -> None:
+        """Takes the axes of the `shard_map`, and those of them along which nothing is gathered."""
+        self.manual_axes, self.keep_sharded = frozenset(manual_axes), frozenset(keep_sharded)
 
     def spec(self, axes: Sequence[str | None], shape: Sequence[int]) -> PartitionSpec:
-        """Returns how an array lies here; whole where it does not divide."""
-        return _lies(axes, shape, self.along)
+        """Returns the sharding of an array over these axes; replicated where it does not divide."""
+        return _spec(axes, shape, self.manual_axes)
 
-    def seen(self, part: jax.Array, axes: Sequence[str | None], spec: PartitionSpec) -> jax.Array:
-        """Gathers a part; along the axes of the mesh that XLA splits, it stays as it lies."""
+    def gather(
+        self, shard: jax.Array, axes: Sequence[str | None], spec: PartitionSpec
+    ) -> jax.Array:
+        """All-gathers a shard; along mesh axes that XLA partitions, it stays sharded."""
         along = {
-            index: tuple(name for name in _names(entry) if name not in self.apart)
+            index: tuple(name for name in _names(entry) if name not in self.keep_sharded)
             for index, entry in enumerate(spec)
         }
         along = {index: names for index, names in along.items() if names}
-        return _gathered(part, axes, along) if along else part
+        return _all_gather(shard, axes, along) if along else shard
 
 
-def on_each_device(
+def logical_shard_map(
     function: Callable[..., Any], in_axes: Sequence[Axes], out_axes: Axes
 ) -> Callable[..., Any]:
-    """Returns a function that runs on each device's part of its arrays.
+    """Returns a function that runs on each device's shard of its arrays.
 
-    An array is whole along an axis that has no name, and gathered if it was not. Along mesh axes
-    that split none of the arrays every device computes the same.
+    An array is replicated along an axis without a name (and all-gathered if it was sharded). Along
+    mesh axes that shard none of the arrays, every device computes the same.
 
     Args:
-        function: from arrays to an array; it sees the sizes of one part. What else it needs of
-            other parts it must ask for, by `mesh_axes()` as they were outside of it.
+        function: from arrays to an array; it sees the shapes of one shard. Inside of it,
+            `mesh_axes()` returns nothing, so ask for axes of collectives outside.
         in_axes: the logical axes of each argument; an argument may be None.
         out_axes: the logical axes of the result.
     """
     mesh = context_mesh()
     if mesh is None or mesh.size == 1:
         return function
-    # Those of one device too: a kernel cannot be compiled while XLA might still split something
-    # around it, and around it there may be a shard_map over some axes alone.
-    left = frozenset(mesh.axis_names) - _manual_axes()
-    if not left:
+    # Also axes of size 1: a kernel does not compile while XLA might still partition something
+    # around it, and there may be an outer shard_map over some of the axes.
+    auto = frozenset(mesh.axis_names) - _manual_axes()
+    if not auto:
         return function
 
     def spec(axes: Axes) -> PartitionSpec:
@@ -111,52 +114,52 @@ def on_each_device(
         mesh=mesh,
         in_specs=tuple(spec(axes) for axes in in_axes),
         out_specs=spec(out_axes),
-        axis_names=left,
-        check_vma=False,  # kernels do not say along which axes their results differ
+        axis_names=auto,
+        check_vma=False,  # kernels do not declare along which axes their results vary
     )
 
 
-def _lies(
+def _spec(
     axes: Sequence[str | None], shape: Sequence[int], along: Collection[str]
 ) -> PartitionSpec:
-    """Returns how an array is split over some of the mesh axes that are left here."""
+    """Returns the sharding of an array over some of the mesh axes that XLA partitions here."""
     placement = current_placement()
     if placement is None:
         return PartitionSpec()
     entries: list[tuple[str, ...] | None] = []
-    split = placement.rules.mesh_axes(axes, placement.mesh, _manual_axes())
-    for size, names in zip(shape, split, strict=True):
+    sharded = placement.rules.mesh_axes(axes, placement.mesh, _manual_axes())
+    for size, names in zip(shape, sharded, strict=True):
         inside = tuple(name for name in names if name in along)
         divides = size % math.prod(placement.mesh.shape[name] for name in inside) == 0
         entries.append(inside if inside and divides else None)
     return PartitionSpec(*entries)
 
 
-def _gathered(
-    part: jax.Array, axes: Sequence[str | None], along: dict[int, tuple[str, ...]]
+def _all_gather(
+    shard: jax.Array, axes: Sequence[str | None], along: dict[int, tuple[str, ...]]
 ) -> jax.Array:
-    """Gathers axes of an array, by number, along mesh axes that are split by hand here."""
+    """All-gathers axes of an array, by number, along manual mesh axes."""
 
-    def gather(part: jax.Array) -> jax.Array:
+    def gather(shard: jax.Array) -> jax.Array:
         for index, names in along.items():
-            part = jax.lax.all_gather(part, names, axis=index, tiled=True)
-        return part
+            shard = jax.lax.all_gather(shard, names, axis=index, tiled=True)
+        return shard
 
     mesh = context_mesh()
-    left = _lies(axes, part.shape, mesh.axis_names)
-    if not any(left):
-        return gather(part)
-    # By hand along the others, too: what XLA splits there by itself it would put together first,
-    # for a collective of ours.
-    whole: jax.Array = jax.shard_map(
+    auto = _spec(axes, shard.shape, mesh.axis_names)
+    if not any(auto):
+        return gather(shard)
+    # Manual along the other axes, too: before a manual collective XLA would all-gather whatever it
+    # partitions there itself.
+    gathered: jax.Array = jax.shard_map(
         gather,
         mesh=mesh,
-        in_specs=left,
-        out_specs=left,
+        in_specs=auto,
+        out_specs=auto,
         axis_names=frozenset(mesh.axis_names) - _manual_axes(),
         check_vma=False,
-    )(part)
-    return whole
+    )(shard)
+    return gathered
 
 
 def _manual_axes() -> frozenset[str]:

@@ -1,6 +1,6 @@
-"""Tiles that Triton multiplies: what Pallas kernels for GPUs share.
+"""Shared by the Pallas kernels for Triton: tile sizes, matmuls of tiles, and the call.
 
-Triton's tiles have powers of two as sides, from 16 on.
+The sides of Triton's tiles are powers of two, at least 16.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ SMALLEST_SIDE = 16
 
 
 def missing_library() -> str | None:
-    """Returns why there is no Triton here, or None if there is."""
+    """Returns why Pallas for Triton is not available, or None if it is."""
     if find_spec(LIBRARY) is None:
         return f"this JAX ({jax.__version__}) has no {LIBRARY}"
     return None
 
 
 def side_of(size: int, largest: int) -> int:
-    """Returns the largest power of two that divides a size, up to one."""
+    """Returns the largest power of two up to `largest` that divides a size."""
     side = largest
     while size % side:
         side //= 2
@@ -40,7 +40,7 @@ def dot(left: Any, right: Any, trans_a: bool = False, trans_b: bool = False) -> 
 
 
 def call(kernel: Callable[..., None], *, warps: int, stages: int, **options: Any) -> Any:
-    """Makes a Pallas call for Triton, over arrays as a whole."""
+    """Returns a `pallas_call` for Triton; the kernel slices the arrays itself."""
     from jax.experimental import pallas
     from jax.experimental.pallas import triton as library
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from dovetail.config import apply_modifier, apply_overrides
 from dovetail.experiments import find_experiment
-from dovetail.kernels import forget_choices
+from dovetail.kernels import clear_choices
 from dovetail.models.llama import llama
-from dovetail.parallel import KeepNothing, MeshLayout
+from dovetail.parallel import MeshLayout, SaveNothing
 from dovetail.trainer import Program
 
 LAYERS, WIDTH, HEADS, KV_HEADS, HEAD, HIDDEN, VOCABULARY = 12, 256, 16, 8, 128, 640, 1280
@@ -76,7 +76,7 @@ class Mixture(NamedTuple):
 
     def program(self, devices: Sequence[Any]) -> Program:
         """Returns the step, as a trainer would run it on these devices."""
-        forget_choices()
+        clear_choices()
         config = _tiny(self.tiny) if self.tiny else _llama()
         config.input.sequence_length, config.input.batch_size = self.sequence, BATCH
         for modifier in ("bf16", "optimizer:name=adamw", *self.modifiers):
@@ -100,7 +100,7 @@ def _llama() -> Any:
         vocab_size=VOCABULARY,
     )
     config.model.decoder.stack.layer.attention.head_width = HEAD
-    config.model.decoder.stack.remat = KeepNothing.Config()
+    config.model.decoder.stack.remat = SaveNothing.Config()
     return config
 
 
@@ -108,5 +108,5 @@ def _tiny(name: str) -> Any:
     sizes = [f"{path}={value}" for path, value in (_COMMON | TINY[name]).items()]
     config = apply_overrides(find_experiment(name).tiny(), sizes)
     for stack in config.model.decoder.stack.layers:
-        stack.remat = KeepNothing.Config()
+        stack.remat = SaveNothing.Config()
     return config

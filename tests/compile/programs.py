@@ -1,4 +1,4 @@
-"""Programs compiled for machines that are not there, and what their text says."""
+"""Programs compiled for devices that are not attached, and what their HLO contains."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ import jax
 import pytest
 from jax.sharding import Mesh
 
-from dovetail.hardware import can_compile_for, gpu_topology, tpu_topology
-from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
+from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
 from dovetail.plan.collectives import KINDS
 from dovetail.plan.collectives import collectives as read_collectives
-from dovetail.plan.hlo import ProgramText
+from dovetail.plan.hlo import HloProgram
+from dovetail.targets import gpu_topology, tpu_topology
+from dovetail.utils import can_compile_for
 
 
 def _skipped_without(platform: str, reason: str) -> pytest.MarkDecorator:
-    """Skips where a compiler is missing, but not where it was promised: there the test fails."""
+    """Skips without the compiler, unless DOVETAIL_COMPILERS promises it: then the test fails."""
     promised = os.environ.get("DOVETAIL_COMPILERS", "") not in ("", "0")
     return pytest.mark.skipif(not promised and not can_compile_for(platform), reason=reason)
 
@@ -39,7 +40,7 @@ def tpus(name: str, **sizes: int) -> Placement:
 
 def gpus(name: str, **sizes: int) -> Placement:
     """Returns a mesh over as many GPUs of one machine as the sizes say."""
-    return _placement(gpu_topology(name), sizes)
+    return _placement(gpu_topology(f"nvidia-{name}"), sizes)
 
 
 def _placement(devices: Sequence[Any], sizes: dict[str, int]) -> Placement:
@@ -58,31 +59,31 @@ def compiled(function: Callable[..., Any], placement: Placement, *arrays: Any) -
         else jax.ShapeDtypeStruct(array[0], array[1], sharding=placement.sharding(array[2]))
         for array in arrays
     ]
-    with placed(placement):
+    with use_placement(placement):
         return jax.jit(function).lower(*shapes).compile()
 
 
 def custom_calls(program: Any) -> Counter[str]:
-    """Returns how often each kernel stands in a program."""
+    """Returns how often each custom call occurs in a program."""
     return Counter(re.findall(r'custom_call_target="([^"]+)"', program.as_text()))
 
 
 def kernel_runs(program: Any) -> float:
-    """Returns how often hand-written kernels run in a step: XLA may take a loop's turns apart."""
-    text = ProgramText(program.as_text())
+    """Returns how often hand-written kernels run in a step: XLA may unroll loops."""
+    text = HloProgram(program.as_text())
     return sum(
         runs * sum(each.is_kernel for each in text.computations[name].instructions)
         for name, runs in text.runs().items()
     )
 
 
-def collectives(program: Any) -> set[str]:
-    """Returns which kinds of communication a program has, wherever and among whomever."""
+def collective_kinds(program: Any) -> set[str]:
+    """Returns the kinds of collectives in a program."""
     return set(re.findall(rf" ({'|'.join(KINDS)})(?:-start)?\(", program.as_text()))
 
 
-class Talk(NamedTuple):
-    """One collective of a program: along which mesh axes, what each device has afterwards."""
+class Collective(NamedTuple):
+    """One collective of a program: its mesh axes, and the shapes of its results."""
 
     kind: str
     axes: tuple[str, ...]
@@ -95,16 +96,16 @@ class Talk(NamedTuple):
         return max((math.prod(shape) for shape in self.shapes), default=0)
 
 
-def talks(program: Any, mesh: Mesh) -> list[Talk]:
-    """Returns what devices tell each other, as a plan reads it; along no axis: to other slices."""
+def program_collectives(program: Any, mesh: Mesh) -> list[Collective]:
+    """Returns the collectives of a program, as a plan reads them; without axes: between slices."""
     return [
-        Talk(each.kind, each.axes, tuple(array.shape for array in each.arrays), each.in_loop)
-        for each in read_collectives(ProgramText(program.as_text()), mesh)
+        Collective(each.kind, each.axes, tuple(array.shape for array in each.arrays), each.in_loop)
+        for each in read_collectives(HloProgram(program.as_text()), mesh)
     ]
 
 
-def product_types(program: Any) -> set[tuple[str, ...]]:
-    """Returns the types of each matrix product of a program: of both factors, and of the result."""
+def matmul_types(program: Any) -> set[tuple[str, ...]]:
+    """Returns the dtypes of each matmul of a program: of both operands, and of the result."""
     text = program.as_text()
     types = dict(re.findall(r"(%[\w.-]+) = \(?(\w+)\[", text))
     found = re.findall(r"= (\w+)\[\S* (?:dot|convolution)\((%[\w.-]+), (%[\w.-]+)\)", text)

@@ -1,4 +1,4 @@
-"""Attention for TPUs and GPUs: the kernels are in the program, forwards and backwards."""
+"""Attention for TPUs and GPUs: the kernels are in the program, forward and backward."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dovetail.kernels import choices, forget_choices
+from dovetail.kernels import choices, clear_choices
 from dovetail.kernels.attention import Causal, Full, Mask, SlidingWindow, SoftCap, attention
-from dovetail.kernels.attention import mosaic as mosaic_module
+from dovetail.kernels.attention.gpu import mosaic as mosaic_module
 from tests.compile.programs import (
-    collectives,
+    collective_kinds,
     compiled,
     custom_calls,
     gpus,
@@ -30,29 +30,29 @@ QUERIES, KEYS = ("batch", "sequence", "heads", None), ("batch", "sequence", "kv_
 
 def gradients_of(mask: Mask, **options: Any) -> Callable[..., Any]:
     """Returns a function from a call's arrays to the gradients of queries, keys and values."""
-    mixed = mixed_by(mask, **options)
-    return jax.grad(lambda *a: jnp.sin(mixed(*a).astype(jnp.float32)).sum(), (0, 1, 2))
+    output = output_of(mask, **options)
+    return jax.grad(lambda *a: jnp.sin(output(*a).astype(jnp.float32)).sum(), (0, 1, 2))
 
 
-def mixed_by(mask: Mask, **options: Any) -> Callable[..., Any]:
+def output_of(mask: Mask, **options: Any) -> Callable[..., Any]:
     """Returns a function from a call's arrays to its output."""
 
-    def mixed(query: Any, key: Any, value: Any, positions: Any, segments: Any, sinks: Any) -> Any:
+    def output(q: Any, k: Any, v: Any, positions: Any, segments: Any, sinks: Any) -> Any:
         return attention(
-            query,
-            key,
-            value,
+            q,
+            k,
+            v,
             mask=mask,
-            query_positions_BS=positions,
-            key_positions_BT=positions,
-            query_segments_BS=segments,
-            key_segments_BT=segments,
+            q_positions_BS=positions,
+            kv_positions_BT=positions,
+            q_segment_ids_BS=segments,
+            kv_segment_ids_BT=segments,
             aligned=True,
             sinks_H=sinks,
             **options,
         )
 
-    return mixed
+    return output
 
 
 def arrays_of(
@@ -64,7 +64,7 @@ def arrays_of(
     packed: bool = True,
     sinks: bool = False,
 ) -> tuple[Any, ...]:
-    """Returns shapes, types and axes of a call's arrays."""
+    """Returns shapes, dtypes and axes of a call's arrays."""
     places = ((batch, length), "int32", ("batch", "sequence"))
     return (
         ((batch, length, heads[0], widths[0]), dtype, QUERIES),
@@ -101,12 +101,12 @@ def test_splash_on_tpus(chip: str, case: str) -> None:
 
 
 @needs_tpu_compiler
-def test_splash_runs_on_each_device_without_talking() -> None:
-    forget_choices()
+def test_splash_runs_on_each_device_without_communication() -> None:
+    clear_choices()
     placement = tpus("v5e:2x4", data=2, fsdp=2, model=2)
     program = compiled(gradients_of(Causal()), placement, *arrays_of(batch=8))
     assert custom_calls(program)["tpu_custom_call"] == 3
-    assert collectives(program) == set()
+    assert collective_kinds(program) == set()
     assert choices() == ["attention: splash (tpu)"]
 
 
@@ -115,31 +115,31 @@ def test_splash_runs_on_each_device_without_talking() -> None:
     [
         pytest.param(tpus, "v5e:2x4", ("tpu_custom_call", 3), marks=needs_tpu_compiler),
         pytest.param(gpus, "h100", ("mosaic_gpu_v2", 1), marks=needs_gpu_compiler),
-        pytest.param(gpus, "a100", ("__gpu$xla.gpu.triton", 3), marks=needs_gpu_compiler),
+        pytest.param(gpus, "a100-80gb", ("__gpu$xla.gpu.triton", 3), marks=needs_gpu_compiler),
     ],
 )
-def test_keeping_the_output_spares_a_second_forward_pass(
+def test_saving_the_output_spares_a_second_forward_pass(
     chips: Callable[..., Any], chip: str, kernel: tuple[str, int]
 ) -> None:
     def program(policy: Any) -> Any:
-        def loss(query: Any, key: Any, value: Any, positions: Any, segments: Any, _: Any) -> Any:
-            places = {"query_positions_BS": positions, "key_positions_BT": positions}
-            parts = {"query_segments_BS": segments, "key_segments_BT": segments}
+        def loss(q: Any, k: Any, v: Any, positions: Any, segments: Any, _: Any) -> Any:
+            positions_of = {"q_positions_BS": positions, "kv_positions_BT": positions}
+            segment_ids = {"q_segment_ids_BS": segments, "kv_segment_ids_BT": segments}
 
             @functools.partial(jax.checkpoint, policy=policy)
-            def layer(query: Any, key: Any, value: Any) -> Any:
-                call = {"mask": Causal(), "aligned": True, **places, **parts}
-                return attention(2 * query, 2 * key, 2 * value, **call)
+            def layer(q: Any, k: Any, v: Any) -> Any:
+                call = {"mask": Causal(), "aligned": True, **positions_of, **segment_ids}
+                return attention(2 * q, 2 * k, 2 * v, **call)
 
-            return jnp.sin(layer(query, key, value).astype(jnp.float32)).sum()
+            return jnp.sin(layer(q, k, v).astype(jnp.float32)).sum()
 
         placement = chips(chip, data=2, model=2)
         return compiled(jax.grad(loss, (0, 1, 2)), placement, *arrays_of())
 
     policies = jax.checkpoint_policies
-    kept = program(policies.save_only_these_names("attention_output"))
+    saved = program(policies.save_only_these_names("attention_output"))
     name, once = kernel
-    assert custom_calls(kept)[name] == once
+    assert custom_calls(saved)[name] == once
     assert custom_calls(program(policies.nothing_saveable))[name] == once + 1
 
 
@@ -151,10 +151,10 @@ def test_splash_needs_no_quadratic_memory() -> None:
 
 
 @needs_gpu_compiler
-@pytest.mark.parametrize("chip", ["a100", "h100"])
+@pytest.mark.parametrize("chip", ["a100-80gb", "h100"])
 @pytest.mark.parametrize("mask", [Causal(), Full(), SlidingWindow(100)], ids=str)
 def test_cudnn_on_gpus(chip: str, mask: Mask) -> None:
-    forget_choices()
+    clear_choices()
     program = compiled(gradients_of(mask), gpus(chip), *arrays_of(packed=False))
     kernels = custom_calls(program)
     assert kernels["__cudnn$fmhaSoftmax"] == kernels["__cudnn$fmhaSoftmaxBackward"] == 1
@@ -175,13 +175,13 @@ GPU_CASES: dict[str, tuple[Mask, dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("chip", "case"),
     [
-        *((chip, name) for chip in ("a100", "b200") for name in GPU_CASES),
+        *((chip, name) for chip in ("a100-80gb", "b200") for name in GPU_CASES),
         ("h100", "float32"),
         ("gb200", "causal"),
     ],
 )
 def test_triton_on_gpus(chip: str, case: str) -> None:
-    forget_choices()
+    clear_choices()
     mask, options, shapes = GPU_CASES[case]
     program = compiled(gradients_of(mask, **options), gpus(chip), *arrays_of(**shapes))
     assert custom_calls(program)["__gpu$xla.gpu.triton"] == 3, "forward, dq, and dk with dv"
@@ -194,7 +194,7 @@ def test_triton_on_gpus(chip: str, case: str) -> None:
     [*(("h100", name) for name in GPU_CASES if name != "float32"), ("h200", "causal")],
 )
 def test_mosaic_on_hopper(chip: str, case: str) -> None:
-    forget_choices()
+    clear_choices()
     mask, options, shapes = GPU_CASES[case]
     program = compiled(gradients_of(mask, **options), gpus(chip), *arrays_of(**shapes))
     kernels = custom_calls(program)
@@ -214,7 +214,7 @@ def test_mosaic_on_hopper(chip: str, case: str) -> None:
     ],
     ids=["causal", "full", "window, soft cap", "window, sinks"],
 )
-def test_mosaic_is_told_the_right_thing(
+def test_mosaic_gets_the_right_arguments(
     mask: Mask, options: dict[str, Any], is_packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # tokamax's other way to compute the same call needs no GPU.
@@ -229,8 +229,8 @@ def test_mosaic_is_told_the_right_thing(
 
 @needs_gpu_compiler
 @pytest.mark.parametrize("packed", [True, False])
-def test_gpu_kernels_run_on_each_device_without_talking(packed: bool) -> None:
+def test_gpu_kernels_run_on_each_device_without_communication(packed: bool) -> None:
     placement = gpus("h100", data=2, fsdp=2, model=2)
     program = compiled(gradients_of(Causal()), placement, *arrays_of(batch=8, packed=packed))
     assert custom_calls(program).total() >= 2
-    assert collectives(program) == set()
+    assert collective_kinds(program) == set()

@@ -1,4 +1,4 @@
-"""Cross-entropy for TPUs: what devices exchange where vocabulary, batch and sequence are split."""
+"""Cross-entropy for TPUs: collectives where vocabulary, batch and sequence are sharded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from dovetail.kernels.cross_entropy import cross_entropy
-from tests.compile.programs import compiled, needs_tpu_compiler, talks, tpus
+from tests.compile.programs import compiled, needs_tpu_compiler, program_collectives, tpus
 
 BATCH, SEQUENCE, WIDTH, VOCABULARY = 16, 2048, 256, 6144
 
@@ -24,7 +24,7 @@ def gradients(x: Any, weight: Any, targets: Any, weights: Any) -> Any:
 @pytest.mark.parametrize(
     "sizes", [{"fsdp": 4, "model": 2}, {"fsdp": 2, "sequence": 2, "model": 2}], ids=str
 )
-def test_the_table_is_gathered_along_its_rows_alone_and_once(sizes: dict[str, int]) -> None:
+def test_the_weight_is_gathered_once_and_only_along_embed(sizes: dict[str, int]) -> None:
     placement = tpus("v5e:2x4", **sizes)
     program = compiled(
         gradients,
@@ -34,13 +34,13 @@ def test_the_table_is_gathered_along_its_rows_alone_and_once(sizes: dict[str, in
         ((BATCH, SEQUENCE), "int32", ("batch", "sequence")),
         ((BATCH, SEQUENCE), "float32", ("batch", "sequence")),
     )
-    moved = talks(program, placement.device_mesh)
+    moved = program_collectives(program, placement.device_mesh)
     shapes = {True: set[int](), False: set[int]()}
-    for talk in moved:
-        shapes[talk.in_loop].update(size for shape in talk.shapes for size in shape)
+    for each in moved:
+        shapes[each.in_loop].update(size for shape in each.shapes for size in shape)
     assert moved, "the reductions at least"
-    assert VOCABULARY not in shapes[True] | shapes[False], "the vocabulary stays split"
-    # In the loop: figures of tokens, and what each part of the vocabulary adds to their gradient.
+    assert VOCABULARY not in shapes[True] | shapes[False], "the vocabulary stays sharded"
+    # In the loop: statistics of tokens, and the partial sums of dx over vocabulary shards.
     in_loop = {one.kind for one in moved if one.in_loop}
     assert in_loop <= {"all-reduce"}, moved
     assert VOCABULARY // 2 not in shapes[True]

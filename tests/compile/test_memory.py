@@ -1,4 +1,4 @@
-"""The host's memory: what is offloaded lies there in a step for TPUs, and comes back."""
+"""Host offload: offloaded arrays are in host memory in a step for TPUs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 from dovetail.config import apply_modifier
 from dovetail.experiments import find_experiment
-from dovetail.hardware import tpu_topology
 from dovetail.parallel import MeshLayout
+from dovetail.targets import tpu_topology
 from tests.compile.programs import needs_tpu_compiler
 
 
@@ -22,11 +22,11 @@ def program(*modifiers: str) -> Any:
 
 
 @needs_tpu_compiler
-def test_what_is_offloaded_lies_with_the_host() -> None:
+def test_offloaded_arrays_are_in_host_memory() -> None:
     plain = program("remat").lowered.compile().memory_analysis()
     assert plain.host_temp_size_in_bytes == plain.host_argument_size_in_bytes == 0
     memory = program("offload", "offload-optimizer").lowered.compile().memory_analysis()
     assert memory.host_temp_size_in_bytes > 0
-    # It is updated in place there, as it would be on the device.
+    # The host arrays are donated and updated in place, as on the device.
     assert memory.host_alias_size_in_bytes == memory.host_argument_size_in_bytes > 0
     assert memory.argument_size_in_bytes < plain.argument_size_in_bytes

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.hardware import gpu_topology, tpu_topology
 from dovetail.parallel import MESH_AXES, MeshLayout
+from dovetail.targets import gpu_topology, tpu_topology
 from tests.compile.programs import needs_gpu_compiler, needs_tpu_compiler
 
 
@@ -27,9 +27,9 @@ def test_data_crosses_slices_and_nothing_else() -> None:
     for axis in ("fsdp", "model"):
         assert all(len({d.slice_index for d in line}) == 1 for line in along(mesh, axis))
     assert all([d.slice_index for d in line] == [0, 0, 1, 1] for line in along(mesh, "data"))
-    with pytest.raises(ConfigError, match=r"Set mesh.data=2; or say .* mesh.across.fsdp=2"):
+    with pytest.raises(ConfigError, match=r"Set mesh.data=2, or choose .* mesh.dcn.fsdp=2"):
         MeshLayout.Config().build().mesh(devices)
-    crossed = MeshLayout.Config(across={"fsdp": 2}).build().mesh(devices)
+    crossed = MeshLayout.Config(dcn={"fsdp": 2}).build().mesh(devices)
     assert {d.slice_index for d in along(crossed, "fsdp")[0]} == {0, 1}
 
 
@@ -52,7 +52,11 @@ def test_the_two_devices_of_a_chip_share_layers() -> None:
 
 @needs_gpu_compiler
 def test_hosts_of_gpus_are_outermost() -> None:
-    mesh = MeshLayout.Config(data=2, fsdp=2, model=4).build().mesh(gpu_topology("h100", hosts=2))
+    mesh = (
+        MeshLayout.Config(data=2, fsdp=2, model=4)
+        .build()
+        .mesh(gpu_topology("nvidia-h100", hosts=2))
+    )
     assert all([d.process_index for d in line] == [0, 1] for line in along(mesh, "data"))
     for axis in ("fsdp", "model"):
         assert all(len({d.process_index for d in line}) == 1 for line in along(mesh, axis))

@@ -1,4 +1,4 @@
-"""Mixtures of parallelisms on slices that are not there: what devices tell each other, counted.
+"""Mixtures of parallelisms on slices that are not attached: their collectives, counted.
 
 The tables say which collectives a step has, along which mesh axes, for arrays of more than a few
 thousand numbers. Each is compiled with the least effort, which takes half of the time: the
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dovetail.hardware import gpu_topology, tpu_topology
 from dovetail.learner import GPipe, OneForwardOneBackward
+from dovetail.targets import gpu_topology, tpu_topology
 from tests.compile.mixtures import (
     BATCH,
     EXPERTS,
@@ -29,15 +29,15 @@ from tests.compile.mixtures import (
     Mixture,
 )
 from tests.compile.programs import (
-    Talk,
+    Collective,
     custom_calls,
     needs_gpu_compiler,
     needs_tpu_compiler,
-    talks,
+    program_collectives,
 )
 
 LEAST_EFFORT = {"exec_time_optimization_effort": -1.0}
-# Norms, counts and figures are smaller; every matrix and every activation is larger.
+# Norms, counts and metrics are smaller; every matrix and every activation is larger.
 SMALL = 4096
 # The largest matrices of one layer, of which there are two; keys and values, which have half of the
 # heads; and three of the feed-forward. With experts a device has two of those.
@@ -48,19 +48,19 @@ MOST_OF_A_LAYER = 2 * LAYER + 2 * HALF + 2 * 3 * INNER
 TABLE = WIDTH * VOCABULARY
 MOE = (f"moe:num_experts={EXPERTS}",)
 ONE_BY_ONE = OneForwardOneBackward.Config(microbatches=8)
-INTERLEAVED = OneForwardOneBackward.Config(microbatches=8, rounds=2)
+INTERLEAVED = OneForwardOneBackward.Config(microbatches=8, repeats=2)
 
 Expected = set[tuple[str, str]]
 
-# Each layer's parameters are gathered in the loop, and its gradients go to those that hold them.
+# Each layer's parameters are all-gathered in the loop, and its gradients reduce-scattered.
 FSDP: Expected = {("all-gather", "fsdp"), ("reduce-scatter", "fsdp")}
-# On TPUs a part of fewer than 256 columns in bfloat16 (128 in float32) is cut from the whole sum:
-# here the table's.
+# On TPUs a shard of fewer than 256 columns in bfloat16 (128 in float32) is sliced from an
+# all-reduce: here the table's.
 FSDP_ON_TPUS = FSDP | {("all-reduce", "fsdp")}
-# Where `model` splits products, XLA takes reductions around them apart, to hide behind them.
+# Where `model` shards matmuls, XLA splits the reductions around them, to overlap both.
 IN_PARTS: Expected = {("collective-permute", "fsdp")}
 
-# Stages hand activations on; what stands around the layers is added up over them at the end.
+# Stages send activations on; gradients of embedding and head are all-reduced over them at the end.
 PIPELINE: Expected = {
     ("collective-permute", "pipeline"),
     ("all-reduce", "pipeline"),
@@ -71,11 +71,11 @@ PIPELINE: Expected = {
 CUBE: dict[str, tuple[Mixture, Expected]] = {
     # Gradients alone.
     "data": (Mixture({"data": 64}), {("all-reduce", "data")}),
-    # Over a whole torus XLA gathers by adding up parts that are zero elsewhere.
+    # Over a whole torus XLA gathers by an all-reduce of shards that are zero elsewhere.
     "fsdp": (Mixture({"fsdp": 64}), {("all-reduce", "fsdp")}),
-    # Only the parts of gradients that a device holds are added up over data.
+    # Over data only the gradient shards of a device are all-reduced.
     "data-fsdp": (Mixture({"data": 4, "fsdp": 16}), {*FSDP_ON_TPUS, ("all-reduce", "data")}),
-    # Activations are added up after attention and after the feed-forward.
+    # Activations are all-reduced after attention and after the feed-forward.
     "fsdp-model": (
         Mixture({"fsdp": 16, "model": 4}),
         {*FSDP_ON_TPUS, *IN_PARTS, ("all-reduce", "model")},
@@ -198,8 +198,8 @@ COUNTS: dict[str, dict[tuple[str, str], Counter[int]]] = {
     },
 }
 
-# With two rounds on two stages a device has half of the layers that it computes: the others come at
-# the beginning of a step, and their gradients go at its end. In float32, a part of three layers.
+# With two repeats on two stages a device holds half of the layers that it computes. It receives the
+# others at the beginning of a step, and sends their gradients at its end: three layers in float32.
 RELAID = Counter(
     {
         2 * 3 * LAYER // 4: 2 * 2,
@@ -210,12 +210,12 @@ RELAID = Counter(
 
 
 class Crossing(NamedTuple):
-    """What goes from slice to slice: parts, since within each slice parts are added up first.
+    """What crosses slices: shards, since gradients are reduce-scattered within each slice first.
 
     Attributes:
         in_loops: the size of the largest array in loops.
-        summed: no sum outside of loops is larger: a part of a table.
-        kinds: what there is.
+        summed: the largest all-reduce outside of loops: a shard of a table.
+        kinds: the kinds of collectives.
     """
 
     in_loops: int
@@ -223,9 +223,9 @@ class Crossing(NamedTuple):
     kinds: frozenset[str] = frozenset({"all-reduce"})
 
 
-# What crosses is laid out in tiles of 128 columns, and filled up where a part has fewer.
+# What crosses is laid out in tiles of 128 columns, padded where a shard has fewer.
 COLUMNS = 128
-# Each has a part of the table of so many columns, and of its rows, where others have the same.
+# A device has a shard of the table of so many columns, and all of its rows.
 NARROW_TABLE = VOCABULARY * COLUMNS
 
 SLICES: dict[str, tuple[Mixture, Crossing]] = {
@@ -242,17 +242,17 @@ SLICES: dict[str, tuple[Mixture, Crossing]] = {
         Mixture({"data": 2, "fsdp": 2, "expert": 8}, MOE),
         Crossing(EXPERTS // 8 * INNER // 2, TABLE // 16),
     ),
-    # Its eight experts are split over all devices of a slice; of 160 columns two tiles are made.
+    # Its eight experts are sharded over all devices of a slice; 160 columns make two tiles.
     "latent": (
         Mixture({"data": 2, "fsdp": 4, "model": 4}, tiny="deepseek-v3"),
         Crossing(8 * WIDTH // 4 * 2 * COLUMNS, NARROW_TABLE // 4),
     ),
-    # The last norm is joined to a part of the table.
+    # The last norm is fused with a shard of the table.
     "pipeline-data": (
         Mixture({"pipeline": 2, "data": 4, "model": 4}, gradients=ONE_BY_ONE),
         Crossing(LAYER // 8, TABLE // 8 + SMALL),
     ),
-    # Stages in different slices: an activation goes over, and at the end what all stages have.
+    # Stages in different slices: activations cross, and at the end what all stages share.
     "pipeline": (
         Mixture({"pipeline": 2, "fsdp": 4, "model": 4}, gradients=ONE_BY_ONE),
         Crossing(
@@ -263,8 +263,8 @@ SLICES: dict[str, tuple[Mixture, Crossing]] = {
     ),
 }
 
-# Where in loops whole gradients are added up over fsdp, of which each device keeps a part.
-ADDED_UP_WHOLE = {
+# Where gradients in loops are all-reduced over fsdp, and each device keeps a shard.
+ALL_REDUCED = {
     "CUBE fsdp",  # over a whole torus XLA scatters so, too
     "SLICES data-fsdp",  # each slice is one
 }
@@ -275,98 +275,100 @@ HOSTS: dict[str, tuple[Mixture, Expected]] = {
     "fsdp-model": (Mixture({"fsdp": 2, "model": 8}), {*FSDP, ("all-reduce", "model")}),
     "experts": (
         Mixture({"data": 2, "expert": 8}, MOE),
-        # Experts have their own part of the mesh; the rest of a layer is the same on all.
+        # Experts are sharded over the mesh; the rest of a layer is replicated.
         {("all-reduce", "data"), ("all-reduce", "data expert"), ("ragged-all-to-all", "expert")},
     ),
 }
 
 
-def compiled(mixture: Mixture, devices: Sequence[Any], options: Any) -> tuple[Any, list[Talk]]:
+def compiled(
+    mixture: Mixture, devices: Sequence[Any], options: Any
+) -> tuple[Any, list[Collective]]:
     program = mixture.program(devices)
     executable = program.lowered.compile(options)
-    return executable, talks(executable, program.placement.device_mesh)
+    return executable, program_collectives(executable, program.placement.device_mesh)
 
 
-def large(found: list[Talk]) -> Expected:
-    return {(talk.kind, " ".join(talk.axes)) for talk in found if talk.largest > SMALL}
+def large(found: list[Collective]) -> Expected:
+    return {(each.kind, " ".join(each.axes)) for each in found if each.largest > SMALL}
 
 
-def in_loops(found: list[Talk], kind: str, axes: str) -> Counter[int]:
+def in_loops(found: list[Collective], kind: str, axes: str) -> Counter[int]:
     """Returns how many arrays of each size a kind of collective has in loops along some axes."""
     return Counter(
         math.prod(shape)
-        for talk in found
-        if (talk.kind, " ".join(talk.axes), talk.in_loop) == (kind, axes, True)
-        for shape in talk.shapes
+        for each in found
+        if (each.kind, " ".join(each.axes), each.in_loop) == (kind, axes, True)
+        for shape in each.shapes
         if math.prod(shape) > SMALL
     )
 
 
 def is_stack(shape: tuple[int, ...], in_loop: bool) -> bool:
-    """Returns whether an array holds several layers' parameters: their number is a factor."""
+    """Returns whether an array stacks the parameters of several layers: a size has their factor."""
     if is_joined(shape):
         return math.prod(shape) > (MOST_OF_A_LAYER if in_loop else 2 * TABLE + SMALL)
     return math.prod(shape) > SMALL and any(size % 3 == 0 for size in shape)
 
 
 def is_joined(shape: tuple[int, ...]) -> bool:
-    """Returns whether XLA has laid several arrays end to end, and filled them up, to reduce them.
+    """Returns whether XLA has concatenated and padded several arrays for one collective.
 
     For GPUs they are one row then, and over slices of TPUs tiles of 8 x 128.
     """
     return len(shape) == 1 or (len(shape) == 3 and shape[1:] == (8, 128))
 
 
-def check_sizes(found: list[Talk], mixture: Mixture) -> None:
-    """Nothing is a stack of parameters, nor of the size of all devices' activations."""
+def check_sizes(found: list[Collective], mixture: Mixture) -> None:
+    """No collective has a stack of parameters, or activations of all devices."""
     mesh = {"sequence": 1, "data": 1, "fsdp": 1, "expert": 1} | mixture.mesh
     rows = BATCH // math.prod(mesh[axis] for axis in ("data", "fsdp", "expert"))
     activation = rows * mixture.sequence // mesh["sequence"] * max(WIDTH, HEADS * HEAD)
     experts = EXPERTS // mesh["expert"] * INNER if mixture.modifiers == MOE else 0
-    for talk in found:
-        # Along `model` alone activations go, and XLA may join them.
-        stacks = [shape for shape in talk.shapes if is_stack(shape, talk.in_loop)]
-        assert not stacks or (talk.axes == ("model",) and all(map(is_joined, stacks))), talk
-        if talk.kind != "ragged-all-to-all":  # there is room for what may come
-            assert talk.largest <= max(LAYER, TABLE, experts, activation), talk
+    for each in found:
+        # Along `model` alone there are activations, which XLA may concatenate.
+        stacks = [shape for shape in each.shapes if is_stack(shape, each.in_loop)]
+        assert not stacks or (each.axes == ("model",) and all(map(is_joined, stacks))), each
+        if each.kind != "ragged-all-to-all":  # its buffers have the capacity of the worst case
+            assert each.largest <= max(LAYER, TABLE, experts, activation), each
 
 
-def check_added_up(found: list[Talk]) -> None:
-    """In loops, gradients go to those that hold them, and are nowhere added up whole over fsdp.
+def check_reduce_scattered(found: list[Collective]) -> None:
+    """In loops, gradients are reduce-scattered over fsdp, never all-reduced.
 
-    On TPUs a part of fewer than 256 columns in bfloat16 is cut from the whole sum: here the parts
-    of matrices that end in the width.
+    On TPUs a shard of fewer than 256 columns in bfloat16 is sliced from an all-reduce: here the
+    shards of matrices that end in the width.
     """
-    for talk in found:
-        if talk.kind == "all-reduce" and "fsdp" in talk.axes and talk.in_loop:
-            wide = [shape for shape in talk.shapes if shape[-1:] != (WIDTH,)]
-            # Joined are what is too small to scatter: less than the smallest part of a matrix.
+    for each in found:
+        if each.kind == "all-reduce" and "fsdp" in each.axes and each.in_loop:
+            wide = [shape for shape in each.shapes if shape[-1:] != (WIDTH,)]
+            # XLA concatenates what is too small to scatter: less than the smallest matrix shard.
             limits = [INNER // 4 if is_joined(shape) else SMALL + 1 for shape in wide]
-            assert all(math.prod(s) < most for s, most in zip(wide, limits, strict=True)), talk
+            assert all(math.prod(s) < most for s, most in zip(wide, limits, strict=True)), each
 
 
-def check_crossing(found: list[Talk], crossing: Crossing) -> None:
-    """Between slices go parts of layers in loops, and parts of tables outside of them."""
-    crossed = [talk for talk in found if not talk.axes]
-    assert {talk.kind for talk in crossed} == crossing.kinds
-    assert max(talk.largest for talk in crossed if talk.in_loop) == crossing.in_loops
-    for talk in crossed:
-        if not talk.in_loop:
-            is_sum = talk.kind == "all-reduce"
-            assert talk.largest <= (crossing.summed if is_sum else crossing.in_loops), talk
+def check_crossing(found: list[Collective], crossing: Crossing) -> None:
+    """Shards of layers cross slices in loops, and shards of tables outside of them."""
+    crossed = [each for each in found if not each.axes]
+    assert {each.kind for each in crossed} == crossing.kinds
+    assert max(each.largest for each in crossed if each.in_loop) == crossing.in_loops
+    for each in crossed:
+        if not each.in_loop:
+            is_sum = each.kind == "all-reduce"
+            assert each.largest <= (crossing.summed if is_sum else crossing.in_loops), each
 
 
 def check_kernels(executable: Any, *kernels: str) -> None:
-    """Kernels run on every mesh: attention's both ways, and again where nothing is kept."""
+    """Attention kernels run on every mesh: forward, backward, and in the recompute."""
     found = custom_calls(executable)
     assert all(found[kernel] for kernel in kernels)
     assert sum(found[kernel] for kernel in kernels) >= 3
 
 
-def check_one_by_one(found: list[Talk]) -> None:
-    """Layers are gathered in the loop; over data only the parts that a device holds are added."""
-    assert {talk.in_loop for talk in found if talk.largest == LAYER} == {True}
-    over_data = [talk.largest for talk in found if talk.axes == ("data",)]
+def check_per_layer_gathers(found: list[Collective]) -> None:
+    """Layers are gathered in the loop; over data only gradient shards are all-reduced."""
+    assert {each.in_loop for each in found if each.largest == LAYER} == {True}
+    over_data = [each.largest for each in found if each.axes == ("data",)]
     assert max(over_data) == LAYER // 16
     outside = {t.largest for t in found if t.kind == "all-gather" and not t.in_loop}
     assert outside == {TABLE}, "the two tables"
@@ -378,30 +380,30 @@ def test_a_gathered_stack_would_be_found_in_every_mixture(table: str) -> None:
         layers, split = LAYERS // mixture.mesh.get("pipeline", 1), mixture.mesh.get("model", 1)
         for shape in ((layers, WIDTH, HIDDEN // split), (layers * WIDTH, HEADS * HEAD // split)):
             with pytest.raises(AssertionError):
-                check_sizes([Talk("all-gather", ("fsdp",), (shape,), False)], mixture)
-            check_sizes([Talk("all-gather", ("fsdp",), ((1, *shape[1:]),), True)], mixture)
+                check_sizes([Collective("all-gather", ("fsdp",), (shape,), False)], mixture)
+            check_sizes([Collective("all-gather", ("fsdp",), ((1, *shape[1:]),), True)], mixture)
 
 
-def test_a_gradient_that_is_added_up_whole_would_be_found() -> None:
+def test_an_all_reduced_gradient_would_be_found() -> None:
     for shape in ((WIDTH, HEADS * HEAD), (EXPERTS, WIDTH, HIDDEN), (1, 2, WIDTH, HIDDEN // 4)):
         for axes in (("fsdp",), ("data", "fsdp"), ("fsdp", "expert")):
             with pytest.raises(AssertionError):
-                check_added_up([Talk("all-reduce", axes, (shape,), True)])
-            check_added_up([Talk("reduce-scatter", axes, (shape,), True)])
-        check_added_up([Talk("all-reduce", ("data",), (shape,), True)])
+                check_reduce_scattered([Collective("all-reduce", axes, (shape,), True)])
+            check_reduce_scattered([Collective("reduce-scatter", axes, (shape,), True)])
+        check_reduce_scattered([Collective("all-reduce", ("data",), (shape,), True)])
 
 
 @pytest.mark.parametrize("name", SLICES)
 def test_a_table_or_stack_that_crosses_would_be_found(name: str) -> None:
     mixture, crossing = SLICES[name]
-    fine = [Talk(kind, (), ((crossing.in_loops,),), True) for kind in crossing.kinds]
-    check_crossing([*fine, Talk("all-reduce", (), ((crossing.summed,),), False)], crossing)
+    fine = [Collective(kind, (), ((crossing.in_loops,),), True) for kind in crossing.kinds]
+    check_crossing([*fine, Collective("all-reduce", (), ((crossing.summed,),), False)], crossing)
     devices = math.prod(mixture.mesh.values()) // 2
     for size in (TABLE, LAYERS * LAYER // devices):
         with pytest.raises(AssertionError):
-            check_crossing([*fine, Talk("all-reduce", (), ((size,),), False)], crossing)
+            check_crossing([*fine, Collective("all-reduce", (), ((size,),), False)], crossing)
     with pytest.raises(AssertionError):
-        check_crossing([*fine, Talk("all-reduce", (), ((LAYERS * LAYER,),), True)], crossing)
+        check_crossing([*fine, Collective("all-reduce", (), ((LAYERS * LAYER,),), True)], crossing)
 
 
 @needs_tpu_compiler
@@ -411,16 +413,16 @@ def test_on_a_cube_of_tpus(name: str) -> None:
     executable, found = compiled(mixture, tpu_topology("v5p:4x4x4"), LEAST_EFFORT)
     assert large(found) == expected
     if name == "interleaved":
-        relaid = [talk for talk in found if talk.kind == "all-to-all"]
-        assert Counter(talk.largest for talk in relaid if talk.largest > SMALL) == RELAID
-        found = [talk for talk in found if talk not in relaid]
+        relaid = [each for each in found if each.kind == "all-to-all"]
+        assert Counter(each.largest for each in relaid if each.largest > SMALL) == RELAID
+        found = [each for each in found if each not in relaid]
     check_sizes(found, mixture)
-    if f"CUBE {name}" not in ADDED_UP_WHOLE:
-        check_added_up(found)
+    if f"CUBE {name}" not in ALL_REDUCED:
+        check_reduce_scattered(found)
     for (kind, axes), counts in COUNTS.get(name, {}).items():
         assert in_loops(found, kind, axes) == counts, (kind, axes)
     if name == "data-fsdp":
-        check_one_by_one(found)
+        check_per_layer_gathers(found)
     check_kernels(executable, "tpu_custom_call")
 
 
@@ -431,10 +433,10 @@ def test_over_two_slices_of_tpus(name: str) -> None:
     devices = tpu_topology("v5e:4x4", slices=2)
     executable, found = compiled(mixture, devices, LEAST_EFFORT)
     check_crossing(found, crossing)
-    inside = [talk for talk in found if talk.axes]
+    inside = [each for each in found if each.axes]
     check_sizes(inside, mixture)
-    if f"SLICES {name}" not in ADDED_UP_WHOLE:
-        check_added_up(inside)
+    if f"SLICES {name}" not in ALL_REDUCED:
+        check_reduce_scattered(inside)
     check_kernels(executable, "tpu_custom_call")
 
 
@@ -442,8 +444,8 @@ def test_over_two_slices_of_tpus(name: str) -> None:
 @pytest.mark.parametrize("name", HOSTS)
 def test_over_two_hosts_of_gpus(name: str) -> None:
     mixture, expected = HOSTS[name]
-    executable, found = compiled(mixture, gpu_topology("h100", hosts=2), None)
+    executable, found = compiled(mixture, gpu_topology("nvidia-h100", hosts=2), None)
     assert large(found) == expected
     check_sizes(found, mixture)
-    check_added_up(found)
+    check_reduce_scattered(found)
     check_kernels(executable, "mosaic_gpu_v2", "__gpu$xla.gpu.triton")

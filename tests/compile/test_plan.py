@@ -47,14 +47,14 @@ def test_the_boundary_is_the_compilers(tmp_path: Path) -> None:
 
     One batch and the next differ by two sequences on each of the four chips.
     """
-    base = at_batch(64, tmp_path).exact().memory
+    base = at_batch(64, tmp_path).compiled_plan().memory
     fixed = 2 * base.parameters + base.optimizer  # gradients are as large as parameters
     expected = 64 * (base.limit - fixed) / (base.total - fixed)
     low, high = int(0.93 * expected) // 8, int(1.07 * expected) // 8
-    plans = {rows: at_batch(8 * rows, tmp_path).exact() for rows in (low, high)}
+    plans = {rows: at_batch(8 * rows, tmp_path).compiled_plan() for rows in (low, high)}
     while high - low > 1:
         middle = (low + high) // 2
-        plans[middle] = at_batch(8 * middle, tmp_path).exact()
+        plans[middle] = at_batch(8 * middle, tmp_path).compiled_plan()
         low, high = (middle, high) if plans[middle].fits else (low, middle)
     below, above = plans[low], plans[high]
     assert below.fits
@@ -77,7 +77,7 @@ def test_what_a_search_proposes_compiles(tmp_path: Path) -> None:
 @needs_tpu_compiler
 def test_arithmetic_is_near_the_compiler(tmp_path: Path) -> None:
     plans = planner("tpu-v5p-16", tmp_path)
-    rough, exact = plans.rough(), plans.exact()
+    rough, exact = plans.analytic_plan(), plans.compiled_plan()
     assert rough.memory.total == pytest.approx(exact.memory.total, rel=0.3)
     assert rough.timing.kernels == pytest.approx(exact.timing.kernels)
     assert exact.memory.activations == pytest.approx(rough.memory.activations, rel=0.15)
@@ -86,13 +86,13 @@ def test_arithmetic_is_near_the_compiler(tmp_path: Path) -> None:
 @needs_gpu_compiler
 def test_gpus_tell_their_memory_and_arithmetic_their_time(tmp_path: Path) -> None:
     plans = planner("gpu-h100-16", tmp_path)
-    rough, exact = plans.rough(), plans.exact()
+    rough, exact = plans.analytic_plan(), plans.compiled_plan()
     assert (exact.source, exact.time_source) == ("compiled", "analytic")
     assert exact.timing == rough.timing
     assert exact.fits
     assert exact.memory.limit == 80e9
     assert exact.memory.parameters == pytest.approx(rough.memory.parameters, rel=0.01)
-    kinds = {(each.kind, each.axes) for each in exact.exchanges}
+    kinds = {(each.kind, each.axes) for each in exact.collectives}
     assert ("all-gather", "fsdp") in kinds or ("all-reduce", "data") in kinds
 
 

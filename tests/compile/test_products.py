@@ -1,4 +1,4 @@
-"""Products in eight bits: the compiler multiplies the small types themselves."""
+"""Matmuls in eight bits: the compiler multiplies the small types natively."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dovetail.layers.linear.fp8 import Fp8Product
-from dovetail.layers.linear.int8 import Int8Product
+from dovetail.layers.linear.quantized import Fp8Matmul, Int8Matmul
 from tests.compile.programs import (
     compiled,
     gpus,
+    matmul_types,
     needs_gpu_compiler,
     needs_tpu_compiler,
-    product_types,
     tpus,
 )
 
@@ -31,26 +30,26 @@ def gradients_of(product: Any) -> Any:
 @needs_tpu_compiler
 @pytest.mark.parametrize("chip", ["v5e:2x2", "v6e:2x2"])
 def test_int8_on_tpus(chip: str) -> None:
-    types = product_types(compiled(gradients_of(Int8Product), tpus(chip), *ARRAYS))
+    types = matmul_types(compiled(gradients_of(Int8Matmul), tpus(chip), *ARRAYS))
     # The gradient of the weight is in the wider type on purpose.
     assert types == {("s8", "s8", "s32"), ("bf16", "bf16", "f32")}
 
 
 @needs_tpu_compiler
 def test_fp8_on_the_tpu_that_has_it() -> None:
-    types = product_types(compiled(gradients_of(Fp8Product), tpus("tpu7x:2x2x1"), *ARRAYS))
+    types = matmul_types(compiled(gradients_of(Fp8Matmul), tpus("tpu7x:2x2x1"), *ARRAYS))
     assert types == FP8
 
 
 @needs_gpu_compiler
 def test_int8_on_gpus() -> None:
-    types = product_types(compiled(gradients_of(Int8Product), gpus("h100"), *ARRAYS))
+    types = matmul_types(compiled(gradients_of(Int8Matmul), gpus("h100"), *ARRAYS))
     assert ("s8", "s8", "s32") in types
 
 
 @needs_gpu_compiler
 def test_fp8_on_the_gpu_that_has_it() -> None:
-    types = product_types(compiled(gradients_of(Fp8Product), gpus("h100"), *ARRAYS))
+    types = matmul_types(compiled(gradients_of(Fp8Matmul), gpus("h100"), *ARRAYS))
     assert types == FP8
 
 

@@ -1,4 +1,4 @@
-"""Rings for TPUs and GPUs: kernels compute the pieces, and keys go from neighbour to neighbour."""
+"""Rings for TPUs and GPUs: kernels compute the chunks, and KV shards go around by ppermute."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dovetail.kernels import choices, forget_choices, prefer
+from dovetail.kernels import choices, clear_choices, prefer
 from dovetail.kernels.attention import Causal, Full, Mask, SlidingWindow, SoftCap
 from tests.compile.programs import (
-    collectives,
+    collective_kinds,
     compiled,
     custom_calls,
     gpus,
@@ -21,9 +21,9 @@ from tests.compile.programs import (
     needs_tpu_compiler,
     tpus,
 )
-from tests.compile.test_attention import arrays_of, gradients_of, mixed_by
+from tests.compile.test_attention import arrays_of, gradients_of, output_of
 
-# Four devices, of which each has two pieces of 1024 tokens under a causal mask, of two blocks each.
+# Four devices; under a causal mask each has two chunks of 1024 tokens, of two blocks each.
 LENGTH = 8192
 CASES: dict[str, tuple[Mask, dict[str, Any], dict[str, Any]]] = {
     "causal": (Causal(), {}, {}),
@@ -32,23 +32,23 @@ CASES: dict[str, tuple[Mask, dict[str, Any], dict[str, Any]]] = {
     "latent": (Causal(), {}, {"heads": (2, 2), "widths": (192, 128)}),
     "wide": (Full(), {}, {"widths": (256, 256)}),
 }
-# Of its own pieces a device computes three pairs, and of others' two, at first, in a loop, and at
-# the last hop, whose keys need not go on; backwards all of them are in the loop, by two kernels. In
-# order there is one pair each time.
-KERNELS = {"folded": 3 + 2 + 2 + 2 * (3 + 2), "in order": 1 + 1 + 1 + 2 * (1 + 1)}
+# Zigzag: forward, three pairs of its own chunks, two in the loop over hops, two at the last hop,
+# whose keys are not sent on. Backward, all hops are in the loop, and there are two kernels.
+# Contiguous: one pair each time.
+KERNELS = {"zigzag": 3 + 2 + 2 + 2 * (3 + 2), "contiguous": 1 + 1 + 1 + 2 * (1 + 1)}
 
 
-def check(chips: Callable[..., Any], chip: str, case: str, target: str, piece: str) -> None:
+def check(chips: Callable[..., Any], chip: str, case: str, target: str, chunk: str) -> None:
     mask, options, shapes = CASES[case]
-    forget_choices()
+    clear_choices()
     with prefer(attention="ring"):
         placement = chips(chip, data=2, sequence=4)
         arrays = arrays_of(length=LENGTH, **({"heads": (2, 1)} | shapes))
         program = compiled(gradients_of(mask, **options), placement, *arrays)
-    assert choices()[-1].startswith(f"attention_piece: {piece} (")
-    assert custom_calls(program)[target] == KERNELS["folded" if mask == Causal() else "in order"]
+    assert choices()[-1].startswith(f"attention_chunk: {chunk} (")
+    assert custom_calls(program)[target] == KERNELS["zigzag" if mask == Causal() else "contiguous"]
     segments = {"all-gather"} if shapes.get("packed", True) else set()
-    assert collectives(program) == {"collective-permute"} | segments
+    assert collective_kinds(program) == {"collective-permute"} | segments
 
 
 @needs_tpu_compiler
@@ -64,14 +64,14 @@ def test_on_tpus(chip: str, case: str) -> None:
 
 
 @needs_tpu_compiler
-def test_keeping_the_output_spares_a_second_forward_pass() -> None:
+def test_saving_the_output_spares_a_second_forward_pass() -> None:
     def program(policy: Any) -> Any:
-        def loss(query: Any, key: Any, value: Any, *places: Any) -> Any:
+        def loss(q: Any, k: Any, v: Any, *tokens: Any) -> Any:
             @functools.partial(jax.checkpoint, policy=policy)
             def layer(*arrays: Any) -> Any:
-                return mixed_by(Causal())(*(2 * array for array in arrays), *places)
+                return output_of(Causal())(*(2 * array for array in arrays), *tokens)
 
-            return jnp.sin(layer(query, key, value).astype(jnp.float32)).sum()
+            return jnp.sin(layer(q, k, v).astype(jnp.float32)).sum()
 
         with prefer(attention="ring"):
             placement = tpus("v5e:2x4", data=2, sequence=4)
@@ -79,16 +79,16 @@ def test_keeping_the_output_spares_a_second_forward_pass() -> None:
             return compiled(jax.grad(loss, (0, 1, 2)), placement, *arrays)
 
     policies = jax.checkpoint_policies
-    kept = program(policies.save_only_these_names("attention_output"))
+    saved = program(policies.save_only_these_names("attention_output"))
     nothing = program(policies.nothing_saveable)
-    assert custom_calls(kept)["tpu_custom_call"] == KERNELS["folded"]
-    assert custom_calls(nothing)["tpu_custom_call"] == KERNELS["folded"] + 3 + 2 + 2
+    assert custom_calls(saved)["tpu_custom_call"] == KERNELS["zigzag"]
+    assert custom_calls(nothing)["tpu_custom_call"] == KERNELS["zigzag"] + 3 + 2 + 2
 
 
 @needs_gpu_compiler
 @pytest.mark.parametrize(
     ("chip", "case"),
-    [*(("h100", name) for name in CASES), *((chip, "causal") for chip in ("a100", "b200"))],
+    [*(("h100", name) for name in CASES), *((chip, "causal") for chip in ("a100-80gb", "b200"))],
 )
 def test_on_gpus(chip: str, case: str) -> None:
     check(gpus, chip, case, "__gpu$xla.gpu.triton", "triton")

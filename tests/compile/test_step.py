@@ -1,4 +1,4 @@
-"""A training step for TPUs and GPUs: kernels are chosen for the devices that are compiled for."""
+"""A training step for TPUs and GPUs: kernels are chosen for the target devices."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import pytest
 
 from dovetail.config import apply_modifier
 from dovetail.experiments import find_experiment
-from dovetail.hardware import gpu_topology, tpu_topology
-from dovetail.kernels import choices, forget_choices
+from dovetail.kernels import choices, clear_choices
 from dovetail.parallel import MeshLayout
-from dovetail.plan.devices import devices_of, missing_compiler
-from dovetail.targets import parse_target
+from dovetail.targets import (
+    gpu_topology,
+    missing_compiler,
+    parse_target,
+    topology_devices,
+    tpu_topology,
+)
 from tests.compile.programs import (
     custom_calls,
     kernel_runs,
@@ -27,7 +31,7 @@ TINY_LAYERS = 2
 
 def compiled_step(name: str, devices: Any, *modifiers: str) -> Any:
     """Compiles the step of an experiment's tiny form over eight devices."""
-    forget_choices()
+    clear_choices()
     config = functools.reduce(apply_modifier, modifiers, find_experiment(name).tiny())
     config.input.sequence_length = 128
     config.input.batch_size = 16
@@ -66,7 +70,7 @@ def test_on_tpus_nothing_is_slow(name: str, kernels: int) -> None:
 def test_on_gpus_nothing_is_slow(
     modifiers: tuple[str, ...], kernels: int, chosen_too: set[str]
 ) -> None:
-    program = compiled_step("tiny-lm", gpu_topology("h100"), *modifiers)
+    program = compiled_step("tiny-lm", gpu_topology("nvidia-h100"), *modifiers)
     assert kernel_runs(program) == kernels * TINY_LAYERS
     assert chosen() == {"attention: triton", "cross_entropy: chunked"} | chosen_too
     assert all("(gpu" in line for line in choices())
@@ -77,5 +81,5 @@ def test_on_gpus_nothing_is_slow(
 def test_a_plan_finds_the_compiler_of_each_gpu(target: str) -> None:
     machine = parse_target(target)
     assert missing_compiler(machine) == ""
-    program = compiled_step("tiny-lm", devices_of(machine))
+    program = compiled_step("tiny-lm", topology_devices(machine))
     assert custom_calls(program)["__gpu$xla.gpu.triton"] == 3

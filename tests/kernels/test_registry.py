@@ -11,41 +11,42 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.kernels import (
+    Implementation,
     Op,
     SlowKernelError,
     SlowKernelWarning,
     choices,
+    clear_choices,
     current_platform,
-    forget_choices,
+    implementation,
     prefer,
-    references,
+    reference_only,
     strict,
     target_platform,
 )
 from dovetail.kernels.registry import _ops, current_device
-from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
+from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
 
 
 @pytest.fixture
 def op() -> Iterator[Op]:
     """An op with a TPU kernel, one that needs even numbers, and a slow one for everything."""
-    made = Op("doubling")
 
-    @made.register("plain", slow=lambda number: number > 1000)
+    @implementation("plain", slow=lambda number: number > 1000)
     def plain(number: int) -> str:
         return f"plain {2 * number}"
 
-    @made.register("even", supports=lambda n: f"{n} is odd" if n % 2 else None, before="plain")
+    @implementation("even", supports=lambda n: f"{n} is odd" if n % 2 else None)
     def even(number: int) -> str:
         return f"even {2 * number}"
 
-    @made.register("matrix", platforms=("tpu",), before="even")
+    @implementation("matrix", platforms=("tpu",))
     def matrix(number: int) -> str:
         return f"matrix {2 * number}"
 
-    forget_choices()
-    yield made
-    forget_choices()
+    clear_choices()
+    yield Op("doubling", (matrix, even, plain))
+    clear_choices()
     del _ops["doubling"]
 
 
@@ -70,7 +71,7 @@ def test_choices_are_recorded_once_each_with_the_reasons(op: Op) -> None:
         "doubling: plain (cpu; not even, because 3 is odd)",
         "doubling: matrix (tpu)",
     ]
-    forget_choices()
+    clear_choices()
     assert choices() == []
 
 
@@ -81,7 +82,7 @@ def test_a_slow_choice_warns_once_and_loudly(op: Op) -> None:
         warnings.simplefilter("error")
         op(1003)
         op(3)
-    forget_choices()
+    clear_choices()
     with pytest.warns(SlowKernelWarning):
         op(1001)
 
@@ -106,16 +107,17 @@ def test_preference_forces_an_implementation_and_is_recorded_as_such(op: Op) -> 
     assert op(4) == "even 8"
 
 
-def test_a_slow_one_that_was_asked_for_by_name_is_no_matter(op: Op) -> None:
+def test_a_slow_one_that_is_preferred_does_not_warn(op: Op) -> None:
     with prefer(doubling="plain"), strict(), warnings.catch_warnings():
         warnings.simplefilter("error")
         assert op(1001) == "plain 2002"
     assert choices() == ["doubling: plain (cpu, preferred)"]
 
 
-def test_what_is_computed_for_a_figure_is_not_recorded(op: Op) -> None:
-    op.register("reference")(lambda number: f"reference {2 * number}")
-    with references():
+def test_reference_only_records_no_choice(op: Op) -> None:
+    plain = Implementation("reference", lambda number: f"reference {2 * number}")
+    op.implementations = (*op.implementations, plain)
+    with reference_only():
         assert op(4) == "reference 8"
     assert choices() == []
 
@@ -142,8 +144,7 @@ def test_unknown_names_are_refused_at_once() -> None:
 
 
 def test_no_implementation_at_all_is_an_error_with_every_reason() -> None:
-    op = Op("nothing")
-    op.register("tpu_only", platforms=("tpu",))(lambda: None)
+    op = Op("nothing", (Implementation("tpu_only", lambda: None, platforms=("tpu",)),))
     try:
         with pytest.raises(
             ValueError, match=r"nothing: no implementation .* cpu. Not tpu_only, bec"
@@ -153,16 +154,29 @@ def test_no_implementation_at_all_is_an_error_with_every_reason() -> None:
         del _ops["nothing"]
 
 
-def test_a_place_before_an_unknown_implementation_is_refused(op: Op) -> None:
-    add = op.register("other", before="evn")
-    with pytest.raises(ValueError, match=r"no implementation 'evn'. Did you mean 'even'"):
-        add(lambda number: "other")
-
-
-def test_registering_a_name_again_replaces_it(op: Op) -> None:
-    op.register("even", before="plain")(lambda number: "new")
-    assert [one.name for one in op.implementations] == ["matrix", "even", "plain"]
+def test_an_implementation_can_be_added_in_front(op: Op) -> None:
+    op.implementations = (Implementation("new", lambda number: "new"), *op.implementations)
     assert op(3) == "new"
+    assert choices() == ["doubling: new (cpu)"]
+
+
+def test_the_order_of_trial_of_every_op() -> None:
+    assert {name: [one.name for one in op.implementations] for name, op in _ops.items()} == {
+        "attention": [
+            "splash",
+            "cudnn",
+            "mosaic",
+            "triton",
+            "ulysses",
+            "ring",
+            "blockwise",
+            "reference",
+        ],
+        "attention_chunk": ["pallas", "triton", "reference"],
+        "grouped_matmul": ["blocked", "megablox", "triton", "reference"],
+        "all_to_all": ["ragged", "reference"],
+        "cross_entropy": ["chunked", "reference"],
+    }
 
 
 def test_a_compiled_function_follows_the_settings(op: Op) -> None:
@@ -194,12 +208,12 @@ def test_settings_of_one_thread_do_not_reach_another(op: Op) -> None:
 
 def test_a_device_is_known_where_there_is_one() -> None:
     layout = MeshLayout.Config(fsdp=8).build()
-    here, nowhere = layout.mesh(jax.devices()), layout.abstract(8)
+    here, nowhere = layout.mesh(jax.devices()), layout.abstract_mesh(8)
     rules = AxisRules.Config().build()
     assert current_device() == jax.devices()[0]
-    with placed(Placement(here, rules)):
+    with use_placement(Placement(here, rules)):
         assert current_device() == jax.devices()[0]
-    with placed(Placement(nowhere, rules)), target_platform("gpu"):
+    with use_placement(Placement(nowhere, rules)), target_platform("gpu"):
         assert current_device() is None
     with target_platform("gpu"):
         assert current_device() is None, "that of another platform"

@@ -31,5 +31,5 @@ def test_a_cap_that_means_nothing_is_refused(cap: float) -> None:
 
 def test_config_text_may_name_it() -> None:
     config = config_for(SoftCap, cap=30.0)
-    assert "dovetail.kernels.attention:SoftCap" in to_text(config)
+    assert "dovetail.kernels:SoftCap" in to_text(config)
     assert from_text(to_text(config)).build() == SoftCap(30.0)

@@ -13,7 +13,7 @@ from dovetail.kernels import (
     SlowKernelError,
     SlowKernelWarning,
     choices,
-    forget_choices,
+    clear_choices,
     target_platform,
 )
 from dovetail.kernels.attention import Causal, attention
@@ -28,7 +28,7 @@ def call() -> None:
 
 
 def test_by_default_a_slow_choice_is_a_warning() -> None:
-    forget_choices()
+    clear_choices()
     with KernelSettings.Config().build().in_force(), pytest.warns(SlowKernelWarning):
         call()
 
@@ -39,11 +39,11 @@ def test_strict_makes_it_an_error_that_says_what_to_do() -> None:
         pytest.raises(SlowKernelError, match=r"kernels.strict=true.*leave strict off") as caught,
     ):
         call()
-    assert isinstance(caught.value, ConfigError), "so that the command line tells it in one line"
+    assert isinstance(caught.value, ConfigError), "so that the command line prints it in one line"
 
 
-def test_what_is_preferred_is_taken_and_told() -> None:
-    forget_choices()
+def test_the_preferred_implementation_runs_and_is_recorded() -> None:
+    clear_choices()
     with KernelSettings.Config(prefer={"attention": "reference"}).build().in_force():
         call()
     assert choices() == ["attention: reference (gpu, preferred)"]
@@ -52,3 +52,9 @@ def test_what_is_preferred_is_taken_and_told() -> None:
 def test_an_unknown_name_is_refused_when_the_run_is_built() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'splash'"):
         KernelSettings.Config(prefer={"attention": "splosh"}).build()
+
+
+def test_old_names_of_ops_still_load() -> None:
+    old = {"attention_piece": "reference", "exchange": "ragged"}
+    built = KernelSettings.Config(prefer=old).build()
+    assert built.prefer == {"attention_chunk": "reference", "all_to_all": "ragged"}

@@ -1,6 +1,9 @@
-"""Attention: the op, its masks and score maps, and its implementations in the order of trial."""
+"""Attention: the op, its masks and score maps, and its implementations in order."""
 
 from dovetail.config import register_function
+from dovetail.kernels.attention.context_parallel import kernel_chunks, ring, ulysses, xla_chunks
+from dovetail.kernels.attention.context_parallel.chunks import chunk_op
+from dovetail.kernels.attention.gpu import cudnn, mosaic, triton
 from dovetail.kernels.attention.masks import (
     Band,
     Both,
@@ -12,36 +15,26 @@ from dovetail.kernels.attention.masks import (
     SlidingWindow,
 )
 from dovetail.kernels.attention.op import attention, attention_op
+from dovetail.kernels.attention.tpu import splash
+from dovetail.kernels.attention.xla import blockwise, reference
 from dovetail.kernels.score_maps import ScoreBias, ScoreMap, SoftCap
 
-# isort: split
-# Each of these registers itself: the first that supports a call runs it.
-from dovetail.kernels.attention import reference as _reference
+# Tried in this order: the first that supports a call runs it.
+attention_op.implementations = (
+    splash.splash,
+    cudnn.cudnn,
+    mosaic.mosaic,
+    triton.triton,
+    ulysses.ulysses,
+    ring.ring,
+    blockwise.blockwise,
+    reference.reference,
+)
+# What `ring` computes at a time: a chunk of queries with a chunk of keys.
+chunk_op.implementations = (kernel_chunks.pallas, kernel_chunks.triton, xla_chunks.reference)
 
-# isort: split
-from dovetail.kernels.attention import blockwise as _blockwise
-
-# isort: split
-from dovetail.kernels.attention import splash as _splash
-from dovetail.kernels.attention import triton as _triton
-
-# isort: split
-from dovetail.kernels.attention import mosaic as _mosaic
-
-# isort: split
-from dovetail.kernels.attention import cudnn as _cudnn
-from dovetail.kernels.attention import ring as _ring
-from dovetail.kernels.attention import ring_blocks as _ring_blocks
-
-# isort: split
-from dovetail.kernels.attention import ring_tpu as _ring_tpu
-from dovetail.kernels.attention import ring_triton as _ring_triton
-
-# isort: split
-from dovetail.kernels.attention import ulysses as _ulysses
-
-for _part in (Both, Causal, Either, Full, Prefix, SlidingWindow, SoftCap):
-    register_function(f"{__name__}:{_part.__name__}")  # so that config text may name it
+for _component in (Both, Causal, Either, Full, Prefix, SlidingWindow, SoftCap):
+    register_function(f"{__name__}:{_component.__name__}")  # so that config text may name it
 
 __all__ = [
     "Band",
@@ -58,5 +51,3 @@ __all__ = [
     "attention",
     "attention_op",
 ]
-del _blockwise, _cudnn, _mosaic, _reference, _splash, _triton
-del _ring, _ring_blocks, _ring_tpu, _ring_triton, _ulysses

@@ -1,9 +1,9 @@
-"""What flash kernels have in common: what they keep for the backward pass, and sinks' gradients.
+"""The custom VJP of flash-style attention: save q, k, v, o and the logsumexp, recompute the rest.
 
-A kernel gives the output with the logarithm of each row's sum of weights, and computes gradients
-from those: nothing of the size of all scores is ever kept.
+An implementation brings a forward and a backward pass. Nothing quadratic in the sequence length is
+saved between the two (FlashAttention, https://arxiv.org/abs/2205.14135).
 
-B batch, S sequence, H heads, K key-value heads, D width of queries and keys, W of values.
+B batch, S queries, H heads, W width of values.
 """
 
 from __future__ import annotations
@@ -15,92 +15,66 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.attention.masks import Band
 from dovetail.kernels.attention.op import OUTPUT_TAG
-from dovetail.kernels.attention.scores import sinks_gradient
-from dovetail.kernels.score_maps import ScoreMap
 from dovetail.parallel import tag
 
 
-class Rows(NamedTuple):
-    """What the backward pass is given for each row.
+class FlashPasses(NamedTuple):
+    """The two passes of an implementation; hashable, since it is static under `jax.custom_vjp`.
 
     Attributes:
-        mixed_BSHW: the output.
-        gradient_BSHW: its gradient.
-        log_BHS: the logarithm of the sum of weights.
-        mean_BHS: the sum of shares times their gradients, which is the output times its own.
-    """
-
-    mixed_BSHW: jax.Array
-    gradient_BSHW: jax.Array
-    log_BHS: jax.Array
-    mean_BHS: jax.Array
-
-
-def rows_of(mixed_BSHW: jax.Array, gradient_BSHW: jax.Array, log_BHS: jax.Array) -> Rows:
-    """Returns what the backward pass is given."""
-    product_BSHW = mixed_BSHW.astype(jnp.float32) * gradient_BSHW.astype(jnp.float32)
-    mean_BHS = product_BSHW.sum(axis=-1).swapaxes(1, 2)
-    return Rows(mixed_BSHW, gradient_BSHW, log_BHS, mean_BHS)
-
-
-class Flash(NamedTuple):
-    """A pair of kernels with all that is known of a call before any array; hashable.
-
-    Attributes:
-        forward: from this, queries, keys, values, segments and sinks to the output and its log.
-        backward: from this, queries, keys, values, segments and `Rows` to the first three's
-            gradients.
-        band: what is visible.
-        scale: what scores are multiplied with.
-        score_map: what is done to them then.
-        interpret: whether kernels are run step by step.
+        forward: maps (plan, q, k, v, ...) to the output o and its logsumexp lse.
+        backward: maps (plan, q, k, v, ..., o, lse, do) to the gradients of all inputs: dq, dk, dv,
+            and those of the sinks and of integer inputs (None).
+        plan: the static arguments of both, hashable.
     """
 
     forward: Callable[..., tuple[jax.Array, jax.Array]]
-    backward: Callable[..., tuple[jax.Array, jax.Array, jax.Array]]
-    band: Band
-    scale: float
-    score_map: ScoreMap | None
-    interpret: bool
+    backward: Callable[..., tuple[Any, ...]]
+    plan: Any
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attend(
-    flash: Flash,
-    query_BSHD: jax.Array,
-    key_BSKD: jax.Array,
-    value_BSKW: jax.Array,
-    segments_BS: jax.Array | None,
-    sinks_H: jax.Array | None,
-) -> jax.Array:
-    """Computes one device's part; what stands in the rows of padding means nothing."""
-    return _forward(flash, query_BSHD, key_BSKD, value_BSKW, segments_BS, sinks_H)[0]
+def flash_attention(passes: FlashPasses, *inputs: Any) -> jax.Array:
+    """Computes attention by the two passes, from q, k, v, and what else they take."""
+    return _forward(passes, *inputs)[0]
 
 
-def _forward(
-    flash: Flash,
-    query_BSHD: jax.Array,
-    key_BSKD: jax.Array,
-    value_BSKW: jax.Array,
-    segments_BS: jax.Array | None,
-    sinks_H: jax.Array | None,
-) -> tuple[jax.Array, tuple[Any, ...]]:
-    inputs = (query_BSHD, key_BSKD, value_BSKW, segments_BS)
-    mixed_BSHW, log_BHS = flash.forward(flash, *inputs, sinks_H)
-    # Both carry the tag: a policy that keeps the output spares the backward pass this one.
-    mixed_BSHW, log_BHS = tag(mixed_BSHW, OUTPUT_TAG), tag(log_BHS, OUTPUT_TAG)
-    return mixed_BSHW, (*inputs, sinks_H, mixed_BSHW, log_BHS)
+def _forward(passes: FlashPasses, *inputs: Any) -> tuple[jax.Array, tuple[Any, ...]]:
+    o_BSHW, lse = passes.forward(passes.plan, *inputs)
+    # Output and logsumexp are saved for the backward pass. Both are tagged: a remat policy that
+    # saves them spares it a second forward pass.
+    o_BSHW, lse = tag(o_BSHW, OUTPUT_TAG), tag(lse, OUTPUT_TAG)
+    return o_BSHW, (*inputs, o_BSHW, lse)
 
 
-def _backward(flash: Flash, kept: tuple[Any, ...], gradient_BSHW: jax.Array) -> tuple[Any, ...]:
-    *inputs, sinks_H, mixed_BSHW, log_BHS = kept
-    rows = rows_of(mixed_BSHW, gradient_BSHW, log_BHS)
-    gradients = flash.backward(flash, *inputs, rows)
-    # Each head has its own sink, as if no two shared a key-value head.
-    to_sinks_H = sinks_gradient(sinks_H, log_BHS[:, :, None], rows.mean_BHS[:, :, None])
-    return (*gradients, None, to_sinks_H)
+def _backward(
+    passes: FlashPasses, residuals: tuple[Any, ...], do_BSHW: jax.Array
+) -> tuple[Any, ...]:
+    return passes.backward(passes.plan, *residuals, do_BSHW)
 
 
-attend.defvjp(_forward, _backward)
+flash_attention.defvjp(_forward, _backward)
+
+
+class BackwardInputs(NamedTuple):
+    """What the backward kernels read for each query, besides q, k and v.
+
+    Attributes:
+        o_BSHW: the output.
+        do_BSHW: its gradient.
+        lse_BHS: the logsumexp of the scores.
+        delta_BHS: `sum(o * do)`, which equals the sum of p times dp.
+    """
+
+    o_BSHW: jax.Array
+    do_BSHW: jax.Array
+    lse_BHS: jax.Array
+    delta_BHS: jax.Array
+
+
+def backward_inputs(o_BSHW: jax.Array, do_BSHW: jax.Array, lse_BHS: jax.Array) -> BackwardInputs:
+    """Computes delta, and returns the inputs of the backward kernels."""
+    product_BSHW = o_BSHW.astype(jnp.float32) * do_BSHW.astype(jnp.float32)
+    delta_BHS = product_BSHW.sum(axis=-1).swapaxes(1, 2)
+    return BackwardInputs(o_BSHW, do_BSHW, lse_BHS, delta_BHS)

@@ -1,10 +1,10 @@
-"""Masks: which keys a query may see, as small objects that a kernel can question.
+"""Attention masks: which keys a query may attend to, as small objects that a kernel can query.
 
-A mask speaks of positions within one segment; that tokens see their own segment alone is the
-kernel's business. Masks are hashable and hold no arrays, so they are static under `jax.jit`:
+A mask is about positions within one segment; the kernel masks by segment id. Masks are hashable and
+hold no arrays, so they are static under `jax.jit`:
 
-    Causal() | Prefix(64)                           # the first 64 tokens also see each other
-    SlidingWindow(1024) | (Causal() & Prefix(4))    # a window, and four tokens never forgotten
+    Causal() | Prefix(64)                           # prefix LM: the first 64 tokens are not causal
+    SlidingWindow(1024) | (Causal() & Prefix(4))    # a window, and the first four tokens as sinks
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from dovetail.config import ConfigError
 
 
 class Band(NamedTuple):
-    """How many positions back and ahead of its own a query sees; None means no limit."""
+    """How many positions back and ahead of its own a query attends to; None means no limit."""
 
     back: int | None
     ahead: int | None
 
 
 class Mask(ABC):
-    """Which keys a query may see. To the questions, False and None are always safe answers."""
+    """Which keys a query may attend to. For a property, False and None are always safe."""
 
     @abstractmethod
-    def allowed(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        """Returns True where the query may see the key; the arguments broadcast together."""
+    def allowed(self, q_positions: jax.Array, kv_positions: jax.Array) -> jax.Array:
+        """Returns True where the query may attend to the key; the arguments broadcast together."""
 
     @property
     def causal(self) -> bool:
-        """Whether no query sees a key at a later position than its own."""
+        """Whether no query attends to a key at a later position than its own."""
         return False
 
     @property
     def reach(self) -> int | None:
-        """How many positions a query sees at most, counted back from its own, itself included.
+        """The length of the window: how many positions back a query attends to, itself included.
 
-        A key `reach` or more positions back is never seen. None means no limit.
+        No query attends to a key `reach` or more positions back. None means no limit.
         """
         return None
 
     @property
     def band(self) -> Band | None:
-        """The mask as a band of distances, if that is all it is: what most kernels know."""
+        """The mask as a band around the diagonal, if it is one: all that most kernels support."""
         return None
 
     def __and__(self, other: Mask) -> Mask:
@@ -62,11 +62,11 @@ class Mask(ABC):
 
 @dataclass(frozen=True)
 class Full(Mask):
-    """Every query sees every key."""
+    """Every query attends to every key."""
 
-    def allowed(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
+    def allowed(self, q_positions: jax.Array, kv_positions: jax.Array) -> jax.Array:
         """Allows all."""
-        return jnp.ones(jnp.broadcast_shapes(query_positions.shape, key_positions.shape), bool)
+        return jnp.ones(jnp.broadcast_shapes(q_positions.shape, kv_positions.shape), bool)
 
     @property
     def band(self) -> Band | None:
@@ -76,11 +76,11 @@ class Full(Mask):
 
 @dataclass(frozen=True)
 class Causal(Mask):
-    """A query sees its own position and all before it."""
+    """A query attends to its own position and all before it."""
 
-    def allowed(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
+    def allowed(self, q_positions: jax.Array, kv_positions: jax.Array) -> jax.Array:
         """Allows the present and the past."""
-        return key_positions <= query_positions
+        return kv_positions <= q_positions
 
     @property
     def causal(self) -> bool:
@@ -95,21 +95,21 @@ class Causal(Mask):
 
 @dataclass(frozen=True)
 class SlidingWindow(Mask):
-    """A query sees the last `window` positions, its own included, and none after it."""
+    """A query attends to the last `window` positions, its own included."""
 
     window: int
 
     def __post_init__(self) -> None:
-        """Refuses a window that holds nothing."""
+        """Refuses an empty window."""
         if self.window < 1:
             raise ConfigError(
                 f"SlidingWindow: expected a window of 1 or more, got {self.window}. "
-                "A window of 1 means that each token sees itself alone."
+                "With a window of 1, each token attends only to itself."
             )
 
-    def allowed(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
+    def allowed(self, q_positions: jax.Array, kv_positions: jax.Array) -> jax.Array:
         """Allows the present and the near past."""
-        back = query_positions - key_positions
+        back = q_positions - kv_positions
         return (back >= 0) & (back < self.window)
 
     @property
@@ -130,19 +130,19 @@ class SlidingWindow(Mask):
 
 @dataclass(frozen=True)
 class Prefix(Mask):
-    """Every query sees the first `length` positions, also those after its own."""
+    """Every query attends to the first `length` positions, also those after its own."""
 
     length: int
 
     def __post_init__(self) -> None:
-        """Refuses a length that means nothing."""
+        """Refuses a negative length."""
         if self.length < 0:
             raise ConfigError(f"Prefix: expected a length of 0 or more, got {self.length}.")
 
-    def allowed(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
+    def allowed(self, q_positions: jax.Array, kv_positions: jax.Array) -> jax.Array:
         """Allows the prefix."""
-        shape = jnp.broadcast_shapes(query_positions.shape, key_positions.shape)
-        return jnp.broadcast_to(key_positions < self.length, shape)
+        shape = jnp.broadcast_shapes(q_positions.shape, kv_positions.shape)
+        return jnp.broadcast_to(kv_positions < self.length, shape)
 
 
 @dataclass(frozen=True)
@@ -152,26 +152,26 @@ class Both(Mask):
     first: Mask
     second: Mask
 
-    def allowed(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
+    def allowed(self, q_positions: jax.Array, kv_positions: jax.Array) -> jax.Array:
         """Allows the intersection."""
-        return self.first.allowed(query_positions, key_positions) & self.second.allowed(
-            query_positions, key_positions
+        return self.first.allowed(q_positions, kv_positions) & self.second.allowed(
+            q_positions, kv_positions
         )
 
     @property
     def causal(self) -> bool:
-        """One causal mask is enough."""
+        """True if either mask is causal."""
         return self.first.causal or self.second.causal
 
     @property
     def reach(self) -> int | None:
-        """The shorter one."""
+        """The shorter reach."""
         reaches = [one.reach for one in (self.first, self.second) if one.reach is not None]
         return min(reaches, default=None)
 
     @property
     def band(self) -> Band | None:
-        """What is in both bands."""
+        """The intersection of both bands."""
         one, other = self.first.band, self.second.band
         if one is None or other is None:
             return None
@@ -180,25 +180,25 @@ class Both(Mask):
 
 @dataclass(frozen=True)
 class Either(Mask):
-    """Allows what one of two masks allows; written `first | second`."""
+    """Allows what either of two masks allows; written `first | second`."""
 
     first: Mask
     second: Mask
 
-    def allowed(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
+    def allowed(self, q_positions: jax.Array, kv_positions: jax.Array) -> jax.Array:
         """Allows the union."""
-        return self.first.allowed(query_positions, key_positions) | self.second.allowed(
-            query_positions, key_positions
+        return self.first.allowed(q_positions, kv_positions) | self.second.allowed(
+            q_positions, kv_positions
         )
 
     @property
     def causal(self) -> bool:
-        """Both masks must be."""
+        """True if both masks are causal."""
         return self.first.causal and self.second.causal
 
     @property
     def reach(self) -> int | None:
-        """The longer one, where both have one."""
+        """The longer reach, if both have one."""
         if self.first.reach is None or self.second.reach is None:
             return None
         return max(self.first.reach, self.second.reach)

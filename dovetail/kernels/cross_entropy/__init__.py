@@ -1,15 +1,11 @@
-"""Cross-entropy: output layer and loss as one op, and its implementations in the order of trial."""
+"""Cross-entropy: output layer and loss in one op, and its implementations in order."""
 
+from dovetail.kernels.cross_entropy import chunked, reference
+from dovetail.kernels.cross_entropy.chunked import count_chunks
 from dovetail.kernels.cross_entropy.op import CrossEntropy, cross_entropy, cross_entropy_op
 from dovetail.kernels.score_maps import ScoreMap, SoftCap
 
-# isort: split
-# Each of these registers itself: the first that supports a call runs it.
-from dovetail.kernels.cross_entropy import reference as _reference
-
-# isort: split
-from dovetail.kernels.cross_entropy import chunked as _chunked
-from dovetail.kernels.cross_entropy.chunked import count_chunks
+cross_entropy_op.implementations = (chunked.chunked, reference.reference)
 
 __all__ = [
     "CrossEntropy",
@@ -19,4 +15,3 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_op",
 ]
-del _chunked, _reference

@@ -1,11 +1,11 @@
-"""Cross-entropy in chunks of the sequence, which computes loss and gradients in the same pass.
+"""Chunked cross-entropy: loss and gradients in one pass over chunks of the sequence.
 
-Logits are needed for the loss and again for its gradients. Autodiff keeps them all in between, or
-computes them twice. But the loss is a sum that is only ever scaled afterwards, so a chunk's
-gradients can be computed while its logits are there, and scaled by what comes from above later.
+The loss and its gradients both need the logits. Autodiff saves all of them in between, or computes
+them twice. But the loss is a sum that is only scaled afterwards: so the forward pass computes the
+gradients of a chunk while its logits are in memory, and the backward pass scales them.
 
-The sequence is split, not the batch: so a batch that is sharded over devices stays sharded. Where
-the sequence is sharded too, a chunk takes a piece of every shard's part of it.
+Chunks split the sequence, not the batch, so a sharded batch stays sharded. Where the sequence is
+sharded too, a chunk takes a slice of every shard.
 
 B batch, S sequence, N tokens of a chunk, E embed, V vocabulary, Q shards of the sequence, R shards
 of the batch.
@@ -20,23 +20,23 @@ from typing import NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.cross_entropy.op import CrossEntropy, cross_entropy_op
-from dovetail.kernels.registry import current_platform
+from dovetail.kernels.cross_entropy.op import CrossEntropy
+from dovetail.kernels.registry import current_platform, implementation
 from dovetail.kernels.score_maps import ScoreMap
-from dovetail.kernels.sharded import indivisible, mesh_axes, on_each_device, parts
-from dovetail.parallel import constrain, note_activation
+from dovetail.kernels.sharded import indivisible, logical_shard_map, mesh_axes, num_shards
+from dovetail.parallel import constrain, record_activation
 
 T = TypeVar("T")
 
-# Tokens of a chunk on each device. On a CPU fewer is slower (the gradient of the weight is read and
-# written for each chunk) and so is more (logits leave the caches). Accelerators multiply faster
-# in proportion to their memory, so there it takes more tokens to hide that traffic.
+# Tokens of a chunk on each device. On a CPU fewer are slower (dw is read and written for each
+# chunk), and so are more (logits leave the caches). Accelerators have more FLOPs per byte of
+# bandwidth, so there it takes more tokens to hide that traffic.
 CPU_ROWS = 512
 ACCELERATOR_ROWS = 2048
 
 
-class Plan(NamedTuple):
-    """All that is known before any array: static, and so hashable."""
+class ChunkedPlan(NamedTuple):
+    """The static arguments: hashable."""
 
     z_loss: float
     logit_map: ScoreMap | None
@@ -47,15 +47,15 @@ class Plan(NamedTuple):
     weights_dtype: str
 
 
-class Gradients(NamedTuple):
-    """What is kept for the backward pass: gradients, as if that of the loss were 1."""
+class UnitGradients(NamedTuple):
+    """The residuals of the backward pass: gradients for a loss gradient of 1."""
 
-    x_BSE: jax.Array
-    weight_VE: jax.Array
-    weights_BS: jax.Array
+    dx_BSE: jax.Array
+    dw_VE: jax.Array
+    dweights_BS: jax.Array
 
 
-@cross_entropy_op.register("chunked", before="reference")
+@implementation("chunked")
 def chunked(
     x_BSE: jax.Array,
     weight_VE: jax.Array,
@@ -68,24 +68,24 @@ def chunked(
 ) -> CrossEntropy:
     """Computes the loss chunk by chunk; see `cross_entropy` for the arguments.
 
-    `chunks` says into how many the sequence is split; None means as many as memory asks for.
+    `chunks` is the number of chunks of the sequence; None means `count_chunks`.
     """
     batch, sequence, _ = x_BSE.shape
     chunks = chunks or count_chunks(batch, sequence)
     shards = _sequence_shards(sequence), _batch_shards(batch)
     dtypes = weight_VE.dtype.name, weights_BS.dtype.name
-    plan = Plan(z_loss, logit_map, chunks, *shards, *dtypes)
+    plan = ChunkedPlan(z_loss, logit_map, chunks, *shards, *dtypes)
     return _cross_entropy(plan, x_BSE, weight_VE, targets_BS, weights_BS)
 
 
 def count_chunks(batch: int, sequence: int) -> int:
     """Returns into how many chunks to split a sequence.
 
-    A number that divides the sequence is taken where there is one within twice the number needed;
-    otherwise the last chunk is filled up with tokens of weight 0.
+    It is a divisor of the sequence if there is one within twice the number needed; otherwise the
+    last chunk is padded with tokens of weight 0.
     """
-    # Not all devices of the mesh: the stages of a pipeline share no logits, each computes all.
-    devices = parts("batch", "sequence", "vocab")
+    # Not all devices of the mesh: pipeline stages share no logits, each computes all.
+    devices = num_shards("batch", "sequence", "vocab")
     rows = devices * (CPU_ROWS if current_platform() == "cpu" else ACCELERATOR_ROWS)
     wanted = min(sequence, math.ceil(batch * sequence / rows))
     for chunks in range(wanted, min(2 * wanted, sequence) + 1):
@@ -96,196 +96,198 @@ def count_chunks(batch: int, sequence: int) -> int:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _cross_entropy(
-    plan: Plan,
+    plan: ChunkedPlan,
     x_BSE: jax.Array,
     weight_VE: jax.Array,
     targets_BS: jax.Array,
     weights_BS: jax.Array,
 ) -> CrossEntropy:
-    """Computes the loss alone: what runs where nothing is differentiated."""
-    weight_VE = _gathered(weight_VE)
+    """Computes only the loss: runs where nothing is differentiated."""
+    weight_VE = _gather_embed(weight_VE)
 
-    def step(nothing: None, chunk: Chunk) -> tuple[None, Judged]:
+    def step(_: None, chunk: TokenChunk) -> tuple[None, TokenStats]:
         logits_NV = _logits(chunk.x_NE, weight_VE)
         if plan.logit_map is not None:
             logits_NV = plan.logit_map(logits_NV)
-        return None, _judged(logits_NV, chunk.targets_N)
+        return None, _token_stats(logits_NV, chunk.targets_N)
 
-    _, judged = jax.lax.scan(step, None, _split(plan, x_BSE, targets_BS, weights_BS))
-    return _summed(plan, _joined(plan, judged, targets_BS.shape), weights_BS)[0]
+    _, stats = jax.lax.scan(step, None, _split(plan, x_BSE, targets_BS, weights_BS))
+    return _sums(plan, _merge(plan, stats, targets_BS.shape), weights_BS)[0]
 
 
 def _forward(
-    plan: Plan,
+    plan: ChunkedPlan,
     x_BSE: jax.Array,
     weight_VE: jax.Array,
     targets_BS: jax.Array,
     weights_BS: jax.Array,
-) -> tuple[CrossEntropy, Gradients]:
+) -> tuple[CrossEntropy, UnitGradients]:
     """Computes the loss and its gradients."""
-    weight_VE = _gathered(weight_VE)
+    weight_VE = _gather_embed(weight_VE)
     vocabulary_V = jnp.arange(weight_VE.shape[0])
 
-    def step(total_QRVE: jax.Array, chunk: Chunk) -> tuple[jax.Array, tuple[Judged, jax.Array]]:
+    def step(
+        dw_QRVE: jax.Array, chunk: TokenChunk
+    ) -> tuple[jax.Array, tuple[TokenStats, jax.Array]]:
         logits_NV = _logits(chunk.x_NE, weight_VE)
         if plan.logit_map is not None:
-            logits_NV, pull = jax.vjp(plan.logit_map, logits_NV)
-        judged = _judged(logits_NV, chunk.targets_N)
-        share_NV = jnp.exp(logits_NV - judged.log_sum[..., None])
-        factor_N = chunk.weights_N * (1 + 2 * plan.z_loss * judged.log_sum)
+            logits_NV, map_vjp = jax.vjp(plan.logit_map, logits_NV)
+        stats = _token_stats(logits_NV, chunk.targets_N)
+        probs_NV = jnp.exp(logits_NV - stats.lse[..., None])
+        factor_N = chunk.weights_N * (1 + 2 * plan.z_loss * stats.lse)
         is_target_NV = vocabulary_V == chunk.targets_N[..., None]
-        by_logits_NV = factor_N[..., None] * share_NV
-        by_logits_NV -= jnp.where(is_target_NV, chunk.weights_N[..., None], 0)
+        dlogits_NV = factor_N[..., None] * probs_NV
+        dlogits_NV -= jnp.where(is_target_NV, chunk.weights_N[..., None], 0)
         if plan.logit_map is not None:
-            (by_logits_NV,) = pull(by_logits_NV)
-        by_logits_NV = by_logits_NV.astype(jnp.result_type(chunk.x_NE, weight_VE))
-        by_x_NE = _product("nv,ve->ne", by_logits_NV, weight_VE).astype(x_BSE.dtype)
-        total_QRVE += _by_weight(plan, by_logits_NV, chunk.x_NE)
-        return _kept_apart(total_QRVE), (judged, by_x_NE)
+            (dlogits_NV,) = map_vjp(dlogits_NV)
+        dlogits_NV = dlogits_NV.astype(jnp.result_type(chunk.x_NE, weight_VE))
+        dx_NE = _matmul("nv,ve->ne", dlogits_NV, weight_VE).astype(x_BSE.dtype)
+        dw_QRVE += _chunk_dw(plan, dlogits_NV, chunk.x_NE)
+        return _constrain_partial_sums(dw_QRVE), (stats, dx_NE)
 
     shards = (plan.sequence_shards, plan.batch_shards)
-    start_QRVE = _kept_apart(jnp.zeros((*shards, *weight_VE.shape), jnp.float32))
+    init_QRVE = _constrain_partial_sums(jnp.zeros((*shards, *weight_VE.shape), jnp.float32))
     chunks = _split(plan, x_BSE, targets_BS, weights_BS)
-    total_QRVE, (judged, by_x) = jax.lax.scan(step, start_QRVE, chunks)
-    judged, by_x_BSE = _joined(plan, (judged, by_x), targets_BS.shape)
-    sums, loss_BS = _summed(plan, judged, weights_BS)
-    by_weight_VE = _added_up(total_QRVE)
-    return sums, Gradients(by_x_BSE, by_weight_VE, loss_BS)
+    dw_QRVE, (stats, dx) = jax.lax.scan(step, init_QRVE, chunks)
+    stats, dx_BSE = _merge(plan, (stats, dx), targets_BS.shape)
+    sums, loss_BS = _sums(plan, stats, weights_BS)
+    return sums, UnitGradients(dx_BSE, _reduce_partial_sums(dw_QRVE), loss_BS)
 
 
 def _backward(
-    plan: Plan, kept: Gradients, gradient: CrossEntropy
+    plan: ChunkedPlan, unit: UnitGradients, gradient: CrossEntropy
 ) -> tuple[jax.Array, jax.Array, None, jax.Array]:
-    """Scales the gradients. Statistics have none, so theirs is left out."""
+    """Scales the gradients. Metrics have none, so theirs is ignored."""
     scale = gradient.loss_sum
     return (
-        (scale * kept.x_BSE).astype(kept.x_BSE.dtype),
-        (scale * kept.weight_VE).astype(plan.weight_dtype),
+        (scale * unit.dx_BSE).astype(unit.dx_BSE.dtype),
+        (scale * unit.dw_VE).astype(plan.weight_dtype),
         None,
-        (scale * kept.weights_BS).astype(plan.weights_dtype),
+        (scale * unit.dweights_BS).astype(plan.weights_dtype),
     )
 
 
 _cross_entropy.defvjp(_forward, _backward)
 
 
-class Chunk(NamedTuple):
-    """A part of the sequence; all parts together have the chunks as an axis in front."""
+class TokenChunk(NamedTuple):
+    """A chunk of the tokens; all chunks together have a leading axis."""
 
     x_NE: jax.Array
     targets_N: jax.Array
     weights_N: jax.Array
 
 
-class Judged(NamedTuple):
-    """What the logits say of each token; [N], or [B, S] for the whole sequence."""
+class TokenStats(NamedTuple):
+    """The logsumexp, negative log-likelihood and accuracy of tokens; [N], or [B, S] merged."""
 
-    log_sum: jax.Array
+    lse: jax.Array
     nll: jax.Array
     is_correct: jax.Array
 
 
-def _judged(logits_NV: jax.Array, targets_N: jax.Array) -> Judged:
-    top_N = logits_NV.max(axis=-1)
-    log_sum_N = top_N + jnp.log(jnp.exp(logits_NV - top_N[..., None]).sum(axis=-1))
-    at_target_N = _picked(logits_NV, targets_N[..., None])
-    return Judged(log_sum_N, log_sum_N - at_target_N, at_target_N >= top_N)
+def _token_stats(logits_NV: jax.Array, targets_N: jax.Array) -> TokenStats:
+    max_N = logits_NV.max(axis=-1)
+    lse_N = max_N + jnp.log(jnp.exp(logits_NV - max_N[..., None]).sum(axis=-1))
+    target_logit_N = _target_logits(logits_NV, targets_N[..., None])
+    return TokenStats(lse_N, lse_N - target_logit_N, target_logit_N >= max_N)
 
 
-def _picked(logits_NV: jax.Array, index_N1: jax.Array) -> jax.Array:
+def _target_logits(logits_NV: jax.Array, index_N1: jax.Array) -> jax.Array:
     """Returns the logit of each target."""
     if not mesh_axes("vocab"):
         return jnp.take_along_axis(logits_NV, index_N1, axis=-1, mode="clip")[..., 0]
-    # A sum over one term, which splits like any other sum. A gather that is split ends the process
-    # inside a shard_map (spmd_partitioner_util.cc:497, JAX 0.10.2).
+    # A masked sum, which XLA can partition. A partitioned gather crashes the process inside a
+    # shard_map (spmd_partitioner_util.cc:497, JAX 0.10.2).
     vocabulary_V = jnp.arange(logits_NV.shape[-1])
     is_target_NV = jnp.clip(index_N1, 0, logits_NV.shape[-1] - 1) == vocabulary_V
     return jnp.where(is_target_NV, logits_NV, 0).sum(axis=-1)
 
 
-def _summed(plan: Plan, judged: Judged, weights_BS: jax.Array) -> tuple[CrossEntropy, jax.Array]:
-    """Returns the sums over all tokens, and each token's loss."""
+def _sums(
+    plan: ChunkedPlan, stats: TokenStats, weights_BS: jax.Array
+) -> tuple[CrossEntropy, jax.Array]:
+    """Returns the sums over all tokens, and the loss of each token."""
     weights_BS = weights_BS.astype(jnp.float32)
-    loss_BS = judged.nll + plan.z_loss * judged.log_sum**2
-    values = (loss_BS, judged.nll, judged.is_correct)
+    loss_BS = stats.nll + plan.z_loss * stats.lse**2
+    values = (loss_BS, stats.nll, stats.is_correct)
     return CrossEntropy(*((weights_BS * value_BS).sum() for value_BS in values)), loss_BS
 
 
-def _by_weight(plan: Plan, by_logits_NV: jax.Array, x_NE: jax.Array) -> jax.Array:
-    """Returns a chunk's gradient of the weight, apart for each shard of sequence and batch.
+def _chunk_dw(plan: ChunkedPlan, dlogits_NV: jax.Array, x_NE: jax.Array) -> jax.Array:
+    """Returns dw of a chunk as partial sums, one for each shard of sequence and batch.
 
-    Summed over all of them it would cost a reduction between devices in every chunk; so the shards
-    are summed up once, after the last.
+    A sum over the shards would cost a reduction between devices in every chunk; so they are reduced
+    once, after the last.
     """
     shards = (plan.sequence_shards, plan.batch_shards)
     if shards == (1, 1):
-        return _product("nv,ne->ve", by_logits_NV, x_NE)[None, None]
-    by_logits, x = (array.reshape(*shards, -1, *array.shape[1:]) for array in (by_logits_NV, x_NE))
-    return _product("qrnv,qrne->qrve", by_logits, x)
+        return _matmul("nv,ne->ve", dlogits_NV, x_NE)[None, None]
+    dlogits, x = (array.reshape(*shards, -1, *array.shape[1:]) for array in (dlogits_NV, x_NE))
+    return _matmul("qrnv,qrne->qrve", dlogits, x)
 
 
-def _added_up(total_QRVE: jax.Array) -> jax.Array:
-    """Adds up what the shards have apart, each column on the devices that hold it.
+def _reduce_partial_sums(dw_QRVE: jax.Array) -> jax.Array:
+    """Reduce-scatters the partial sums of dw to the devices that hold each column.
 
-    XLA would add up the whole of it on all devices, over the network between slices too, and cut
-    it then.
+    XLA would all-reduce all of dw, over the network between slices too, and slice it then.
     """
-    summed, columns = mesh_axes("sequence", "batch"), mesh_axes("embed")
-    rest = tuple(axis for axis in summed if axis not in columns)
-    is_even = indivisible("columns", total_QRVE.shape[-1], "embed") is None
-    if total_QRVE.shape[:2] != (parts("sequence"), parts("batch")) or not is_even:
-        return constrain(total_QRVE.sum(axis=(0, 1)), "vocab", "embed")
-    if not set(columns) <= set(summed) or set(columns) & set(mesh_axes("vocab")):
-        return constrain(total_QRVE.sum(axis=(0, 1)), "vocab", "embed")
+    token_axes, embed_axes = mesh_axes("sequence", "batch"), mesh_axes("embed")
+    other_axes = tuple(axis for axis in token_axes if axis not in embed_axes)
+    is_even = indivisible("columns", dw_QRVE.shape[-1], "embed") is None
+    if dw_QRVE.shape[:2] != (num_shards("sequence"), num_shards("batch")) or not is_even:
+        return constrain(dw_QRVE.sum(axis=(0, 1)), "vocab", "embed")
+    if not set(embed_axes) <= set(token_axes) or set(embed_axes) & set(mesh_axes("vocab")):
+        return constrain(dw_QRVE.sum(axis=(0, 1)), "vocab", "embed")
 
-    def part(total_QRVE: jax.Array) -> jax.Array:
-        by_weight_VE = total_QRVE[0, 0]
-        if columns:
-            by_weight_VE = jax.lax.psum_scatter(
-                by_weight_VE, columns, scatter_dimension=1, tiled=True
-            )
-        return jax.lax.psum(by_weight_VE, rest) if rest else by_weight_VE
+    def shard(dw_11VE: jax.Array) -> jax.Array:
+        dw = dw_11VE[0, 0]
+        if embed_axes:
+            dw = jax.lax.psum_scatter(dw, embed_axes, scatter_dimension=1, tiled=True)
+        return jax.lax.psum(dw, other_axes) if other_axes else dw
 
-    apart = ("sequence", "batch", "vocab", None)
-    by_weight_VE: jax.Array = on_each_device(part, (apart,), ("vocab", "embed"))(total_QRVE)
-    return by_weight_VE
+    in_axes = ("sequence", "batch", "vocab", None)
+    dw_VE: jax.Array = logical_shard_map(shard, (in_axes,), ("vocab", "embed"))(dw_QRVE)
+    return dw_VE
 
 
-def _kept_apart(total_QRVE: jax.Array) -> jax.Array:
-    if total_QRVE.shape[:2] == (1, 1):
-        return total_QRVE
+def _constrain_partial_sums(dw_QRVE: jax.Array) -> jax.Array:
+    if dw_QRVE.shape[:2] == (1, 1):
+        return dw_QRVE
     axes = [
         name if size > 1 else None
-        for name, size in zip(("sequence", "batch"), total_QRVE.shape, strict=False)
+        for name, size in zip(("sequence", "batch"), dw_QRVE.shape, strict=False)
     ]
-    return constrain(total_QRVE, *axes, "vocab", None)
+    return constrain(dw_QRVE, *axes, "vocab", None)
 
 
-def _gathered(weight_VE: jax.Array) -> jax.Array:
-    """Gathers the rows of the weight once, before the loop; the vocabulary stays split."""
+def _gather_embed(weight_VE: jax.Array) -> jax.Array:
+    """All-gathers the weight along embed once, before the loop; the vocabulary stays sharded."""
     return constrain(weight_VE, "vocab", None)
 
 
 def _logits(x_NE: jax.Array, weight_VE: jax.Array) -> jax.Array:
-    logits_NV = _product("ne,ve->nv", x_NE, weight_VE)
-    note_activation(logits_NV, "batch", "vocab")
+    logits_NV = _matmul("ne,ve->nv", x_NE, weight_VE)
+    record_activation(logits_NV, "batch", "vocab")
     return logits_NV
 
 
-def _split(plan: Plan, x_BSE: jax.Array, targets_BS: jax.Array, weights_BS: jax.Array) -> Chunk:
-    """Splits the sequence, and fills it up with zeros where it does not divide.
+def _split(
+    plan: ChunkedPlan, x_BSE: jax.Array, targets_BS: jax.Array, weights_BS: jax.Array
+) -> TokenChunk:
+    """Splits the sequence into chunks, padded with zeros where it does not divide.
 
-    The shards of the sequence come first among the tokens of a chunk, and then those of the batch:
-    so the part of a device is one run of tokens, and nothing moves.
+    Within a chunk, tokens are ordered by shard of the sequence, then by shard of the batch: so the
+    tokens of a device are contiguous, and none of them move.
     """
     batch, sequence = targets_BS.shape
-    shards, part = plan.sequence_shards, sequence // plan.sequence_shards
-    length = -(-part // plan.chunks)
+    shards, local = plan.sequence_shards, sequence // plan.sequence_shards
+    length = -(-local // plan.chunks)
 
     def split(array: jax.Array) -> jax.Array:
         rest = array.shape[2:]
-        array = array.reshape(batch, shards, part, *rest)
-        missing = length * plan.chunks - part
+        array = array.reshape(batch, shards, local, *rest)
+        missing = length * plan.chunks - local
         if missing:
             array = jnp.pad(array, [(0, 0), (0, 0), (0, missing), *[(0, 0)] * len(rest)])
         array = array.reshape(batch, shards, plan.chunks, length, *rest)
@@ -293,35 +295,35 @@ def _split(plan: Plan, x_BSE: jax.Array, targets_BS: jax.Array, weights_BS: jax.
         array = jnp.moveaxis(array, (2, 1, 0), (0, 1, 2))
         return array.reshape(plan.chunks, -1, *rest)
 
-    return Chunk(split(x_BSE), split(targets_BS), split(weights_BS.astype(jnp.float32)))
+    return TokenChunk(split(x_BSE), split(targets_BS), split(weights_BS.astype(jnp.float32)))
 
 
-def _joined(plan: Plan, tree: T, shape: tuple[int, ...]) -> T:
-    """Undoes the splitting of every array in a tree; `shape` is that of batch and sequence."""
+def _merge(plan: ChunkedPlan, tree: T, shape: tuple[int, ...]) -> T:
+    """Undoes `_split` for every array in a tree; `shape` is (batch, sequence)."""
     batch, sequence = shape
-    shards, part = plan.sequence_shards, sequence // plan.sequence_shards
+    shards, local = plan.sequence_shards, sequence // plan.sequence_shards
 
-    def joined(array: jax.Array) -> jax.Array:
+    def merge(array: jax.Array) -> jax.Array:
         rest = array.shape[2:]
         array = array.reshape(plan.chunks, shards, batch, -1, *rest)
         array = jnp.moveaxis(array, (0, 1, 2), (2, 1, 0))
-        array = array.reshape(batch, shards, -1, *rest)[:, :, :part]
+        array = array.reshape(batch, shards, -1, *rest)[:, :, :local]
         return array.reshape(batch, sequence, *rest)
 
-    return jax.tree.map(joined, tree)
+    return jax.tree.map(merge, tree)
 
 
-def _product(subscripts: str, left: jax.Array, right: jax.Array) -> jax.Array:
+def _matmul(subscripts: str, left: jax.Array, right: jax.Array) -> jax.Array:
     return jnp.einsum(subscripts, left, right, preferred_element_type=jnp.float32)
 
 
 def _batch_shards(batch: int) -> int:
-    """Returns over how many devices the batch is split."""
-    shards = parts("batch")
+    """Returns the number of shards of the batch; 1 if it does not divide."""
+    shards = num_shards("batch")
     return shards if batch % shards == 0 else 1
 
 
 def _sequence_shards(sequence: int) -> int:
-    """Returns over how many devices the sequence is split."""
-    shards = parts("sequence")
+    """Returns the number of shards of the sequence; 1 if it does not divide."""
+    shards = num_shards("sequence")
     return shards if sequence % shards == 0 else 1

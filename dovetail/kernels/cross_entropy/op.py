@@ -1,4 +1,4 @@
-"""The cross-entropy op: output layer and next-token loss as one, so that logits need not be kept.
+"""The cross-entropy op: output layer and next-token loss fused, so that logits are not saved.
 
 B batch, S sequence, E embed, V vocabulary.
 """
@@ -13,13 +13,13 @@ import jax.numpy as jnp
 from dovetail.kernels.registry import Op
 from dovetail.kernels.score_maps import ScoreMap
 
-cross_entropy_op = Op("cross_entropy")
+cross_entropy_op = Op("cross_entropy")  # `__init__.py` lists its implementations
 
 
 class CrossEntropy(NamedTuple):
     """Sums over all tokens, each times its weight. Divide by the sum of the weights for means.
 
-    Only `loss_sum` has a gradient; the others are statistics, and are constants to autodiff.
+    Only `loss_sum` has a gradient; the others are metrics, and are constants to autodiff.
 
     Attributes:
         loss_sum: the loss to train on, with the z-loss in it.
@@ -41,19 +41,19 @@ def cross_entropy(
     z_loss: float = 0.0,
     logit_map: ScoreMap | None = None,
 ) -> CrossEntropy:
-    """Compares the targets with the logits `x @ weight.T`.
+    """Computes the cross-entropy of the targets under the logits `x @ weight.T`.
 
     Args:
-        x_BSE: the vectors from which the tokens are told.
-        weight_VE: the output layer, a row for each token of the vocabulary.
-        targets_BS: the right tokens. What stands where the weight is 0 does not matter.
-        weights_BS: what each token counts.
-        z_loss: what the square of the log of the softmax's denominator counts, which keeps that
-            close to 1 (https://arxiv.org/abs/2204.02311).
-        logit_map: what is done to each logit before the softmax; None means nothing.
+        x_BSE: the final hidden states.
+        weight_VE: the output layer (LM head), a row for each token of the vocabulary.
+        targets_BS: the target tokens; any value where the loss weight is 0.
+        weights_BS: the loss weight of each token.
+        z_loss: the coefficient of the squared logsumexp of the logits, a penalty that keeps the
+            softmax's denominator close to 1 (https://arxiv.org/abs/2204.02311).
+        logit_map: applied to each logit before the softmax; None means nothing.
 
     Returns:
-        The sums, in float32: the softmax and all sums are, whatever the dtype of the inputs.
+        The sums, computed in float32 whatever the dtype of the inputs.
     """
     _check(x_BSE, weight_VE, targets_BS, weights_BS)
     result: CrossEntropy = cross_entropy_op(

@@ -1,15 +1,19 @@
-"""Cross-entropy as the formula says it, with all logits in memory: the standard for tests."""
+"""Cross-entropy by its formula, with all logits in memory: the reference for tests.
+
+B batch, S sequence, E embed, V vocabulary.
+"""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.cross_entropy.op import CrossEntropy, cross_entropy_op
+from dovetail.kernels.cross_entropy.op import CrossEntropy
+from dovetail.kernels.registry import implementation
 from dovetail.kernels.score_maps import ScoreMap
 
 
-@cross_entropy_op.register("reference", slow=lambda *_, **__: True)
+@implementation("reference", slow=lambda *_, **__: True)
 def reference(
     x_BSE: jax.Array,
     weight_VE: jax.Array,
@@ -23,15 +27,15 @@ def reference(
     logits_BSV = jnp.einsum("bse,ve->bsv", x_BSE, weight_VE, preferred_element_type=jnp.float32)
     if logit_map is not None:
         logits_BSV = logit_map(logits_BSV)
-    log_sum_BS = jax.nn.logsumexp(logits_BSV, axis=-1)
-    at_target_BS = jnp.take_along_axis(logits_BSV, targets_BS[..., None], axis=-1, mode="clip")[
+    lse_BS = jax.nn.logsumexp(logits_BSV, axis=-1)
+    target_logit_BS = jnp.take_along_axis(logits_BSV, targets_BS[..., None], axis=-1, mode="clip")[
         ..., 0
     ]
     weights_BS = weights_BS.astype(jnp.float32)
-    nll_BS = log_sum_BS - at_target_BS
+    nll_BS = lse_BS - target_logit_BS
     nll_sum = (weights_BS * nll_BS).sum()
-    z_sum = (weights_BS * log_sum_BS**2).sum()
-    correct_BS = at_target_BS >= logits_BSV.max(axis=-1)
+    z_sum = (weights_BS * lse_BS**2).sum()
+    correct_BS = target_logit_BS >= logits_BSV.max(axis=-1)
     return CrossEntropy(
         nll_sum + z_loss * z_sum,
         jax.lax.stop_gradient(nll_sum),

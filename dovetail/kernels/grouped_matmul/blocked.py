@@ -1,13 +1,14 @@
-"""Grouped matmul for the CPU: a loop over the groups, and within a group over blocks of its rows.
+"""Grouped matmul for the CPU: a loop over the groups, and in it one over blocks of rows.
 
-XLA on the CPU has no ragged product of its own: it multiplies every row with every matrix. Here the
-work is that of N rows and of less than one block more for each group, and in the forward pass the
-matrix of an empty group is not even read.
+XLA on the CPU has no ragged matmul: it multiplies every row with every matrix. Here the work is
+that of N rows, plus less than one block for each group. The forward pass does not even read the
+matrix of an empty group.
 
-A group's last block reaches into the rows of the next one. What it computes for those is wrong, and
-is written over when their own group comes; what stands after the last group is cleared at the end.
+The last block of a group overlaps the rows of the next one. It computes wrong values there, which
+the next group overwrites; rows after the last group are zeroed at the end.
 
-N rows, X groups, E width of the rows, F width of the result, M rows of a block.
+N rows, X groups, E width of the rows, F width of the result, M rows of a block, L = N + M rows with
+padding. I and O are the widths of rows and result of one matmul: E and F, or F and E for dx.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.grouped_matmul.op import grouped_matmul_op, keep_grouped_rows
-from dovetail.kernels.sharded import is_split
+from dovetail.kernels.grouped_matmul.op import zero_ungrouped_rows
+from dovetail.kernels.registry import implementation
+from dovetail.kernels.sharded import is_sharded
 
-# Rows of a block. Small ones waste fewer rows at the ends of groups, large ones multiply faster.
+# Rows of a block. Small blocks waste fewer rows at the ends of groups, large ones multiply faster.
 SMALLEST_BLOCK = 16
 LARGEST_BLOCK = 256
 
@@ -31,12 +33,12 @@ def _supports(x_NE: jax.Array, weight_XEF: jax.Array, *_: Any) -> str | None:
         return "there are no rows"
     if weight_XEF.shape[0] == 1:
         return "one group needs no loop"
-    if is_split():
-        return "the rows may be split over devices, and its blocks would cross from one to another"
+    if is_sharded():
+        return "the rows may be sharded over devices, and its blocks would cross shards"
     return None
 
 
-@grouped_matmul_op.register("blocked", platforms=("cpu",), supports=_supports, before="reference")
+@implementation("blocked", platforms=("cpu",), supports=_supports)
 def blocked(x_NE: jax.Array, weight_XEF: jax.Array, group_sizes_X: jax.Array) -> jax.Array:
     """Computes block by block; see `grouped_matmul` for the arguments."""
     block = block_rows(x_NE.shape[0], weight_XEF.shape[0])
@@ -44,7 +46,7 @@ def blocked(x_NE: jax.Array, weight_XEF: jax.Array, group_sizes_X: jax.Array) ->
 
 
 def block_rows(rows: int, groups: int) -> int:
-    """Returns how many rows a block has: a power of two, about half of what an even group has."""
+    """Returns the rows of a block: a power of two, about half of an evenly sized group."""
     block = SMALLEST_BLOCK
     while block < LARGEST_BLOCK and 2 * block * groups < rows:
         block *= 2
@@ -55,7 +57,7 @@ def block_rows(rows: int, groups: int) -> int:
 def _multiply(
     block: int, x_NE: jax.Array, weight_XEF: jax.Array, group_sizes_X: jax.Array
 ) -> jax.Array:
-    return _by_blocks("me,ef->mf", block, x_NE, weight_XEF, group_sizes_X)
+    return _grouped_matmul("me,ef->mf", block, x_NE, weight_XEF, group_sizes_X)
 
 
 def _forward(
@@ -65,57 +67,57 @@ def _forward(
 
 
 def _backward(
-    block: int, kept: tuple[jax.Array, ...], gradient_NF: jax.Array
+    block: int, residuals: tuple[jax.Array, ...], dout_NF: jax.Array
 ) -> tuple[jax.Array, jax.Array, None]:
-    x_NE, weight_XEF, group_sizes_X = kept
-    by_x_NE = _by_blocks("mf,ef->me", block, gradient_NF, weight_XEF, group_sizes_X)
-    by_weight_XEF = _by_group(block, x_NE, gradient_NF, group_sizes_X)
-    return by_x_NE.astype(x_NE.dtype), by_weight_XEF.astype(weight_XEF.dtype), None
+    x_NE, weight_XEF, group_sizes_X = residuals
+    dx_NE = _grouped_matmul("mf,ef->me", block, dout_NF, weight_XEF, group_sizes_X)
+    dw_XEF = _grouped_outer_product(block, x_NE, dout_NF, group_sizes_X)
+    return dx_NE.astype(x_NE.dtype), dw_XEF.astype(weight_XEF.dtype), None
 
 
 _multiply.defvjp(_forward, _backward)
 
 
-# Compiled apart, so that JAX goes through these loops once for all products of one shape.
+# A jit of its own, so that JAX traces these loops once for all matmuls of one shape.
 @partial(jax.jit, static_argnums=(0, 1))
-def _by_blocks(
-    subscripts: str, block: int, x_NE: jax.Array, weight_XEF: jax.Array, group_sizes_X: jax.Array
+def _grouped_matmul(
+    subscripts: str, block: int, x_NI: jax.Array, weight_XEF: jax.Array, group_sizes_X: jax.Array
 ) -> jax.Array:
-    """Multiplies the rows of each group with its matrix, over the axis that both name."""
-    padded_NE = _padded(x_NE, block)
+    """Multiplies the rows of each group with its matrix, by the einsum of the subscripts."""
+    padded_LI = _padded(x_NI, block)
     starts_X = jnp.cumsum(group_sizes_X) - group_sizes_X
-    (filled_X,) = jnp.nonzero(group_sizes_X, size=group_sizes_X.size)  # in order, then zeros
+    (nonempty_X,) = jnp.nonzero(group_sizes_X, size=group_sizes_X.size)  # in order, then zeros
 
-    def group(turn: jax.Array, result_NF: jax.Array) -> jax.Array:
-        number = filled_X[turn]
+    def group(index: jax.Array, out_LO: jax.Array) -> jax.Array:
+        number = nonempty_X[index]
         matrix_EF = weight_XEF[number]
 
-        def step(index: jax.Array, result_NF: jax.Array) -> jax.Array:
+        def step(index: jax.Array, out_LO: jax.Array) -> jax.Array:
             start = starts_X[number] + index * block
-            rows_ME = jax.lax.dynamic_slice_in_dim(padded_NE, start, block)
-            made_MF = _product(subscripts, rows_ME, matrix_EF).astype(result_NF.dtype)
-            return jax.lax.dynamic_update_slice_in_dim(result_NF, made_MF, start, axis=0)
+            rows_MI = jax.lax.dynamic_slice_in_dim(padded_LI, start, block)
+            out_MO = _matmul(subscripts, rows_MI, matrix_EF).astype(out_LO.dtype)
+            return jax.lax.dynamic_update_slice_in_dim(out_LO, out_MO, start, axis=0)
 
         blocks = _blocks(group_sizes_X[number], block)
-        return jax.lax.fori_loop(0, blocks, step, result_NF)
+        return jax.lax.fori_loop(0, blocks, step, out_LO)
 
     width = jax.eval_shape(
-        lambda x_NE, weight_XEF: _product(subscripts, x_NE, weight_XEF[0]), x_NE, weight_XEF
+        lambda x_NI, weight_XEF: _matmul(subscripts, x_NI, weight_XEF[0]), x_NI, weight_XEF
     ).shape[1]
-    result_NF = jnp.zeros((padded_NE.shape[0], width), x_NE.dtype)
-    result_NF = jax.lax.fori_loop(0, jnp.count_nonzero(group_sizes_X), group, result_NF)
-    return keep_grouped_rows(result_NF[: x_NE.shape[0]], group_sizes_X)
+    out_LO = jnp.zeros((padded_LI.shape[0], width), x_NI.dtype)
+    out_LO = jax.lax.fori_loop(0, jnp.count_nonzero(group_sizes_X), group, out_LO)
+    return zero_ungrouped_rows(out_LO[: x_NI.shape[0]], group_sizes_X)
 
 
 @partial(jax.jit, static_argnums=0)
-def _by_group(
-    block: int, x_NE: jax.Array, gradient_NF: jax.Array, group_sizes_X: jax.Array
+def _grouped_outer_product(
+    block: int, x_NE: jax.Array, dout_NF: jax.Array, group_sizes_X: jax.Array
 ) -> jax.Array:
-    """Returns each group's sum of the outer products of its rows: the gradient of the weight."""
-    padded_NE, padded_NF = _padded(x_NE, block), _padded(gradient_NF, block)
+    """Computes `x.T @ dout` for each group: the gradient of the weight."""
+    padded_LE, padded_LF = _padded(x_NE, block), _padded(dout_NF, block)
 
-    def group(place: tuple[jax.Array, jax.Array]) -> jax.Array:
-        start, size = place
+    def group(range_: tuple[jax.Array, jax.Array]) -> jax.Array:
+        start, size = range_
 
         def step(index: jax.Array, total_EF: jax.Array) -> jax.Array:
             is_own_M1 = (index * block + jnp.arange(block) < size)[:, None]
@@ -125,25 +127,25 @@ def _by_group(
                     jax.lax.dynamic_slice_in_dim(padded, start + index * block, block),
                     0,
                 )
-                for padded in (padded_NE, padded_NF)
+                for padded in (padded_LE, padded_LF)
             )
-            return total_EF + _product("me,mf->ef", rows_ME, rows_MF)
+            return total_EF + _matmul("me,mf->ef", rows_ME, rows_MF)
 
-        total_EF = jnp.zeros((x_NE.shape[1], gradient_NF.shape[1]), jnp.float32)
+        total_EF = jnp.zeros((x_NE.shape[1], dout_NF.shape[1]), jnp.float32)
         return jax.lax.fori_loop(0, _blocks(size, block), step, total_EF)
 
     return jax.lax.map(group, (jnp.cumsum(group_sizes_X) - group_sizes_X, group_sizes_X))
 
 
 def _blocks(size: jax.Array, block: int) -> jax.Array:
-    """Returns how many blocks a group of rows fills, the last of them perhaps in part."""
+    """Returns the number of blocks of a group, rounded up."""
     return (size + block - 1) // block
 
 
-def _padded(x_NE: jax.Array, block: int) -> jax.Array:
-    """Adds a block of zeros, into which the last block of the last group may reach."""
-    return jnp.pad(x_NE, [(0, block), (0, 0)])
+def _padded(x_NI: jax.Array, block: int) -> jax.Array:
+    """Pads by one block, which the last block of the last group may overlap."""
+    return jnp.pad(x_NI, [(0, block), (0, 0)])
 
 
-def _product(subscripts: str, left: jax.Array, right: jax.Array) -> jax.Array:
+def _matmul(subscripts: str, left: jax.Array, right: jax.Array) -> jax.Array:
     return jnp.einsum(subscripts, left, right, preferred_element_type=jnp.float32)

@@ -1,4 +1,4 @@
-"""The grouped matmul op: each group of rows times a matrix of its own, as experts need it.
+"""The grouped matmul op: each group of rows times its own matrix, as in mixtures of experts.
 
 N rows, X groups, E width of the rows, F width of the result.
 """
@@ -10,28 +10,28 @@ import jax.numpy as jnp
 
 from dovetail.kernels.registry import Op
 
-grouped_matmul_op = Op("grouped_matmul")
+grouped_matmul_op = Op("grouped_matmul")  # `__init__.py` lists its implementations
 
 
 def grouped_matmul(x_NE: jax.Array, weight_XEF: jax.Array, group_sizes_X: jax.Array) -> jax.Array:
-    """Multiplies the rows of each group with the group's matrix.
+    """Multiplies the rows of each group with the matrix of the group.
 
     Args:
         x_NE: the rows, sorted by group: first those of group 0, then those of group 1, and so on.
         weight_XEF: a matrix for each group.
-        group_sizes_X: how many rows each group has, 0 or more, and no more than N together.
+        group_sizes_X: the rows of each group, 0 or more, and at most N together.
 
     Returns:
-        [N, F] in the dtype of the rows; sums are in float32. Rows after those of the last group
-        give zeros, whatever they hold, and have no gradient.
+        [N, F] in the dtype of the rows, accumulated in float32. Rows after the last group give
+        zeros, whatever they hold, and have no gradient.
     """
     _check(x_NE, weight_XEF, group_sizes_X)
-    result_NF: jax.Array = grouped_matmul_op(x_NE, weight_XEF, group_sizes_X)
-    return result_NF
+    out_NF: jax.Array = grouped_matmul_op(x_NE, weight_XEF, group_sizes_X)
+    return out_NF
 
 
-def keep_grouped_rows(x_NE: jax.Array, group_sizes_X: jax.Array) -> jax.Array:
-    """Puts zeros where a row is in no group: what implementations share of the op's meaning."""
+def zero_ungrouped_rows(x_NE: jax.Array, group_sizes_X: jax.Array) -> jax.Array:
+    """Zeroes the rows that are in no group."""
     return jnp.where((jnp.arange(x_NE.shape[0]) < group_sizes_X.sum())[:, None], x_NE, 0)
 
 

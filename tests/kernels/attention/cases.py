@@ -26,14 +26,14 @@ def arrays(
 ) -> Arrays:
     """Returns random queries, keys and values."""
     generator = np.random.default_rng(queries + keys)
-    query = generator.standard_normal((batch, queries, heads, width))
-    key = generator.standard_normal((batch, keys, kv_heads, width))
-    value = generator.standard_normal((batch, keys, kv_heads, value_width or width))
-    return jnp.asarray(query, dtype), jnp.asarray(key, dtype), jnp.asarray(value, dtype)
+    q = generator.standard_normal((batch, queries, heads, width))
+    k = generator.standard_normal((batch, keys, kv_heads, width))
+    v = generator.standard_normal((batch, keys, kv_heads, value_width or width))
+    return jnp.asarray(q, dtype), jnp.asarray(k, dtype), jnp.asarray(v, dtype)
 
 
 def packed(batch: int, length: int) -> tuple[jax.Array, jax.Array]:
-    """Returns positions and segments of packed rows: pieces of several lengths, then padding."""
+    """Returns positions and segments of packed rows: documents of several lengths, then padding."""
     positions = np.zeros((batch, length), np.int32)
     segments = np.zeros((batch, length), np.int32)
     for row in range(batch):
@@ -45,16 +45,16 @@ def packed(batch: int, length: int) -> tuple[jax.Array, jax.Array]:
 
 
 def aligned_call(mask: Mask, batch: int, length: int, is_packed: bool) -> dict[str, Any]:
-    """Returns the other arguments of a call without memory."""
+    """Returns the other arguments of an aligned call."""
     if is_packed:
         positions, segments = packed(batch, length)
     else:
         positions, segments = jnp.asarray([np.arange(length)] * batch), None
     return {
         "mask": mask,
-        "query_positions_BS": positions,
-        "key_positions_BT": positions,
-        "query_segments_BS": segments,
-        "key_segments_BT": segments,
+        "q_positions_BS": positions,
+        "kv_positions_BT": positions,
+        "q_segment_ids_BS": segments,
+        "kv_segment_ids_BT": segments,
         "aligned": True,
     }

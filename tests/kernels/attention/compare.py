@@ -27,8 +27,8 @@ def results(
 
     def compute(*inputs: Any) -> Any:
         with prefer(attention=name), there:
-            mixed, pull = jax.vjp(lambda *a: attention(*a[:3], **call, sinks_H=a[3]), *inputs)
-            return mixed, pull(jnp.cos(mixed.astype(jnp.float32)).astype(mixed.dtype))
+            output, vjp = jax.vjp(lambda *a: attention(*a[:3], **call, sinks_H=a[3]), *inputs)
+            return output, vjp(jnp.cos(output.astype(jnp.float32)).astype(output.dtype))
 
     return [np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(compute)(*inputs, sinks))]
 
@@ -49,25 +49,25 @@ def temporaries(name: str, mask: Mask, length: int, backwards: bool, width: int 
     It is compiled for the mesh in force, and not run.
     """
     query = jax.ShapeDtypeStruct((1, length, 2, width), jnp.float32)
-    places = jax.ShapeDtypeStruct((1, length), jnp.int32)
+    positions = jax.ShapeDtypeStruct((1, length), jnp.int32)
     placement = current_placement()
     shardings = None
     if placement is not None:
         split = placement.sharding(("batch", "sequence", None, None))
         shardings = (split, split, split, placement.sharding(("batch", "sequence")))
 
-    def compute(query: Any, key: Any, value: Any, places: Any) -> Any:
-        call = {"query_positions_BS": places, "key_positions_BT": places}
-        call |= {"query_segments_BS": places, "key_segments_BT": places}
+    def compute(query: Any, key: Any, value: Any, positions: Any) -> Any:
+        call = {"q_positions_BS": positions, "kv_positions_BT": positions}
+        call |= {"q_segment_ids_BS": positions, "kv_segment_ids_BT": positions}
 
         def attend(*arrays: Any) -> Any:
             with prefer(attention=name):
                 return attention(*arrays, mask=mask, aligned=True, **call)
 
-        mixed, pull = jax.vjp(attend, query, key, value)
-        return (mixed, pull(mixed)) if backwards else mixed
+        output, vjp = jax.vjp(attend, query, key, value)
+        return (output, vjp(output)) if backwards else output
 
-    lowered = jax.jit(compute, in_shardings=shardings).lower(query, query, query, places)
+    lowered = jax.jit(compute, in_shardings=shardings).lower(query, query, query, positions)
     return int(lowered.compile().memory_analysis().temp_size_in_bytes)
 
 

@@ -13,8 +13,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dovetail.kernels import prefer
 from dovetail.kernels.attention import Causal, Full, Mask, Prefix, SlidingWindow, attention
-from dovetail.kernels.attention import blockwise as blockwise_module
-from dovetail.kernels.attention.blocks import Block, plan_blocks
+from dovetail.kernels.attention.xla import blockwise as blockwise_module
+from dovetail.kernels.attention.xla.blockwise import QueryBlock, split_queries
 from dovetail.parallel import MeshLayout
 from tests.kernels.attention.cases import Arrays, aligned_call, arrays
 
@@ -31,8 +31,8 @@ def results_of(name: str, call: dict[str, Any]) -> Callable[..., Results]:
 
     def compute(*inputs: jax.Array) -> Results:
         with prefer(attention=name):
-            mixed, pull = jax.vjp(lambda *inputs: attention(*inputs, **call), *inputs)
-            return mixed, pull(jnp.cos(mixed))
+            output, vjp = jax.vjp(lambda *inputs: attention(*inputs, **call), *inputs)
+            return output, vjp(jnp.cos(output))
 
     return compute
 
@@ -76,42 +76,42 @@ def test_half_precision_agrees_within_its_precision() -> None:
     assert_same(got, expected, tolerance=0.03)
 
 
-def test_queries_that_see_no_key_get_zeros_and_finite_gradients() -> None:
+def test_fully_masked_queries_get_zeros_and_finite_gradients() -> None:
     inputs = arrays(2, 128, 128, 2, 2, 8)
     call = aligned_call(Causal(), 2, 128, is_packed=False)
     segments = jnp.asarray([[0] * 128, [1] * 100 + [0] * 28])
-    call |= {"query_segments_BS": segments, "key_segments_BT": segments}
-    mixed, gradients = jax.tree.map(np.asarray, run("blockwise", inputs, call))
-    for array in (mixed, *gradients):
+    call |= {"q_segment_ids_BS": segments, "kv_segment_ids_BT": segments}
+    output, gradients = jax.tree.map(np.asarray, run("blockwise", inputs, call))
+    for array in (output, *gradients):
         assert np.isfinite(array).all()
         assert not array[0].any()
         assert not array[1, 100:].any()
-    assert mixed[1, :100].any()
+    assert output[1, :100].any()
 
 
 def test_positions_that_restart_without_segments_still_hide_what_comes_later() -> None:
     inputs = arrays(1, 128, 128, 2, 2, 8)
     call = aligned_call(Causal(), 1, 128, is_packed=False)
     restarting = jnp.asarray([np.arange(128) % 50])
-    call |= {"query_positions_BS": restarting, "key_positions_BT": restarting}
+    call |= {"q_positions_BS": restarting, "kv_positions_BT": restarting}
     got = run("blockwise", inputs, call)
     assert_same(got, run("reference", inputs, call))
     changed = tuple(np.where(np.arange(128)[:, None, None] > 100, 9, array) for array in inputs)
-    mixed = np.asarray(run("blockwise", changed, call)[0])
-    np.testing.assert_array_equal(mixed[:, :101], np.asarray(got[0])[:, :101])
+    output = np.asarray(run("blockwise", changed, call)[0])
+    np.testing.assert_array_equal(output[:, :101], np.asarray(got[0])[:, :101])
 
 
-def test_memory_longer_than_the_queries() -> None:
+def test_more_keys_than_queries() -> None:
     inputs = arrays(2, 128, 260, 4, 2, 8)
     positions = jnp.asarray([np.arange(50, 178)] * 2)
-    places = jnp.asarray([np.arange(260)] * 2)
+    kv_positions = jnp.asarray([np.arange(260)] * 2)
     call = {"mask": SlidingWindow(90), "aligned": False}
-    call |= {"query_positions_BS": positions, "key_positions_BT": places}
+    call |= {"q_positions_BS": positions, "kv_positions_BT": kv_positions}
     assert_same(run("blockwise", inputs, call), run("reference", inputs, call))
 
 
 def test_a_bad_query_spoils_its_own_output_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Blocks wait for each other through their numbers: that must not carry any over.
+    # Blocks wait for each other through data dependencies: these must not carry NaN over.
     monkeypatch.setattr(blockwise_module, "cpu_cores", lambda: 1)
     query, key, value = arrays(2, 192, 192, 2, 2, 8)
     call = aligned_call(Causal(), 2, 192, is_packed=False)
@@ -125,40 +125,40 @@ def test_a_bad_query_spoils_its_own_output_alone(monkeypatch: pytest.MonkeyPatch
         np.testing.assert_array_equal(one[1], other[1])
 
 
-def test_blocks_see_only_what_the_mask_can_allow() -> None:
-    assert plan_blocks(512, 512, Causal(), aligned=True) == tuple(
-        Block(start, start + 64, 0, start + 64) for start in range(0, 512, 64)
+def test_blocks_have_only_the_keys_that_the_mask_can_allow() -> None:
+    assert split_queries(512, 512, Causal(), aligned=True) == tuple(
+        QueryBlock(start, start + 64, 0, start + 64) for start in range(0, 512, 64)
     )
-    windowed = plan_blocks(512, 512, SlidingWindow(100), aligned=True)
-    assert windowed[3] == Block(192, 256, 93, 256)
-    assert {block.key_stop for block in plan_blocks(512, 900, Causal(), aligned=False)} == {900}
-    assert {block.key_stop for block in plan_blocks(512, 512, Full(), aligned=True)} == {512}
+    windowed = split_queries(512, 512, SlidingWindow(100), aligned=True)
+    assert windowed[3] == QueryBlock(192, 256, 93, 256)
+    assert {block.kv_stop for block in split_queries(512, 900, Causal(), aligned=False)} == {900}
+    assert {block.kv_stop for block in split_queries(512, 512, Full(), aligned=True)} == {512}
 
 
 @pytest.mark.parametrize("queries", [1, 64, 128, 129, 511, 1000, 2048, 4096, 5000, 131072])
 def test_blocks_cover_all_queries_and_stay_few(queries: int) -> None:
-    blocks = plan_blocks(queries, queries, Causal(), aligned=True)
+    blocks = split_queries(queries, queries, Causal(), aligned=True)
     assert len(blocks) <= 16
     assert [block.start for block in blocks[1:]] == [block.stop for block in blocks[:-1]]
     assert (blocks[0].start, blocks[-1].stop) == (0, queries)
     assert all(block.stop > block.start for block in blocks)
 
 
-def test_nothing_quadratic_is_kept_between_the_passes() -> None:
+def test_nothing_quadratic_is_saved_between_the_passes() -> None:
     inputs = arrays(1, 512, 512, 2, 2, 8)
     call = aligned_call(Causal(), 1, 512, is_packed=False)
 
-    def kept(*inputs: jax.Array) -> Any:
+    def residuals(*inputs: jax.Array) -> Any:
         with prefer(attention="blockwise"):
             return jax.vjp(lambda *inputs: attention(*inputs, **call), *inputs)[1]
 
-    sizes = [leaf.size for leaf in jax.tree.leaves(jax.eval_shape(kept, *inputs))]
+    sizes = [leaf.size for leaf in jax.tree.leaves(jax.eval_shape(residuals, *inputs))]
     assert max(sizes) <= inputs[0].size
 
 
-@pytest.mark.parametrize(("cores", "share"), [(1, 0.4), (64, 0.7)])
+@pytest.mark.parametrize(("cores", "fraction"), [(1, 0.4), (64, 0.7)])
 def test_it_needs_a_fraction_of_the_memory(
-    monkeypatch: pytest.MonkeyPatch, cores: int, share: float
+    monkeypatch: pytest.MonkeyPatch, cores: int, fraction: float
 ) -> None:
     # Blocks in flight follow the cores of the machine; the test must not.
     monkeypatch.setattr(blockwise_module, "cpu_cores", lambda: cores)
@@ -172,22 +172,22 @@ def test_it_needs_a_fraction_of_the_memory(
         .temp_size_in_bytes
         for name in ("reference", "blockwise")
     }
-    assert temporary["blockwise"] < share * temporary["reference"]
+    assert temporary["blockwise"] < fraction * temporary["reference"]
 
 
-def test_a_policy_that_keeps_the_output_spares_a_second_forward_pass() -> None:
+def test_a_policy_that_saves_the_output_spares_a_second_forward_pass() -> None:
     inputs = arrays(1, 256, 256, 2, 2, 8)
     call = aligned_call(Causal(), 1, 256, is_packed=False)
 
-    def products(policy: Any) -> int:
+    def matmuls(policy: Any) -> int:
         layer = jax.checkpoint(lambda *inputs: attention(*inputs, **call), policy=policy)
         loss = jax.grad(lambda *inputs: layer(*inputs).sum(), (0, 1, 2))
         return str(jax.make_jaxpr(loss)(*inputs)).count("dot_general[")
 
-    blocks = len(plan_blocks(256, 256, Causal(), aligned=True))
+    blocks = len(split_queries(256, 256, Causal(), aligned=True))
     policies = jax.checkpoint_policies
-    assert products(policies.save_only_these_names("attention_output")) == (2 + 5) * blocks
-    assert products(policies.nothing_saveable) == (2 + 2 + 5) * blocks
+    assert matmuls(policies.save_only_these_names("attention_output")) == (2 + 5) * blocks
+    assert matmuls(policies.nothing_saveable) == (2 + 2 + 5) * blocks
 
 
 def test_sharded_equals_unsharded() -> None:

@@ -49,10 +49,10 @@ def plain(
     batch, length, heads, width = query.shape
     key, value = (jnp.repeat(array, heads // key.shape[2], axis=2) for array in (key, value))
     scores = score_map(jnp.einsum("bshd,bthd->bhst", query, key) / width**0.5)
-    places = call["query_positions_BS"]
+    places = call["q_positions_BS"]
     allowed = call["mask"].allowed(places[:, :, None], places[:, None, :])
-    if call["query_segments_BS"] is not None:
-        segments = call["query_segments_BS"]
+    if call["q_segment_ids_BS"] is not None:
+        segments = call["q_segment_ids_BS"]
         allowed &= (segments[:, :, None] == segments[:, None]) & (segments != 0)[:, :, None]
     scores = jnp.where(allowed[:, None], scores, -1e30)
     logits = jnp.full(heads, -1e30) if sinks is None else sinks
@@ -141,7 +141,7 @@ def test_half_precision_agrees_within_its_precision(name: str) -> None:
 def test_queries_that_see_no_key_get_zeros_also_with_sinks(name: str) -> None:
     call = aligned_call(Causal(), 2, 128, is_packed=False)
     segments = jnp.asarray([[0] * 128, [1] * 100 + [0] * 28])
-    call |= {"query_segments_BS": segments, "key_segments_BT": segments}
+    call |= {"q_segment_ids_BS": segments, "kv_segment_ids_BT": segments}
     inputs = (*arrays(2, 128, 128, 4, 2, 8), jnp.asarray(SINKS))
     mixed, *gradients, by_sinks = results(ours(name, call, SoftCap(2.0)), inputs)
     for array in (mixed, *gradients):

@@ -1,4 +1,4 @@
-"""cuDNN's and Triton's attention: what they are told, what they refuse, and Triton's numbers."""
+"""cuDNN's and Triton's attention: arguments, refusals, and the numerics of Triton."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dovetail.kernels import SlowKernelWarning, choices, forget_choices, prefer, target_platform
+from dovetail.kernels import SlowKernelWarning, choices, clear_choices, prefer, target_platform
 from dovetail.kernels.attention import (
     Causal,
     Full,
@@ -21,7 +21,7 @@ from dovetail.kernels.attention import (
     SoftCap,
     attention,
 )
-from dovetail.kernels.attention import cudnn as cudnn_module
+from dovetail.kernels.attention.gpu import cudnn as cudnn_module
 from tests.kernels.attention.cases import aligned_call, arrays
 from tests.kernels.attention.compare import TOLERANCES, assert_close, results
 
@@ -92,7 +92,7 @@ def test_triton_shapes_and_maps(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("mask", [Causal(), Full(), SlidingWindow(30)], ids=str)
-def test_cudnn_is_told_the_right_thing(mask: Mask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cudnn_gets_the_right_arguments(mask: Mask, monkeypatch: pytest.MonkeyPatch) -> None:
     # JAX's other way to compute the same call needs no GPU.
     monkeypatch.setattr(cudnn_module, "BACKEND", "xla")
     inputs = arrays(2, 128, 128, 4, 2, 16, "bfloat16")
@@ -104,10 +104,10 @@ def test_cudnn_is_told_the_right_thing(mask: Mask, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("name", "changes", "reason"),
     [
-        ("cudnn", {"is_packed": True}, "JAX gives cuDNN no segments"),
+        ("cudnn", {"is_packed": True}, "JAX passes no segment ids to cuDNN"),
         ("cudnn", {"dtype": "float32"}, "it takes bfloat16 or float16, not float32"),
         ("cudnn", {"width": 20}, "a multiple of 8 up to 128, not 20 and 20"),
-        ("cudnn", {"score_map": SoftCap(3.0)}, "it knows no score map"),
+        ("cudnn", {"score_map": SoftCap(3.0)}, "it supports no score map"),
         ("triton", {"length": 200}, "a sequence of 200 is no multiple of 128"),
         ("triton", {"width": 24}, "a width of 24 is no multiple of 16 up to 256"),
         ("triton", {"width": 272}, "a width of 272 is no multiple of 16 up to 256"),
@@ -118,9 +118,8 @@ def test_cudnn_is_told_the_right_thing(mask: Mask, monkeypatch: pytest.MonkeyPat
 def test_every_refusal_has_a_reason(
     name: str, changes: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        cudnn_module, "BACKEND", "xla"
-    )  # or where cuDNN is not installed, that is the reason
+    # Otherwise the reason is that cuDNN is not installed.
+    monkeypatch.setattr(cudnn_module, "BACKEND", "xla")
     length, width = changes.pop("length", 128), changes.pop("width", 32)
     inputs = arrays(1, length, length, 2, 2, width, changes.pop("dtype", "bfloat16"))
     mask, is_packed = changes.pop("mask", Causal()), changes.pop("is_packed", False)
@@ -137,7 +136,7 @@ def test_packed_rows_go_to_triton_and_odd_masks_to_a_slow_one_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cudnn_module, "BACKEND", "xla")
-    forget_choices()
+    clear_choices()
     inputs = arrays(1, 128, 128, 2, 2, 16, "bfloat16")
     with target_platform("gpu"):
         for is_packed in (False, True):

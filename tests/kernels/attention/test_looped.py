@@ -18,8 +18,8 @@ from dovetail.kernels.attention import (
     SlidingWindow,
     SoftCap,
 )
-from dovetail.kernels.attention import blockwise as blockwise_module
-from dovetail.kernels.attention import looped as looped_module
+from dovetail.kernels.attention.xla import blockwise as blockwise_module
+from dovetail.kernels.attention.xla import looped as looped_module
 from dovetail.parallel import MeshLayout
 from tests.kernels.attention.cases import aligned_call, arrays
 from tests.kernels.attention.compare import TOLERANCES, assert_close, results, temporaries
@@ -42,7 +42,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         (SlidingWindow(40), 128, 2, True, {"sinks": SINKS}),
         (Full(), 100, 2, True, {"score_map": SoftCap(3.0)}),
         (Causal() | Prefix(70), 128, 1, False, {}),
-        (Causal(), 90, 1, True, {"weigh": SoftCap(3.0)}),
+        (Causal(), 90, 1, True, {"score_activation": SoftCap(3.0)}),
         (Causal(), 96, 1, True, {"dtype": "bfloat16", "sinks": SINKS}),
     ],
     ids=["causal", "window, sinks", "full, soft cap", "prefix", "no softmax", "half precision"],
@@ -58,20 +58,20 @@ def test_it_agrees_with_the_reference(
 
 
 @pytest.mark.usefixtures("_small_blocks")
-def test_memory_longer_than_the_queries() -> None:
+def test_more_keys_than_queries() -> None:
     inputs = arrays(2, 100, 130, 4, 2, 8)
     call = {"mask": SlidingWindow(60), "aligned": False}
-    call["query_positions_BS"] = jnp.asarray([np.arange(25, 125)] * 2)
-    call["key_positions_BT"] = jnp.asarray([np.arange(130)] * 2)
+    call["q_positions_BS"] = jnp.asarray([np.arange(25, 125)] * 2)
+    call["kv_positions_BT"] = jnp.asarray([np.arange(130)] * 2)
     assert_close(results("blockwise", inputs, call), results("reference", inputs, call), 5e-6)
 
 
 @pytest.mark.usefixtures("_small_blocks")
-def test_queries_that_see_no_key_get_zeros_and_finite_gradients() -> None:
+def test_fully_masked_queries_get_zeros_and_finite_gradients() -> None:
     inputs = arrays(2, 64, 64, 2, 2, 8)
     call = aligned_call(Causal(), 2, 64, is_packed=False)
     segments = jnp.asarray([[0] * 64, [1] * 50 + [0] * 14])
-    call |= {"query_segments_BS": segments, "key_segments_BT": segments}
+    call |= {"q_segment_ids_BS": segments, "kv_segment_ids_BT": segments}
     for array in results("blockwise", inputs, call):
         assert np.isfinite(array).all()
         assert not array[0].any()

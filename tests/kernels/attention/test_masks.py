@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import ConfigError, ConfigOf, Part, config_for, from_text, to_text
+from dovetail.config import Component, ConfigError, ConfigOf, config_for, from_text, to_text
 from dovetail.kernels.attention import Causal, Either, Full, Mask, Prefix, SlidingWindow
 
 MASKS: list[Mask] = [
@@ -80,10 +80,10 @@ def test_masks_that_mean_nothing_are_refused() -> None:
         Prefix(-1)
 
 
-class Holder(Part):
+class Holder(Component):
     """A part with a mask in its config."""
 
-    class Config(Part.Config["Holder"]):
+    class Config(Component.Config["Holder"]):
         """The mask is chosen by config."""
 
         mask: ConfigOf[Mask] = config_for(Causal)
@@ -92,7 +92,7 @@ class Holder(Part):
 def test_masks_are_named_in_config_text() -> None:
     config = Holder.Config(mask=config_for(SlidingWindow, window=7))
     text = to_text(config)
-    assert "dovetail.kernels.attention:SlidingWindow" in text
+    assert "dovetail.kernels:SlidingWindow" in text
     assert from_text(text).mask.build() == SlidingWindow(7)
 
 

@@ -14,7 +14,7 @@ import pytest
 from dovetail.kernels import (
     SlowKernelWarning,
     choices,
-    forget_choices,
+    clear_choices,
     strict,
     target_platform,
 )
@@ -31,7 +31,7 @@ from tests.kernels.attention.cases import aligned_call, arrays
     ],
 )
 def test_the_choice_follows_the_length_and_is_never_slow(length: int, line: str) -> None:
-    forget_choices()
+    clear_choices()
     with strict(), warnings.catch_warnings():
         warnings.simplefilter("error")
         call = aligned_call(Causal(), 1, length, is_packed=False)
@@ -40,7 +40,7 @@ def test_the_choice_follows_the_length_and_is_never_slow(length: int, line: str)
 
 
 def test_every_platform_has_an_implementation() -> None:
-    forget_choices()
+    clear_choices()
     for platform, name in (("tpu", "splash"), ("gpu", "triton"), ("another", "blockwise")):
         warns = pytest.warns(SlowKernelWarning, match="'blockwise' implementation runs on another")
         with target_platform(platform), warns if name == "blockwise" else nullcontext():
@@ -52,20 +52,20 @@ def test_every_platform_has_an_implementation() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"heads": (3, 2)}, r"multiple of key-value heads, got 3 and 2"),
+        ({"heads": (3, 2)}, r"multiple of KV heads, got 3 and 2"),
         ({"keys": 9}, r"as many keys as queries.*got 8 queries and 9 keys"),
-        ({"key_segments_BT": None}, r"segments of both .* got those of queries only"),
-        ({"query_segments_BS": None}, r"segments of both .* got those of keys only"),
+        ({"kv_segment_ids_BT": None}, r"segment ids of both .* got those of queries only"),
+        ({"q_segment_ids_BS": None}, r"segment ids of both .* got those of keys only"),
         (
-            {"query_positions_BS": jnp.zeros((1, 8))},
-            r"query_positions_BS of shape \(1, 8\) and int",
+            {"q_positions_BS": jnp.zeros((1, 8))},
+            r"q_positions_BS of shape \(1, 8\) and int",
         ),
         (
-            {"key_positions_BT": jnp.zeros(8, int)},
-            r"key_positions_BT of shape \(1, 8\).*got \(8,\)",
+            {"kv_positions_BT": jnp.zeros(8, int)},
+            r"kv_positions_BT of shape \(1, 8\).*got \(8,\)",
         ),
-        ({"value_heads": 1}, r"key and value of one shape but for the width.*\(1, 8, 1, 4\)"),
-        ({"key_width": 5}, r"a key with the batch and width of the query.*key \(1, 8, 2, 5\)"),
+        ({"value_heads": 1}, r"k and v of one shape but for the width.*\(1, 8, 1, 4\)"),
+        ({"key_width": 5}, r"k with the batch and width of q.*k \(1, 8, 2, 5\)"),
         ({"sinks_H": jnp.zeros(3)}, r"sinks_H of shape \(2,\) and floats, got \(3,\) float32"),
         ({"sinks_H": jnp.zeros(2, int)}, r"sinks_H of shape \(2,\) and floats, got \(2,\) int32"),
     ],
@@ -78,6 +78,6 @@ def test_calls_that_make_no_sense_are_refused(changes: dict[str, Any], message: 
     value = jnp.zeros((1, keys, changes.pop("value_heads", kv_heads), 4))
     ones = jnp.ones((1, 8), jnp.int32)
     call = aligned_call(Causal(), 1, 8, is_packed=False)
-    call |= {"query_segments_BS": ones, "key_segments_BT": ones} | changes
+    call |= {"q_segment_ids_BS": ones, "kv_segment_ids_BT": ones} | changes
     with pytest.raises(ValueError, match=r"^attention: expected .*" + message):
         attention(query, key, value, **call)

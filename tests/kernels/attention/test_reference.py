@@ -1,4 +1,4 @@
-"""The reference attention against JAX's own, and what the op promises beyond it."""
+"""The reference attention against JAX's own, and the op's guarantees beyond it."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ def test_scores_are_scaled() -> None:
     np.testing.assert_allclose(doubled, plain, atol=1e-6)
 
 
-def test_packed_pieces_are_as_if_alone() -> None:
+def test_packed_documents_are_independent() -> None:
     inputs = arrays(2, 48, 48, 4, 2, 8)
     call = aligned_call(Causal(), 2, 48, is_packed=True)
     mixed = np.asarray(jax.jit(partial(attention, **call))(*inputs))
-    segments = np.asarray(call["query_segments_BS"])
+    segments = np.asarray(call["q_segment_ids_BS"])
     for row, segment in ((0, 1), (1, 3)):
         piece = np.flatnonzero(segments[row] == segment)
         alone = jax.jit(partial(attention, **aligned_call(Causal(), 1, len(piece), False)))
@@ -86,14 +86,14 @@ def test_packed_pieces_are_as_if_alone() -> None:
     assert not mixed[segments == 0].any()
 
 
-def test_memory_is_seen_by_position_not_by_index() -> None:
+def test_unaligned_keys_are_masked_by_position_not_by_index() -> None:
     query, key, value = (np.asarray(array) for array in arrays(1, 3, 10, 2, 1, 4))
     positions = jnp.asarray([[4, 5, 6]])
 
     @jax.jit
     def run(key: jax.Array, value: jax.Array, places: jax.Array) -> jax.Array:
-        call = {"mask": Causal(), "query_positions_BS": positions, "aligned": False}
-        return attention(jnp.asarray(query), key, value, **call, key_positions_BT=places)
+        call = {"mask": Causal(), "q_positions_BS": positions, "aligned": False}
+        return attention(jnp.asarray(query), key, value, **call, kv_positions_BT=places)
 
     straight = run(key, value, np.arange(10)[None])
     order = np.random.default_rng(0).permutation(10)

@@ -1,4 +1,4 @@
-"""Pieces of a ring by kernels for accelerators, interpreted, against what one device computes."""
+"""Chunks of a ring by kernels for accelerators, interpreted, against what one device computes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dovetail.kernels import (
     SlowKernelError,
     SlowKernelWarning,
     choices,
-    forget_choices,
+    clear_choices,
     prefer,
-    references,
+    reference_only,
     strict,
     target_platform,
 )
@@ -27,12 +27,12 @@ from dovetail.kernels.attention import (
     SoftCap,
     attention,
 )
-from dovetail.parallel import placed
+from dovetail.parallel import use_placement
 from tests.kernels.attention.cases import aligned_call, arrays
 from tests.kernels.attention.compare import TOLERANCES, assert_close, results
-from tests.kernels.attention.test_split_sequence import placement_of
+from tests.kernels.attention.test_context_parallel import placement_of
 
-# Two pieces of 128 tokens on each of four devices.
+# Two chunks of 128 tokens on each of four devices.
 LENGTH = 1024
 PLATFORMS = {"triton": "gpu", "pallas": "tpu"}
 
@@ -48,11 +48,11 @@ def assert_a_ring_agrees(
     inputs = arrays(2, LENGTH, LENGTH, 2, 1, 16, dtype)
     call = aligned_call(mask, 2, LENGTH, is_packed) | options
     expected = results("reference", inputs, call, sinks)
-    forget_choices()
-    with placed(placement_of(data=2, sequence=4)):
+    clear_choices()
+    with use_placement(placement_of(data=2, sequence=4)):
         got = results("ring", inputs, call, sinks, platform=platform)
     kernel = next(name for name, where in PLATFORMS.items() if where == platform)
-    assert choices()[-1] == f"attention_piece: {kernel} ({platform})"
+    assert choices()[-1] == f"attention_chunk: {kernel} ({platform})"
     assert_close(got, expected, TOLERANCES[dtype])
 
 
@@ -78,36 +78,36 @@ def test_in_bfloat16(platform: str) -> None:
 
 
 @pytest.mark.parametrize("platform", PLATFORMS.values())
-def test_what_kernels_cannot_take_is_said(platform: str) -> None:
+def test_refusals_are_recorded(platform: str) -> None:
     kernel = next(name for name, where in PLATFORMS.items() if where == platform)
     assert chosen(platform, Causal(), LENGTH) == f"{kernel} ({platform})"
     with pytest.warns(SlowKernelWarning, match="slow 'reference'"):
         assert "no band" in chosen(platform, Causal() | Prefix(20), LENGTH)
-    short = "a ring's piece of 64 tokens, where each device has 128, is no multiple of 128"
+    short = "a ring's chunk of 64 tokens, where each device has 128, is no multiple of 128"
     with pytest.warns(SlowKernelWarning, match="slow 'reference'"):
         assert short in chosen(platform, Causal(), LENGTH // 2)
 
 
 @pytest.mark.parametrize("platform", PLATFORMS.values())
-def test_slow_pieces_are_refused_unless_they_were_asked_for(platform: str) -> None:
-    with strict(), pytest.raises(SlowKernelError, match="attention_piece"):
+def test_strict_refuses_slow_chunks_unless_they_are_preferred(platform: str) -> None:
+    with strict(), pytest.raises(SlowKernelError, match="attention_chunk"):
         chosen(platform, Causal(), LENGTH // 2)
-    with strict(), prefer(attention_piece="reference"):
+    with strict(), prefer(attention_chunk="reference"):
         assert "reference" in chosen(platform, Causal(), LENGTH // 2)
 
 
 def chosen(platform: str, mask: Mask, length: int) -> str:
-    """Returns what computes the pieces of a ring, and why nothing faster does."""
-    forget_choices()
+    """Returns what computes the chunks of a ring, and why nothing faster does."""
+    clear_choices()
     call = aligned_call(mask, 2, length, is_packed=False)
     inputs = arrays(2, length, length, 2, 1, 16)
-    there = placed(placement_of(data=2, sequence=4)), target_platform(platform)
+    there = use_placement(placement_of(data=2, sequence=4)), target_platform(platform)
     with there[0], there[1], prefer(attention="ring"):
         jax.eval_shape(lambda *a: attention(*a, **call), *inputs)
-    return choices()[-1].removeprefix("attention_piece: ")
+    return choices()[-1].removeprefix("attention_chunk: ")
 
 
 def test_every_op_can_be_computed_plainly() -> None:
-    """MFU is counted by the plain mathematics of every op, pieces of a ring included."""
-    with references():
-        pass  # a name that an op does not know is an error at once
+    """MFU counts the FLOPs of every op's reference, chunks of a ring included."""
+    with reference_only():
+        pass  # an op without a reference is an error at once

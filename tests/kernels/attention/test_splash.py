@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.kernels import choices, forget_choices, interpreted, prefer, target_platform
+from dovetail.kernels import choices, clear_choices, interpreted, prefer, target_platform
 from dovetail.kernels.attention import (
     Causal,
     Full,
@@ -24,8 +24,8 @@ from dovetail.kernels.attention import (
     attention,
     attention_op,
 )
-from dovetail.kernels.attention.splash import block_size
-from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
+from dovetail.kernels.attention.tpu.splash import block_size
+from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
 from tests.kernels.attention.cases import aligned_call, arrays
 from tests.kernels.attention.compare import TOLERANCES, assert_close, results
 
@@ -102,7 +102,7 @@ def test_sharded_equals_unsharded() -> None:
         mixed, pull = jax.vjp(lambda *a: attention(*a[:3], **call, sinks_H=a[3]), *inputs)
         return mixed, pull(jnp.cos(mixed))
 
-    with interpreted("tpu"), prefer(attention="splash"), placed(placement):
+    with interpreted("tpu"), prefer(attention="splash"), use_placement(placement):
         got = jax.jit(compute)(*split)
     assert_close([np.asarray(leaf) for leaf in jax.tree.leaves(got)], expected, 5e-6)
 
@@ -127,8 +127,8 @@ class Doubled(ScoreMap):
         ({"mask": Causal() | Prefix(3)}, "is no band around the diagonal"),
         ({"aligned": False}, "queries and keys are not the same tokens"),
         ({"score_map": Doubled()}, r"no score map but SoftCap, and this is Doubled\(\)"),
-        ({"score_bias": Slope()}, r"it knows no bias Slope\(\)"),
-        ({"weigh": Doubled()}, r"it computes a softmax, not Doubled\(\)"),
+        ({"score_bias": Slope()}, r"it supports no score bias, and this is Slope\(\)"),
+        ({"score_activation": Doubled()}, r"it computes a softmax, not Doubled\(\)"),
     ],
 )
 def test_every_refusal_has_a_reason(changes: dict[str, Any], reason: str) -> None:
@@ -145,15 +145,15 @@ def test_every_refusal_has_a_reason(changes: dict[str, Any], reason: str) -> Non
 @pytest.mark.parametrize(
     ("sizes", "reason"),
     [
-        ({"sequence": 8, "fsdp": 1}, "the sequence is split over devices"),
+        ({"sequence": 8, "fsdp": 1}, "the sequence is sharded over devices"),
         ({"fsdp": 8}, "4 rows of the batch do not divide over 8 devices"),
-        ({"fsdp": 2, "model": 4}, "2 key-value heads do not divide over 4 devices"),
+        ({"fsdp": 2, "model": 4}, "2 KV heads do not divide over 4 devices"),
     ],
 )
-def test_a_mesh_that_does_not_suit_is_a_refusal(sizes: dict[str, int], reason: str) -> None:
+def test_refusals_under_a_mesh(sizes: dict[str, int], reason: str) -> None:
     placement = Placement(MeshLayout.Config(**sizes).build().mesh(), AxisRules.Config().build())
     call = aligned_call(Causal(), 4, 128, is_packed=True) | {"scale": 1.0}
-    with target_platform("tpu"), placed(placement):
+    with target_platform("tpu"), use_placement(placement):
         refusal = attention_op.named("splash").refusal(
             "tpu", *arrays(4, 128, 128, 4, 2, 16), **call
         )
@@ -161,7 +161,7 @@ def test_a_mesh_that_does_not_suit_is_a_refusal(sizes: dict[str, int], reason: s
 
 
 def test_it_is_what_a_tpu_runs() -> None:
-    forget_choices()
+    clear_choices()
     call = aligned_call(Causal(), 1, 256, is_packed=True)
     with target_platform("tpu"):
         jax.eval_shape(partial(attention, **call), *arrays(1, 256, 256, 2, 2, 16))

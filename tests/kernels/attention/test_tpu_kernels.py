@@ -1,4 +1,4 @@
-"""The kernels over ranges for TPUs, interpreted, in several blocks, against all scores at once."""
+"""The TPU kernels over key ranges, interpreted, in several blocks, against all scores at once."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ import numpy as np
 import pytest
 
 from dovetail.kernels.attention import Causal, Full, Mask, SlidingWindow, SoftCap
-from dovetail.kernels.attention import tpu_kernels as kernels
-from dovetail.kernels.attention.device_parts import band_of
-from dovetail.kernels.attention.flash import rows_of
-from dovetail.kernels.attention.ranges import Ranges, seen_by, that_see
-from dovetail.kernels.attention.scores import LOW
+from dovetail.kernels.attention.flash import backward_inputs
+from dovetail.kernels.attention.ranges import TokenRanges, kv_ranges, q_ranges
+from dovetail.kernels.attention.shards import band_of
+from dovetail.kernels.attention.tpu import kernels
+from dovetail.kernels.attention.xla.scores import LOW
 from tests.kernels.attention.cases import arrays
 
-# Four blocks of queries and four of keys; the sequence has two such pieces.
-PIECE, BLOCK = 512, 128
-HOW = kernels.How(0.4, SoftCap(3.0), BLOCK, interpret=True)
-# Documents that end within a block, at the end of one, and in the other piece.
+# Four blocks of queries and four of keys; the sequence has two such chunks.
+CHUNK, BLOCK = 512, 128
+OPTIONS = kernels.TPUOptions(0.4, SoftCap(3.0), BLOCK, interpret=True)
+# Documents that end within a block, at the end of one, and in the other chunk.
 SEGMENTS = jnp.asarray([[1] * 200 + [2] * 184 + [3] * 300 + [4] * 340, [1] * 1024])
 
 
-def ranges_of(mask: Mask, queries: int, keys: int) -> tuple[Ranges, Ranges]:
-    """Returns what the queries of one piece see of the keys of another, and the other way."""
+def ranges_of(mask: Mask, queries: int, keys: int) -> tuple[TokenRanges, TokenRanges]:
+    """Returns the key ranges of one chunk in another, and the query ranges the other way."""
 
-    def cut(ranges: Ranges, own: int, other: int) -> Ranges:
-        start, stop = (array[:, own : own + PIECE] - other for array in ranges)
-        return Ranges(jnp.clip(start, 0, PIECE), jnp.clip(stop, 0, PIECE))
+    def cut(ranges: TokenRanges, own: int, other: int) -> TokenRanges:
+        start, stop = (array[:, own : own + CHUNK] - other for array in ranges)
+        return TokenRanges(jnp.clip(start, 0, CHUNK), jnp.clip(stop, 0, CHUNK))
 
-    seen, seeing = (find(band_of(mask), SEGMENTS, SEGMENTS.shape) for find in (seen_by, that_see))
-    return cut(seen, queries, keys), cut(seeing, keys, queries)
+    whole = [find(band_of(mask), SEGMENTS, SEGMENTS.shape) for find in (kv_ranges, q_ranges)]
+    return cut(whole[0], queries, keys), cut(whole[1], keys, queries)
 
 
-def plain(query: Any, key: Any, value: Any, seen: Ranges) -> tuple[Any, Any]:
-    """Computes output and logarithms with all scores; a row that sees nothing has LOW and 0."""
-    shared = query.shape[2] // key.shape[2]
-    key, value = (jnp.repeat(array, shared, axis=2) for array in (key, value))
-    score_BHST = HOW.score_map(jnp.einsum("bshd,bthd->bhst", query, key) * HOW.scale)
-    index_T = jnp.arange(key.shape[1])
-    visible = (index_T >= seen.start_BS[..., None]) & (index_T < seen.stop_BS[..., None])
-    score_BHST = jnp.where(visible[:, None], score_BHST, -jnp.inf)
-    top = jnp.where(visible.any(-1)[:, None], score_BHST.max(-1), 0)[..., None]
-    weight_BHST = jnp.exp(score_BHST - top)
-    total = weight_BHST.sum(-1)
-    share_BHST = weight_BHST / jnp.where(total == 0, 1, total)[..., None]
-    log_BHS = jnp.where(total == 0, LOW, top[..., 0] + jnp.log(total))
-    return jnp.einsum("bhst,bthw->bshw", share_BHST, value), log_BHS
+def plain(q: Any, k: Any, v: Any, ranges: TokenRanges) -> tuple[Any, Any]:
+    """Computes output and logsumexp with all scores; a fully masked row has 0 and LOW."""
+    group = q.shape[2] // k.shape[2]
+    k, v = (jnp.repeat(array, group, axis=2) for array in (k, v))
+    s_BHST = OPTIONS.score_map(jnp.einsum("bshd,bthd->bhst", q, k) * OPTIONS.scale)
+    index_T = jnp.arange(k.shape[1])
+    visible = (index_T >= ranges.start_BS[..., None]) & (index_T < ranges.stop_BS[..., None])
+    s_BHST = jnp.where(visible[:, None], s_BHST, -jnp.inf)
+    m_BHS1 = jnp.where(visible.any(-1)[:, None], s_BHST.max(-1), 0)[..., None]
+    p_BHST = jnp.exp(s_BHST - m_BHS1)
+    l_BHS = p_BHST.sum(-1)
+    p_BHST = p_BHST / jnp.where(l_BHS == 0, 1, l_BHS)[..., None]
+    lse_BHS = jnp.where(l_BHS == 0, LOW, m_BHS1[..., 0] + jnp.log(l_BHS))
+    return jnp.einsum("bhst,bthw->bshw", p_BHST, v), lse_BHS
 
 
 @pytest.mark.parametrize(
@@ -56,22 +56,22 @@ def plain(query: Any, key: Any, value: Any, seen: Ranges) -> tuple[Any, Any]:
 )
 @pytest.mark.parametrize("mask", [Causal(), SlidingWindow(300), Full()], ids=str)
 def test_outputs_and_gradients(mask: Mask, queries: int, keys: int) -> None:
-    query, key, value = arrays(2, PIECE, PIECE, 4, 2, 16, "float32", 24)
-    seen, seeing = ranges_of(mask, queries, keys)
-    (mixed, log), pull = jax.vjp(lambda *a: plain(*a, seen), query, key, value)
-    got_mixed, got_log = kernels.forward(HOW, query, key, value, seen)
-    sees = np.asarray(seen.stop_BS > seen.start_BS)
-    assert np.isfinite(got_mixed).all()
-    close(np.where(sees[..., None, None], got_mixed, 0), mixed)
-    assert (np.asarray(got_log).swapaxes(1, 2)[~sees] == LOW).all(), "it weighs nothing"
-    close(got_log.swapaxes(1, 2)[sees], log.swapaxes(1, 2)[sees])
-    gradient = jnp.where(jnp.asarray(sees)[..., None, None], jnp.cos(mixed), 0)
-    rows = rows_of(mixed, gradient, log)
-    found = (
-        kernels.query_gradients(HOW, query, key, value, seen, rows),
-        *kernels.key_gradients(HOW, query, key, value, seen, seeing, rows),
+    qkv = arrays(2, CHUNK, CHUNK, 4, 2, 16, "float32", 24)
+    own_keys, own_queries = ranges_of(mask, queries, keys)
+    (o, lse), vjp = jax.vjp(lambda *a: plain(*a, own_keys), *qkv)
+    got_o, got_lse = kernels.forward(OPTIONS, *qkv, own_keys)
+    attends = np.asarray(own_keys.stop_BS > own_keys.start_BS)
+    assert np.isfinite(got_o).all()
+    close(np.where(attends[..., None, None], got_o, 0), o)
+    assert (np.asarray(got_lse).swapaxes(1, 2)[~attends] == LOW).all(), "it weighs nothing"
+    close(got_lse.swapaxes(1, 2)[attends], lse.swapaxes(1, 2)[attends])
+    do = jnp.where(jnp.asarray(attends)[..., None, None], jnp.cos(o), 0)
+    given = backward_inputs(o, do, lse)
+    gradients = (
+        kernels.backward_dq(OPTIONS, *qkv, own_keys, given),
+        *kernels.backward_dkv(OPTIONS, *qkv, own_keys, own_queries, given),
     )
-    for one, expected in zip(found, pull((gradient, jnp.zeros_like(log))), strict=True):
+    for one, expected in zip(gradients, vjp((do, jnp.zeros_like(lse))), strict=True):
         close(one, expected)
 
 

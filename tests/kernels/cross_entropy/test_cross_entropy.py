@@ -14,12 +14,12 @@ import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from dovetail.kernels import choices, forget_choices, prefer, strict, target_platform
+from dovetail.kernels import choices, clear_choices, prefer, strict, target_platform
 from dovetail.kernels.cross_entropy import CrossEntropy, SoftCap, cross_entropy
 from dovetail.kernels.cross_entropy import chunked as chunked_module
 from dovetail.kernels.cross_entropy.chunked import chunked, count_chunks
 from dovetail.kernels.cross_entropy.reference import reference
-from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
+from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
 
 Inputs = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 Loss = Callable[..., CrossEntropy]
@@ -162,7 +162,7 @@ def test_targets_without_weight_may_be_anything() -> None:
             assert np.isfinite(got[0][2]).all()
 
 
-def test_statistics_have_no_gradient() -> None:
+def test_metrics_have_no_gradient() -> None:
     x, weight, targets, weights = inputs_of(2, 6, 10)
     for loss in (reference, chunked):
 
@@ -222,7 +222,7 @@ def placement_of(**sizes: int) -> Placement:
     ],
 )
 def test_devices_that_share_logits_share_larger_chunks(sizes: dict[str, int], chunks: int) -> None:
-    with placed(placement_of(**sizes)):
+    with use_placement(placement_of(**sizes)):
         assert count_chunks(64, 512) == chunks
 
 
@@ -248,7 +248,7 @@ def test_sharded_equals_unsharded_and_reduces_once(sizes: dict[str, int]) -> Non
             NamedSharding(placement.mesh, PartitionSpec()),
         ),
     )
-    with placed(placement):
+    with use_placement(placement):
         compiled = compute.lower(*sharded).compile()
     assert_same(compiled(*sharded), jax.jit(results_of(reference, z_loss=0.1))(*inputs))
     # Between devices nothing as large as the weight may move in the loop over chunks.
@@ -259,7 +259,7 @@ def test_sharded_equals_unsharded_and_reduces_once(sizes: dict[str, int]) -> Non
 
 
 def _collectives_in_loops(program: str) -> list[int]:
-    """Returns the sizes of what is exchanged between devices outside the main computation."""
+    """Returns the sizes of the collectives outside the main computation."""
     sizes, is_main = [], False
     for line in program.splitlines():
         if line.endswith("{"):
@@ -271,19 +271,19 @@ def _collectives_in_loops(program: str) -> list[int]:
 
 
 def test_the_op_chooses_the_chunked_one_and_reports_it() -> None:
-    forget_choices()
+    clear_choices()
     with strict(), warnings.catch_warnings():
         warnings.simplefilter("error")
         jax.eval_shape(cross_entropy, *inputs_of(2, 6, 10))
     assert choices() == ["cross_entropy: chunked (cpu)"]
-    forget_choices()
+    clear_choices()
     with prefer(cross_entropy="reference"):
         jax.eval_shape(cross_entropy, *inputs_of(2, 6, 10))
     assert choices() == ["cross_entropy: reference (cpu, preferred)"]
 
 
-def test_a_batch_that_the_mesh_does_not_divide_is_not_split_by_hand() -> None:
-    with placed(placement_of(data=8, fsdp=1)):
+def test_a_batch_that_does_not_divide_has_no_partial_sums() -> None:
+    with use_placement(placement_of(data=8, fsdp=1)):
         assert chunked_module._batch_shards(16) == 8
         assert chunked_module._batch_shards(12) == 1
     assert chunked_module._batch_shards(16) == 1

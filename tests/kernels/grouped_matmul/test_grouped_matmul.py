@@ -16,14 +16,14 @@ from jax.sharding import PartitionSpec
 from dovetail.kernels import (
     SlowKernelError,
     choices,
-    forget_choices,
+    clear_choices,
     prefer,
     strict,
     target_platform,
 )
 from dovetail.kernels.grouped_matmul import grouped_matmul
 from dovetail.kernels.grouped_matmul.blocked import block_rows
-from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
+from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
 
 NAMES = ("reference", "blocked")
 ROWS, GROUPS, IN, OUT = 100, 4, 6, 5
@@ -166,7 +166,7 @@ def test_blocks_follow_the_size_of_an_even_group(rows: int, groups: int, block: 
 
 def chosen(x: jax.Array, weight: jax.Array) -> list[str]:
     """Returns the choice that the op reports for a call."""
-    forget_choices()
+    clear_choices()
     with strict(), warnings.catch_warnings():
         warnings.simplefilter("error")
         sizes = jnp.zeros(weight.shape[0], jnp.int32)
@@ -192,8 +192,10 @@ def test_the_choice_follows_platform_groups_and_devices() -> None:
             chosen(x, weight)
     with target_platform("gpu"), pytest.raises(SlowKernelError, match="slow 'reference'"):
         chosen(x, weight)
-    with placed(placement_of(data=8, fsdp=1)):
-        assert "reference (cpu; not blocked, because the rows may be split" in chosen(x, weight)[0]
+    with use_placement(placement_of(data=8, fsdp=1)):
+        assert (
+            "reference (cpu; not blocked, because the rows may be sharded" in chosen(x, weight)[0]
+        )
 
 
 @pytest.mark.parametrize(("rows", "groups"), [(0, 4), (7, 1)])
@@ -218,7 +220,7 @@ def test_sharded_equals_unsharded() -> None:
         result, pull = jax.vjp(lambda x, weight: grouped_matmul(x, weight, sizes), x, weight)
         return result, *pull(gradient)
 
-    with placed(placement):
+    with use_placement(placement):
         arrays = [
             jax.device_put(*pair)
             for pair in ((x, by_rows), (weight, by_width), (gradient, by_rows))
@@ -238,8 +240,8 @@ def test_within_shard_map_each_device_runs_its_own_blocks() -> None:
     def local(x: jax.Array, weight: jax.Array, sizes: jax.Array) -> jax.Array:
         return grouped_matmul(x, weight, sizes[0])
 
-    forget_choices()
-    with placed(placement):
+    clear_choices()
+    with use_placement(placement):
         run = jax.shard_map(
             local,
             mesh=placement.mesh,

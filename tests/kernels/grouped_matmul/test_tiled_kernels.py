@@ -1,4 +1,4 @@
-"""Megablox and Triton, interpreted, against the reference: numbers, gradients, rows split."""
+"""Megablox and Triton, interpreted, against the reference: numerics, gradients, sharded rows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.kernels import choices, forget_choices, interpreted, prefer, target_platform
+from dovetail.kernels import choices, clear_choices, interpreted, prefer, target_platform
 from dovetail.kernels.grouped_matmul import grouped_matmul, grouped_matmul_op
-from dovetail.kernels.grouped_matmul.device_rows import sizes_within
-from dovetail.kernels.grouped_matmul.tiles import visits
-from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
+from dovetail.kernels.grouped_matmul.shards import sizes_within
+from dovetail.kernels.grouped_matmul.triton import tile_visits
+from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
 
 PLATFORMS = {"megablox": "tpu", "triton": "gpu"}
 
@@ -23,7 +23,7 @@ PLATFORMS = {"megablox": "tpu", "triton": "gpu"}
 def inputs_of(
     rows: int, widths: tuple[int, int], sizes: Sequence[int], dtype: str = "float32"
 ) -> tuple[jax.Array, ...]:
-    """Returns rows, matrices, sizes and a gradient; what is in no group is not a number."""
+    """Returns rows, matrices, sizes and a gradient; rows in no group are NaN."""
     generator = np.random.default_rng(rows)
     x = generator.standard_normal((rows, widths[0]))
     weight = generator.standard_normal((len(sizes), *widths))
@@ -92,7 +92,7 @@ def placement_of(**sizes: int) -> Placement:
 
 
 @pytest.mark.parametrize("kernel", PLATFORMS)
-def test_rows_split_over_devices_wherever_that_cuts_through_groups(kernel: str) -> None:
+def test_sharded_rows_may_cut_through_groups(kernel: str) -> None:
     inputs = inputs_of(1024, (16, 32), [300, 0, 523, 101])
     placement = placement_of(data=2, fsdp=2, model=2)
     axes = (("batch", None), ("expert", "embed", "mlp"), (None,), ("batch", "mlp"))
@@ -100,19 +100,19 @@ def test_rows_split_over_devices_wherever_that_cuts_through_groups(kernel: str) 
         jax.device_put(array, placement.sharding(names))
         for array, names in zip(inputs, axes, strict=True)
     ]
-    with placed(placement):
+    with use_placement(placement):
         got = interpret(kernel, tuple(split))
     assert_close(got, reference(inputs), 1e-6)
 
 
-def test_the_sizes_within_a_run_of_rows() -> None:
+def test_group_sizes_within_a_shard() -> None:
     sizes = jnp.asarray([3, 0, 5, 4])
     runs = [sizes_within(sizes, jnp.asarray(start), 5).tolist() for start in (0, 5, 10)]
     assert runs == [[3, 0, 2, 0], [0, 0, 3, 2], [0, 0, 0, 2]]
 
 
 def test_a_tile_is_visited_once_for_each_group_that_has_rows_in_it() -> None:
-    got = visits(jnp.asarray([3, 0, 6, 1]), rows=12, tile=4)
+    got = tile_visits(jnp.asarray([3, 0, 6, 1]), rows=12, tile=4)
     assert got.tile_T.tolist() == [0, 0, 1, 2, 2, 0], "three tiles, and one more for each group"
     assert got.group_T.tolist() == [0, 2, 2, 2, 3, 0]
     assert got.first_T.tolist() == [0, 3, 3, 3, 9, 0]
@@ -133,7 +133,7 @@ def test_every_refusal_has_a_reason(
     kernel: str, rows: int, dtype: str, sizes: dict[str, int], reason: str
 ) -> None:
     call = inputs_of(rows, (16, 16), [1, 2], dtype)[:3]
-    there = placed(placement_of(**sizes)) if sizes else nullcontext()
+    there = use_placement(placement_of(**sizes)) if sizes else nullcontext()
     with there:
         assert grouped_matmul_op.named(kernel).refusal(PLATFORMS[kernel], *call) == reason
 
@@ -147,8 +147,8 @@ def test_triton_multiplies_powers_of_two_of_one_type() -> None:
 
 
 @pytest.mark.parametrize("kernel", PLATFORMS)
-def test_it_is_what_its_machine_runs(kernel: str) -> None:
-    forget_choices()
+def test_its_platform_chooses_it(kernel: str) -> None:
+    clear_choices()
     with target_platform(PLATFORMS[kernel]):
         jax.eval_shape(grouped_matmul, *inputs_of(256, (16, 16), [100, 2])[:3])
     assert choices() == [f"grouped_matmul: {kernel} ({PLATFORMS[kernel]})"]

@@ -1,0 +1,86 @@
+"""Chunks: attention of one range of queries to one range of keys, the unit of work of a ring.
+
+An implementation of `chunk_op` is a forward and a backward pass. Neither knows of the ring. The
+forward pass returns a partial output with its logsumexp, by which partial outputs are merged. The
+backward pass returns gradients from the logsumexp of all chunks together.
+
+B batch, S queries, T keys, H heads, K KV heads, D width of queries and keys, W width of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dovetail.kernels.attention.context_parallel.layouts import RingLayout
+from dovetail.kernels.attention.xla.scores import LOW, AttentionSpec
+from dovetail.kernels.registry import Op
+
+chunk_op = Op("attention_chunk")
+"""From q, k and v of the whole call, `spec=` and `layout=` to `ChunkKernels`."""
+
+
+class ChunkKernels(NamedTuple):
+    """How the chunks of a ring are computed; hashable, since it is static.
+
+    Attributes:
+        describe: maps (self, positions, segment ids or None) of a device's shard of the sequence to
+            arrays with what a pass needs to know of the device's tokens in the layout. Each has the
+            tokens along axis 1. They travel around the ring with the keys.
+        forward: maps (self, q, k, v, described queries, described keys) to a `PartialOutput`.
+        backward: maps the same and `BackwardInputs` to dq, dk and dv.
+        spec: the static arguments of the call.
+        layout: which tokens a device has.
+        interpret: whether kernels run in interpret mode.
+    """
+
+    describe: Callable[..., Any]
+    forward: Callable[..., PartialOutput]
+    backward: Callable[..., tuple[jax.Array, jax.Array, jax.Array]]
+    spec: AttentionSpec
+    layout: RingLayout
+    interpret: bool = False
+
+
+class PartialOutput(NamedTuple):
+    """The output of attention to some of the keys, and the logsumexp of their scores."""
+
+    o_BSHW: jax.Array
+    lse_BHS: jax.Array
+
+
+def init_partial_output(q_BSHD: jax.Array, v_BTKW: jax.Array) -> PartialOutput:
+    """Returns the output of attention to no keys."""
+    batch, queries, heads, _ = q_BSHD.shape
+    o_BSHW = jnp.zeros((batch, queries, heads, v_BTKW.shape[3]))
+    return PartialOutput(o_BSHW, jnp.full((batch, heads, queries), LOW))
+
+
+def merge_partial_outputs(
+    spec: AttentionSpec, one: PartialOutput, other: PartialOutput
+) -> PartialOutput:
+    """Returns the output of attention to the keys of both: the log-sum-exp merge."""
+    if spec.score_activation is not None:  # no denominator: outputs just add up
+        return PartialOutput(one.o_BSHW + other.o_BSHW, one.lse_BHS)
+    lse_BHS = jnp.logaddexp(one.lse_BHS, other.lse_BHS)
+    o_BSHW = _rescale(one, lse_BHS) + _rescale(other, lse_BHS)
+    return PartialOutput(o_BSHW, lse_BHS)
+
+
+def add_sinks(
+    spec: AttentionSpec, output: PartialOutput, sinks_H: jax.Array | None
+) -> PartialOutput:
+    """Adds the sink of each head to the softmax's denominator."""
+    if sinks_H is None or spec.score_activation is not None:
+        return output
+    lse_BHS = jnp.logaddexp(output.lse_BHS, sinks_H.astype(jnp.float32)[:, None])
+    return PartialOutput(_rescale(output, lse_BHS), lse_BHS)
+
+
+def _rescale(output: PartialOutput, lse_BHS: jax.Array) -> jax.Array:
+    """Rescales an output from its own logsumexp to that of more keys."""
+    alpha_BHS = jnp.exp(output.lse_BHS - lse_BHS)
+    return output.o_BSHW * alpha_BHS.swapaxes(1, 2)[..., None]
