@@ -2,14 +2,14 @@
 
 Both train the same small Llama-style model with AdamW, clipping, a guard against non-finite
 gradients and the same metrics. The floor calls the same attention and loss kernels; the plain step
-is what people write first: full attention and all logits at once. Steps are interleaved, so that
-noise of the machine meets all alike.
+is the naive one: full attention and all logits at once. Steps are interleaved, so that machine
+noise affects all of them equally.
 
-The collectives are counted in programs for several devices, which a process of its own compiles:
+Collectives are counted in programs for several devices, which another process compiles, because
 virtual devices would change the times.
 
     python benchmarks/floor.py
-    python benchmarks/floor.py --pairs 5 --width 128     # a quick look
+    python benchmarks/floor.py --pairs 5 --width 128     # a quick run
     python benchmarks/floor.py --devices 4               # compile for four devices, and only count
 """
 
@@ -30,11 +30,10 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from dovetail.data import Batch
-from dovetail.learner import AdamW, Constant, Learner
+from dovetail.learner import AdamW, ConstantSchedule, Learner
 from dovetail.models.llama import llama
-from dovetail.module import sequence_batch_spec
-from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
+from dovetail.module import Batch, sequence_batch_spec
+from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
 from dovetail.trainer import Program
 
 _DEVICES = 4
@@ -100,7 +99,7 @@ def program_of(
     devices: int = 1,
     kernels: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Program:
-    """Returns the program that the trainer would run; several devices split the batch."""
+    """Returns the program that the trainer would run, with the batch sharded over devices."""
     model = llama(
         vocab_size=sizes.vocab,
         width=sizes.width,
@@ -111,7 +110,7 @@ def program_of(
     )
     learner = Learner.Config(
         optimizer=AdamW.Config(b1=hand_written.B1, b2=hand_written.B2, eps=hand_written.EPS),
-        schedule=Constant.Config(peak=hand_written.RATE),
+        schedule=ConstantSchedule.Config(peak=hand_written.RATE),
         clip_norm=hand_written.CLIP,
         weight_decay=hand_written.DECAY,
     )
@@ -141,7 +140,7 @@ def _compile(step: Callable[..., Any], state: Any, batch: Any) -> tuple[Any, Any
 
 
 def _collectives(sizes: hand_written.Sizes, batch: Any, devices: int) -> dict[str, dict[str, int]]:
-    """Counts what both programs do when several devices split the batch."""
+    """Counts the collectives of both programs with the batch sharded over several devices."""
     program = program_of(sizes, batch, devices)
     everywhere = NamedSharding(program.placement.mesh, PartitionSpec())
     state = jax.eval_shape(hand_written.init, program.state_shapes.params)
@@ -151,7 +150,7 @@ def _collectives(sizes: hand_written.Sizes, batch: Any, devices: int) -> dict[st
         in_shardings=(everywhere, program.batch_shardings),
         out_shardings=everywhere,
     )
-    with placed(program.placement):  # the kernels ask where they are
+    with use_placement(program.placement):  # kernels read the placement
         floor = step.lower(state, batch).compile()
     compiled = {"dovetail": program.lowered.compile(), "floor": floor}
     return {name: _program_facts(each) for name, each in compiled.items()}
@@ -163,7 +162,7 @@ def _in_another_process(options: list[str]) -> Any:
 
 
 def _program_facts(compiled: Any) -> dict[str, int]:
-    """Counts what the optimised program does."""
+    """Counts the operations of the optimized program."""
     text = compiled.as_text()
     memory = compiled.memory_analysis()
     return {
@@ -211,7 +210,9 @@ def _report(
     plain_ratio, plain_interval = _ratio(seconds["dovetail"], seconds["plain"])
     print(f"losses after the last step: {losses}")
     if not np.allclose(losses["dovetail"], list(losses.values()), rtol=1e-3):
-        raise SystemExit("the three steps do not compute the same, so their times say nothing")
+        raise SystemExit(
+            "the three steps do not compute the same, so their times are not comparable"
+        )
     print(
         f"time against the floor: {ratio:.3f}, 95% interval {interval[0]:.3f} to {interval[1]:.3f}"
     )

@@ -33,7 +33,7 @@ class Sizes:
 
 
 def init(params: dict[str, jax.Array]) -> dict[str, Any]:
-    """Returns the first state."""
+    """Returns the initial state."""
     zeros = {path: jnp.zeros_like(value) for path, value in params.items()}
     more = {path: jnp.zeros_like(value) for path, value in params.items()}
     return {"step": jnp.int32(0), "halted": jnp.int32(-1), "params": params, "m": zeros, "v": more}
@@ -129,10 +129,10 @@ def _fast_attention(query: jax.Array, key: jax.Array, value: jax.Array, batch: A
         key,
         value,
         mask=Causal(),
-        query_positions_BS=batch.positions,
-        key_positions_BT=batch.positions,
-        query_segments_BS=batch.segment_ids,
-        key_segments_BT=batch.segment_ids,
+        q_positions_BS=batch.positions,
+        kv_positions_BT=batch.positions,
+        q_segment_ids_BS=batch.segment_ids,
+        kv_segment_ids_BT=batch.segment_ids,
         aligned=True,
     )
 

@@ -1,7 +1,7 @@
-"""How much of a chip's memory does the host's spare? Steps compiled for four TPU v5e, with no TPU.
+"""Device memory saved by host offload, in steps compiled for four TPU v5e chips without a TPU.
 
-Each is a step of a Llama-style model in bfloat16, split by fsdp over four chips, with modifiers
-that keep less on the chip. Nothing is run: figures are the compiler's, for one chip. It needs the
+Each is a step of a Llama-style model in bfloat16, sharded over four chips (fsdp), with features
+that save memory. Nothing is run: the numbers are the compiler's, for one chip. It needs the
 compiler (`pip install 'dovetail[compile]'`).
 
     JAX_PLATFORMS=cpu python benchmarks/host_memory.py                # minutes
@@ -29,7 +29,7 @@ _REMAT = "remat:keep=nothing"
 
 
 class Size(NamedTuple):
-    """A model, and how many rows a step has on all chips."""
+    """A model, and the global batch size in rows."""
 
     layers: int
     width: int
@@ -51,18 +51,18 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=SIZES)
     only = parser.parse_args().only
-    figures: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     for name in [only] if only else SIZES:
         print(f"{name}: {SIZES[name]}")
         for modifiers in MODIFIERS[name]:
             found = measure(SIZES[name], modifiers)
-            print(f"  {', '.join(modifiers)}: {_told(found)}", flush=True)
-            figures[f"{name}: {', '.join(modifiers)}"] = found
-    print(json.dumps(figures))
+            print(f"  {', '.join(modifiers)}: {_described(found)}", flush=True)
+            metrics[f"{name}: {', '.join(modifiers)}"] = found
+    print(json.dumps(metrics))
 
 
 def measure(size: Size, modifiers: tuple[str, ...]) -> dict[str, Any]:
-    """Compiles a step and returns megabytes on the chip and on the host, or the refusal."""
+    """Compiles a step; returns MB on the chip and on the host, or the out-of-memory error."""
     machine = parse_target(TARGET)
     compiled = compile_step(lower_step(_config(size, modifiers), machine))
     if compiled.refusal:
@@ -88,12 +88,12 @@ def _config(size: Size, modifiers: tuple[str, ...]) -> Any:
 
 
 def _shortened(refusal: str) -> str:
-    """Returns how much was wanted of how much, in the compiler's words (GiB)."""
+    """Returns the required and the available memory, as the compiler reports them (GiB)."""
     found = re.search(r"\(([\d.]+)G\) exceeds available \w+ \(([\d.]+)G\)", refusal)
     return f"{found[1]} of {found[2]} GiB" if found else refusal.splitlines()[0]
 
 
-def _told(found: dict[str, Any]) -> str:
+def _described(found: dict[str, Any]) -> str:
     if "refusal" in found:
         return f"does not fit: {found['refusal']}"
     return f"{found['chip_mb']:,} MB on the chip, {found['host_mb']:,} MB on the host"

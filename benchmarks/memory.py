@@ -1,12 +1,11 @@
-"""How much memory does a training step take at its peak, beside a plain one written by hand?
+"""Peak memory of a train step, compared with a plain one written by hand.
 
 Both train the same small Llama-style model. Ours is compiled with each pair of a plain or fused
 loss and plain or blockwise attention; the one by hand has all logits and all scores at once.
-Nothing is run: the figures are the compiler's, temporaries + arguments + results - what is updated
-in place.
+Nothing is run. The numbers are the compiler's: temporaries + arguments + results - aliased buffers.
 
     python benchmarks/memory.py
-    python benchmarks/memory.py --sequence 256 --vocab 4096     # a quick look
+    python benchmarks/memory.py --sequence 256 --vocab 4096     # a quick run
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import jax
 
 from dovetail.kernels import prefer
 
-# What people call them, and the implementations of ours by that name.
+# Common names, and our implementations.
 LOSSES = {"plain": "reference", "fused": "chunked"}
 ATTENTIONS = {"plain": "reference", "blockwise": "blockwise"}
 
@@ -36,14 +35,14 @@ def main() -> None:
     batch = floor.random_batch(arguments.batch, arguments.sequence, sizes.vocab)
     by_hand = _by_hand(sizes, batch)
     print(f"by hand, plain loss, plain attention: {by_hand:9.1f} MB")
-    figures = {"by_hand_mb": round(by_hand, 1)}
+    metrics = {"by_hand_mb": round(by_hand, 1)}
     for loss, attention in itertools.product(LOSSES, ATTENTIONS):
         ours = _ours(sizes, batch, cross_entropy=LOSSES[loss], attention=ATTENTIONS[attention])
         ratio = ours / by_hand
         print(f"ours, {loss} loss, {attention} attention: {ours:9.1f} MB, {ratio:.3f} of it")
-        figures[f"{loss}_loss_{attention}_attention_mb"] = round(ours, 1)
-        figures[f"{loss}_loss_{attention}_attention_ratio"] = round(ratio, 4)
-    print(json.dumps(figures))
+        metrics[f"{loss}_loss_{attention}_attention_mb"] = round(ours, 1)
+        metrics[f"{loss}_loss_{attention}_attention_ratio"] = round(ratio, 4)
+    print(json.dumps(metrics))
 
 
 def _by_hand(sizes: hand_written.Sizes, batch: Any) -> float:
@@ -58,7 +57,7 @@ def _ours(sizes: hand_written.Sizes, batch: Any, **kernels: str) -> float:
 
 
 def _megabytes(lowered: Any) -> float:
-    """Returns the peak: what the step is given, makes and needs in between, each byte once."""
+    """Returns the peak: arguments, results and temporaries, aliased buffers counted once."""
     memory = lowered.compile().memory_analysis()
     given = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     return (given + memory.temp_size_in_bytes) / 1e6

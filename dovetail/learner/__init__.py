@@ -1,32 +1,36 @@
 """The learner: loss to gradients to updates. It knows specs and paths, and nothing of models."""
 
 from dovetail.config import import_submodules
-from dovetail.learner.accumulate import Accumulate, split_batch
-from dovetail.learner.axes import LogicalAxes
+from dovetail.learner.accumulate import Accumulate
 from dovetail.learner.ema import Ema
-from dovetail.learner.freezing import Trained, select_trained
-from dovetail.learner.gradients import Autodiff, GradientProducer, Produced
+from dovetail.learner.freezing import select_trainable
+from dovetail.learner.gradients import Autodiff
 from dovetail.learner.learner import Learner
-from dovetail.learner.muon import Muon
-from dovetail.learner.optimizer import (
-    ChangedOptimizer,
+from dovetail.learner.optimizers.base import (
     Elementwise,
     Optimizer,
+    OptimizerWrapper,
     PerTensor,
     chain,
-    per_tensor,
-    with_directions,
+    replace_inner_optimizer,
 )
-from dovetail.learner.optimizers import Adafactor, AdamW, Lion, Sgd
+from dovetail.learner.optimizers.library import Adafactor, AdamW, Lion, Muon, Sgd
+from dovetail.learner.optimizers.state_axes import LogicalAxes
 from dovetail.learner.pipeline import GPipe, OneForwardOneBackward
 from dovetail.learner.schedules import (
-    Constant,
-    Cosine,
-    InverseSquareRoot,
+    ConstantSchedule,
+    CosineSchedule,
+    InverseSquareRootSchedule,
     Schedule,
-    WarmupStableDecay,
+    WarmupStableDecaySchedule,
 )
-from dovetail.learner.state import StepReport, TrainState, averaged_parameters, main_loss, resumable
+from dovetail.learner.state import (
+    StepReport,
+    TrainState,
+    averaged_parameters,
+    clear_halt,
+    main_loss,
+)
 
 import_submodules(__name__)  # so that config text may name every optimizer
 
@@ -35,34 +39,29 @@ __all__ = [
     "Adafactor",
     "AdamW",
     "Autodiff",
-    "ChangedOptimizer",
-    "Constant",
-    "Cosine",
+    "ConstantSchedule",
+    "CosineSchedule",
     "Elementwise",
     "Ema",
     "GPipe",
-    "GradientProducer",
-    "InverseSquareRoot",
+    "InverseSquareRootSchedule",
     "Learner",
     "Lion",
     "LogicalAxes",
     "Muon",
     "OneForwardOneBackward",
     "Optimizer",
+    "OptimizerWrapper",
     "PerTensor",
-    "Produced",
     "Schedule",
     "Sgd",
     "StepReport",
     "TrainState",
-    "Trained",
-    "WarmupStableDecay",
+    "WarmupStableDecaySchedule",
     "averaged_parameters",
     "chain",
+    "clear_halt",
     "main_loss",
-    "per_tensor",
-    "resumable",
-    "select_trained",
-    "split_batch",
-    "with_directions",
+    "replace_inner_optimizer",
+    "select_trainable",
 ]

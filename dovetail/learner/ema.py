@@ -1,22 +1,22 @@
-"""The exponential moving average of the parameters, which often evaluates better than they do."""
+"""EMA: the exponential moving average of the parameters, which often evaluates better."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import ConfigError, Part
+from dovetail.config import Component, ConfigError
 from dovetail.learner.state import Arrays
 
 
-class Ema(Part):
-    """Keeps an average in float32, whatever the parameters' own dtype."""
+class Ema(Component):
+    """Averages in float32, whatever the parameters' dtype."""
 
-    class Config(Part.Config["Ema"]):
-        """How slowly the average follows."""
+    class Config(Component.Config["Ema"]):
+        """The decay, and its warmup."""
 
         decay: float = 0.999
-        # Early on the average would mostly hold the random start. With a warm-up of w steps, the
+        # Without warmup, the initial parameters dominate early averages. With w warmup steps, the
         # decay of update t (from 0) is at most (1 + t) / (1 + t + w).
         warmup_steps: int = 0
 
@@ -29,11 +29,11 @@ class Ema(Part):
         self.decay, self.warmup_steps = config.decay, config.warmup_steps
 
     def init(self, params: Arrays) -> Arrays:
-        """Starts from the parameters, in buffers of its own: no buffer can be donated twice."""
+        """Starts from copies of the parameters: no buffer can be donated twice."""
         return {path: jnp.array(value, jnp.float32, copy=True) for path, value in params.items()}
 
     def update(self, averages: Arrays, params: Arrays, step: jax.Array) -> Arrays:
-        """Moves the averages towards the new parameters of update `step` (from 0)."""
+        """Updates the averages with the parameters of update `step` (from 0)."""
         count = step.astype(jnp.float32) + 1.0
         decay = jnp.minimum(self.decay, count / (count + self.warmup_steps))
         return {

@@ -1,4 +1,7 @@
-"""From a loss to gradients: the interface, what every producer shares, and plain autodiff."""
+"""Gradient computation: the interface, the shared forward pass, and plain autodiff.
+
+Other implementations are gradient accumulation (`accumulate.py`) and pipelines (`pipeline/`).
+"""
 
 from __future__ import annotations
 
@@ -9,75 +12,76 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import Part
+from dovetail.config import Component
 from dovetail.learner.state import Arrays
 from dovetail.module import Loss, Module, functional
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
-class Produced:
-    """What one step's worth of data gives."""
+class GradientResult:
+    """Gradients and side outputs of one step."""
 
     gradients: Arrays
-    """By the path of each trained parameter."""
+    """By path, of the trainable parameters."""
     losses: dict[str, Any]
-    """`Loss(total, weight)` by path, summed over the whole step."""
+    """`Loss(total, weight)` by path, summed over the step."""
     summaries: dict[str, Any]
-    """Merged over the whole step."""
+    """By path, merged over the step."""
     variables: Arrays
     """The model's variables after the step."""
 
 
 @runtime_checkable
-class GradientProducer(Protocol):
-    """Computes gradients of the sum over losses of total / weight, each summed over the step."""
+class GradientComputation(Protocol):
+    """Computes the gradients of the loss: the sum of total / weight, each summed over the step."""
 
     def __call__(
         self,
         model: Module,
-        trained: Arrays,
-        fixed: Arrays,
+        trainable: Arrays,
+        frozen: Arrays,
         variables: Arrays,
         batch: Any,
         key: jax.Array,
-    ) -> Produced:
-        """Returns gradients with respect to `trained`; `fixed` completes the parameters."""
+    ) -> GradientResult:
+        """Returns gradients with respect to `trainable`; `frozen` are the other parameters."""
         ...
 
     def stage_axes(self) -> tuple[str, ...]:
-        """Returns the mesh axes along which it runs different layers on different devices."""
+        """Returns the mesh axes whose devices run different layers (pipeline stages)."""
         ...
 
 
-class Autodiff(Part):
-    """Differentiates one pass over the whole batch."""
+class Autodiff(Component):
+    """Differentiates one forward pass over the batch."""
 
-    class Config(Part.Config["Autodiff"]):
+    class Config(Component.Config["Autodiff"]):
         """Nothing to choose."""
 
     def __call__(
         self,
         model: Module,
-        trained: Arrays,
-        fixed: Arrays,
+        trainable: Arrays,
+        frozen: Arrays,
         variables: Arrays,
         batch: Any,
         key: jax.Array,
-    ) -> Produced:
+    ) -> GradientResult:
         """Returns the gradients of the batch."""
 
-        def objective(trained: Arrays) -> tuple[jax.Array, Forward]:
-            # Index 0: the whole batch is the first and only micro-batch, with its random numbers.
-            forward = run(model, {**fixed, **trained}, variables, batch, jax.random.fold_in(key, 0))
-            return total_loss(forward.losses, weights_of(forward.losses)), forward
+        def loss_fn(trainable: Arrays) -> tuple[jax.Array, ForwardOutputs]:
+            # The batch is microbatch 0, so random numbers equal those of accumulation with one.
+            micro_key = jax.random.fold_in(key, 0)
+            outputs = run_forward(model, {**frozen, **trainable}, variables, batch, micro_key)
+            return total_loss(outputs.losses, loss_weights(outputs.losses)), outputs
 
-        gradients, forward = jax.grad(objective, has_aux=True)(trained)
-        return Produced(
+        gradients, outputs = jax.grad(loss_fn, has_aux=True)(trainable)
+        return GradientResult(
             gradients=gradients,
-            losses=forward.losses,
-            summaries=forward.summaries,
-            variables=forward.variables,
+            losses=outputs.losses,
+            summaries=outputs.summaries,
+            variables=outputs.variables,
         )
 
     def stage_axes(self) -> tuple[str, ...]:
@@ -87,22 +91,24 @@ class Autodiff(Part):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Forward:
-    """What one pass of a model over (a part of) the batch leaves behind."""
+class ForwardOutputs:
+    """The side outputs of one forward pass over a batch or microbatch."""
 
     losses: dict[str, Any]
     summaries: dict[str, Any]
     variables: Arrays
 
 
-def run(model: Module, params: Arrays, variables: Arrays, batch: Any, key: jax.Array) -> Forward:
-    """Runs a model in training, and returns what it added on the side, in fixed types."""
+def run_forward(
+    model: Module, params: Arrays, variables: Arrays, batch: Any, key: jax.Array
+) -> ForwardOutputs:
+    """Runs a model in training mode and returns its side outputs, losses in float32."""
     _, outputs = functional(
         model, params, batch, variables=variables, key=key, training=True, losses="return"
     )
     if not outputs.losses:
         raise ValueError(
-            f"{type(model).__name__} added no loss, so there is nothing to learn from. "
+            f"{type(model).__name__} added no loss, so there is no gradient to compute. "
             "Call self.add_loss(name, total, weight) in its method."
         )
     losses = {
@@ -113,10 +119,10 @@ def run(model: Module, params: Arrays, variables: Arrays, batch: Any, key: jax.A
         path: jnp.asarray(value, variables[path].dtype)
         for path, value in (outputs.variables or {}).items()
     }
-    return Forward(losses, jax.tree.map(jnp.asarray, outputs.summaries), updated)
+    return ForwardOutputs(losses, jax.tree.map(jnp.asarray, outputs.summaries), updated)
 
 
-def weights_of(losses: Mapping[str, Any]) -> Arrays:
+def loss_weights(losses: Mapping[str, Any]) -> Arrays:
     """Returns the weight of each loss."""
     return {path: loss.weight for path, loss in losses.items()}
 
@@ -124,8 +130,8 @@ def weights_of(losses: Mapping[str, Any]) -> Arrays:
 def total_loss(losses: Mapping[str, Any], weights: Arrays) -> jax.Array:
     """Returns the sum over losses of total / weight.
 
-    Weights only normalise: no gradient goes through them, with or without micro-batches. A loss
-    with no weight at all (a batch of padding) counts as zero.
+    Weights only normalize: no gradient flows through them, with or without microbatches. A loss
+    whose weight is zero (a batch of padding) counts as zero.
     """
     values = [
         Loss(loss.total, jax.lax.stop_gradient(weights[path])).value()

@@ -1,34 +1,36 @@
-"""Learning-rate schedules: from the number of completed updates to the rate of the next one.
+"""Learning-rate schedules: the learning rate as a function of the number of completed updates.
 
-All of them warm up linearly, and no update has the rate zero: with `warmup_steps` w the first
-update has peak / (w + 1), and update w (counted from 0) is the first at the peak. What decays would
-reach its end at `total_steps`, the first update that is not made.
+All have linear warmup, and no update has learning rate zero: with `warmup_steps` w, the first
+update has peak / (w + 1), and update w (from 0) is the first at the peak. A decay reaches its end
+at `total_steps`, one past the last update.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import ConfigError, Part, T_co
+from dovetail.config import Component, ConfigError, ConfigOf, T_co, did_you_mean
 
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Gives the learning rate of each step; runs inside jit."""
+    """Returns the learning rate of each step; it is traced into the train step."""
 
     def __call__(self, step: jax.Array) -> jax.Array:
         """Returns the learning rate after `step` completed updates."""
         ...
 
 
-class WarmedUp(Part):
-    """A schedule that climbs linearly to its peak, and then does what its subclass says."""
+class WarmupSchedule(Component):
+    """Linear warmup to the peak; subclasses define what follows."""
 
-    class Config(Part.Config[T_co], Generic[T_co]):
-        """The highest rate, and the number of updates below it at the start."""
+    class Config(Component.Config[T_co], Generic[T_co]):
+        """The peak learning rate, and the number of warmup updates."""
 
         peak: float = 3e-4
         warmup_steps: int = 0
@@ -36,61 +38,63 @@ class WarmedUp(Part):
     def __init__(self, config: Config[Any]) -> None:
         super().__init__(config)
         self.peak, self.warmup_steps = config.peak, config.warmup_steps
+        if not 0.0 <= self.peak < math.inf:
+            raise self._error(
+                f"peak, the highest learning rate, must be 0 or more and finite, got {self.peak}."
+            )
         if self.warmup_steps < 0:
             raise self._error(f"warmup_steps must be 0 or more, got {self.warmup_steps}.")
 
     def __call__(self, step: jax.Array) -> jax.Array:
         """Returns the learning rate after `step` completed updates."""
         step = jnp.asarray(step, jnp.float32)
-        warmth = jnp.minimum(1.0, (step + 1) / (self.warmup_steps + 1))
-        return self.peak * warmth * self.after_warmup(step)
+        warmup = jnp.minimum(1.0, (step + 1) / (self.warmup_steps + 1))
+        return self.peak * warmup * self.after_warmup(step)
 
     def after_warmup(self, step: jax.Array) -> jax.Array:
-        """Returns the fraction of the peak; 1 during warm-up."""
-        raise NotImplementedError(
-            f"{type(self).__name__} must say how it goes on after its warm-up."
-        )
+        """Returns the learning rate as a fraction of the peak; 1 during warmup."""
+        raise NotImplementedError(f"{type(self).__name__} must implement after_warmup.")
 
     def _error(self, message: str) -> ConfigError:
         return ConfigError(f"{type(self).__name__}: {message}")
 
 
-class Constant(WarmedUp):
-    """Stays at the peak."""
+class ConstantSchedule(WarmupSchedule):
+    """Constant at the peak, after warmup."""
 
-    class Config(WarmedUp.Config["Constant"]):
-        """Nothing beyond the peak and the warm-up."""
+    class Config(WarmupSchedule.Config["ConstantSchedule"]):
+        """Only the peak and the warmup."""
 
     def after_warmup(self, step: jax.Array) -> jax.Array:
         """Returns 1."""
         return jnp.ones_like(step)
 
 
-class InverseSquareRoot(WarmedUp):
-    """Decays with the square root of the step; it needs no end, so a run may always go on.
+class InverseSquareRootSchedule(WarmupSchedule):
+    """Decays with the inverse square root of the step; it needs no `total_steps`.
 
-    Without warm-up it decays from the first update.
+    Without warmup it decays from the first update.
     """
 
-    class Config(WarmedUp.Config["InverseSquareRoot"]):
-        """Nothing beyond the peak and the warm-up, whose length sets the pace of the decay."""
+    class Config(WarmupSchedule.Config["InverseSquareRootSchedule"]):
+        """Only the peak and the warmup, whose length is the decay's time scale."""
 
     def after_warmup(self, step: jax.Array) -> jax.Array:
-        """Returns sqrt(warm-up / step)."""
+        """Returns sqrt(warmup / step)."""
         start = float(self.warmup_steps + 1)
         return jnp.sqrt(start / jnp.maximum(step + 1, start))
 
 
-class Decaying(WarmedUp):
-    """A schedule with an end."""
+class DecaySchedule(WarmupSchedule):
+    """A schedule that decays until `total_steps`."""
 
-    class Config(WarmedUp.Config[T_co], Generic[T_co]):
-        """Where the decay ends, and at which fraction of the peak.
+    class Config(WarmupSchedule.Config[T_co], Generic[T_co]):
+        """When the decay ends, and at which fraction of the peak.
 
-        The warm-up can be a fraction of all steps instead of a number, so that it fits any length.
+        The warmup can be a fraction of all steps instead of a number.
         """
 
-        # None: the learner fills in its own number of steps, which it has from the trainer.
+        # None: the learner sets its own `total_steps`, which the trainer sets.
         total_steps: int | None = None
         end_fraction: float = 0.0
         warmup_fraction: float = 0.0
@@ -105,52 +109,52 @@ class Decaying(WarmedUp):
             )
         self.total_steps: int = config.total_steps
         if config.warmup_fraction:
-            self._warm_up_for(config.warmup_fraction)
+            self._set_warmup(config.warmup_fraction)
         if self.warmup_steps >= self.total_steps:
             raise self._error(
-                f"a warm-up of {self.warmup_steps} steps leaves nothing of "
-                f"total_steps={self.total_steps}. Shorten the warm-up or train longer."
+                f"a warmup of {self.warmup_steps} steps is not shorter than "
+                f"total_steps={self.total_steps}. Shorten the warmup or train longer."
             )
 
-    def _warm_up_for(self, fraction: float) -> None:
+    def _set_warmup(self, fraction: float) -> None:
         if self.warmup_steps or not 0.0 < fraction < 1.0:
             raise self._error(
-                f"warmup_fraction={fraction} must be between 0 and 1 and stand alone; "
-                f"warmup_steps is {self.warmup_steps}."
+                f"warmup_fraction={fraction} must be between 0 and 1, and excludes "
+                f"warmup_steps, which is {self.warmup_steps}."
             )
         self.warmup_steps = int(fraction * self.total_steps)
 
     def progress(self, step: jax.Array, start: float) -> jax.Array:
-        """Returns how far the step is between `start` and the end, from 0 to 1."""
+        """Returns the progress of a step from `start` to `total_steps`, from 0 to 1."""
         return jnp.clip((step - start) / max(self.total_steps - start, 1e-6), 0.0, 1.0)
 
-    def between(self, remaining: jax.Array) -> jax.Array:
-        """Returns the fraction of the peak where `remaining` of the way down is left."""
+    def interpolate(self, remaining: jax.Array) -> jax.Array:
+        """Interpolates from `end_fraction` (0 remaining) to the peak (1 remaining)."""
         return self.end_fraction + (1.0 - self.end_fraction) * remaining
 
 
-class Cosine(Decaying):
-    """Decays along half a cosine, from the end of the warm-up to the end."""
+class CosineSchedule(DecaySchedule):
+    """Cosine decay from the end of the warmup to `total_steps`."""
 
-    class Config(Decaying.Config["Cosine"]):
-        """Ends at a tenth of the peak unless told otherwise."""
+    class Config(DecaySchedule.Config["CosineSchedule"]):
+        """Ends at a tenth of the peak by default."""
 
         end_fraction: float = 0.1
 
     def after_warmup(self, step: jax.Array) -> jax.Array:
-        """Returns the cosine."""
+        """Returns the cosine decay."""
         done = self.progress(step, float(self.warmup_steps))
-        return self.between(0.5 * (1.0 + jnp.cos(jnp.pi * done)))
+        return self.interpolate(0.5 * (1.0 + jnp.cos(jnp.pi * done)))
 
 
-class WarmupStableDecay(Decaying):
-    """Stays at the peak and decays linearly over the last part only (arXiv 2405.18392).
+class WarmupStableDecaySchedule(DecaySchedule):
+    """Warmup, a constant peak, then linear decay over the last steps (WSD, arXiv 2405.18392).
 
-    Any checkpoint of the stable part can be decayed to a finished model, or trained on.
+    Any checkpoint of the stable phase can be decayed to a finished model, or trained further.
     """
 
-    class Config(Decaying.Config["WarmupStableDecay"]):
-        """Which part of all steps the decay takes."""
+    class Config(DecaySchedule.Config["WarmupStableDecaySchedule"]):
+        """The fraction of all steps that decay."""
 
         decay_fraction: float = 0.2
 
@@ -164,5 +168,29 @@ class WarmupStableDecay(Decaying):
         self.decay_start = max(start, float(self.warmup_steps))
 
     def after_warmup(self, step: jax.Array) -> jax.Array:
-        """Returns 1, then a line down to the end."""
-        return self.between(1.0 - self.progress(step, self.decay_start))
+        """Returns 1, then the linear decay."""
+        return self.interpolate(1.0 - self.progress(step, self.decay_start))
+
+
+_SCHEDULES: Mapping[str, Callable[[], Any]] = {
+    "constant": ConstantSchedule.Config,
+    "cosine": CosineSchedule.Config,
+    "inverse-square-root": InverseSquareRootSchedule.Config,
+    "linear": lambda: WarmupStableDecaySchedule.Config(decay_fraction=1.0),
+    "warmup-stable-decay": WarmupStableDecaySchedule.Config,
+}
+
+
+def schedule_names() -> list[str]:
+    """Returns the names of all schedules."""
+    return sorted(_SCHEDULES)
+
+
+def named_schedule(name: str) -> ConfigOf[Schedule]:
+    """Returns the config of a schedule; "linear" decays from the end of the warmup to zero."""
+    if name not in _SCHEDULES:
+        known = ", ".join(_SCHEDULES)
+        advice = did_you_mean(name, _SCHEDULES)
+        raise ConfigError(f"There is no schedule {name!r}. {advice} Known: {known}.")
+    found: ConfigOf[Schedule] = _SCHEDULES[name]()
+    return found

@@ -1,4 +1,4 @@
-"""What training carries from step to step, and what each step reports."""
+"""The training state, and the report of each step."""
 
 from __future__ import annotations
 
@@ -8,68 +8,68 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-# Arrays by path. In a TrainState of shardings or logical axes, those stand in place of the arrays.
+# Arrays by path. A TrainState may also hold shardings or logical axes instead of arrays.
 Arrays = dict[str, Any]
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class TrainState:
-    """The whole state of training: with the data order, all that a run needs to go on."""
+    """The complete state of training. With the data order, it is all that resuming needs."""
 
     step: Any
-    """How many updates are complete (int32)."""
+    """The number of completed updates (int32)."""
     params: Arrays
     """The parameters by path, frozen ones included."""
     variables: Arrays
-    """What the model saves but does not train."""
+    """State that the model saves but does not train, by path."""
     optimizer: Any
-    """The optimizer's own state, which only the optimizer understands."""
+    """The optimizer state, opaque to everything but the optimizer."""
     ema: Arrays
-    """The running average of the trained parameters in float32; empty where none is kept."""
+    """The moving average of the trainable parameters in float32; empty without EMA."""
     halted_at: Any
-    """-1, or the step (how many were complete before) whose loss or gradient was not finite."""
+    """-1, or the `step` at which the loss or a gradient was not finite."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """What one step found out, as arrays still on the device: read it when they are ready."""
+    """The results of one step, as device arrays: reading them blocks until the step is done."""
 
     loss: Any
-    """What the gradient is of: the sum of all losses, each divided by its weight in the step."""
+    """The differentiated loss: the sum of all losses, each divided by its weight in the step."""
     losses: Arrays
-    """Each of them, by the path that added it."""
+    """Each loss, by the path of the module that added it."""
     summaries: Arrays
-    """Summaries by path, merged over the step; `.value()` is the figure."""
+    """Summaries by path, merged over the step; `.value()` is the metric."""
     weight: Any
-    """The weight of the main loss (see `main_loss`): the tokens that counted."""
+    """The weight of the main loss (see `main_loss`): its number of tokens."""
     gradient_norm: Any
     """The global norm of the gradient, before clipping."""
     learning_rate: Any
     """The learning rate of this step."""
     finite: Any
-    """Whether loss and gradient were finite."""
-    bad_parameter: Any
-    """The first parameter with a gradient that is not finite, as an index into the sorted parameter
-    paths; -1 where there is none, or where the loss itself is not finite."""
+    """Whether loss and gradients were finite; if not, the step was skipped."""
+    non_finite_parameter: Any
+    """The first parameter whose gradient is not finite, as an index into the sorted parameter
+    paths; -1 if there is none, or if the loss itself is not finite."""
 
 
 def averaged_parameters(state: TrainState) -> Arrays:
-    """Returns the parameters to evaluate and export: the averages, where they are kept."""
+    """Returns the parameters to evaluate and export: the EMA where there is one."""
     averages = {path: value.astype(state.params[path].dtype) for path, value in state.ema.items()}
     return {**state.params, **averages}
 
 
-def resumable(state: TrainState) -> TrainState:
-    """Returns the state with its mark of a bad step taken off: the last good one, to go on from."""
+def clear_halt(state: TrainState) -> TrainState:
+    """Returns the state without its `halted_at` mark: the last good state, ready to resume."""
     return replace(state, halted_at=jnp.full_like(state.halted_at, -1))
 
 
 def main_loss(paths: list[str]) -> str:
-    """Returns the path of the loss that the model is about: the one added nearest to the root.
+    """Returns the path of the main loss: the one added nearest to the root.
 
-    A language model adds its cross-entropy at the top; what parts inside add (a router's balance)
-    lies deeper. Among equals the first by name.
+    A language model adds its cross-entropy at the top; auxiliary losses (a router's load balance)
+    are deeper. Ties go to the first by name.
     """
     return min(paths, key=lambda path: (path.count("/"), path))

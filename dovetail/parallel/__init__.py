@@ -1,31 +1,31 @@
 """Parallelism: meshes, logical-axis rules, constraints and rematerialisation. Knows no model."""
 
+from dovetail.parallel.consensus import HostConsensus
 from dovetail.parallel.constraints import (
     Activation,
     Placement,
+    capture_activations,
     constrain,
     current_placement,
-    note_activation,
-    placed,
-    watch_activations,
+    record_activation,
+    use_placement,
 )
 from dovetail.parallel.distributed import Processes, start_distributed
-from dovetail.parallel.memory import DeviceMemory, HostMemory, Memory
-from dovetail.parallel.mesh import MESH_AXES, MeshLayout, steps_ahead
+from dovetail.parallel.host_offload import DeviceMemory, HostMemory, MemorySpace
+from dovetail.parallel.mesh import MESH_AXES, MeshLayout, max_steps_in_flight
+from dovetail.parallel.pipeline_schedule import PipelineSchedule
 from dovetail.parallel.remat import (
-    KeepAll,
-    KeepDots,
-    KeepNothing,
-    KeepTags,
-    OffloadTags,
+    OffloadNamed,
     Remat,
-    gather_again,
-    note_tag,
+    SaveAll,
+    SaveDots,
+    SaveNamed,
+    SaveNothing,
+    record_tag,
+    remat_all_gathers,
     tag,
 )
 from dovetail.parallel.rules import AnyMesh, AxisRules
-from dovetail.parallel.schedules import Rounds
-from dovetail.parallel.vote import Vote
 
 __all__ = [
     "MESH_AXES",
@@ -33,27 +33,27 @@ __all__ = [
     "AnyMesh",
     "AxisRules",
     "DeviceMemory",
+    "HostConsensus",
     "HostMemory",
-    "KeepAll",
-    "KeepDots",
-    "KeepNothing",
-    "KeepTags",
-    "Memory",
+    "MemorySpace",
     "MeshLayout",
-    "OffloadTags",
+    "OffloadNamed",
+    "PipelineSchedule",
     "Placement",
     "Processes",
     "Remat",
-    "Rounds",
-    "Vote",
+    "SaveAll",
+    "SaveDots",
+    "SaveNamed",
+    "SaveNothing",
+    "capture_activations",
     "constrain",
     "current_placement",
-    "gather_again",
-    "note_activation",
-    "note_tag",
-    "placed",
+    "max_steps_in_flight",
+    "record_activation",
+    "record_tag",
+    "remat_all_gathers",
     "start_distributed",
-    "steps_ahead",
     "tag",
-    "watch_activations",
+    "use_placement",
 ]

@@ -1,4 +1,4 @@
-"""Sharding constraints: layers name logical axes; whoever runs them supplies mesh and rules."""
+"""Sharding constraints: layers name logical axes, and the caller supplies mesh and rules."""
 
 from __future__ import annotations
 
@@ -24,36 +24,35 @@ class Placement:
 
     @property
     def device_mesh(self) -> Mesh:
-        """The mesh, for those who run something on its devices."""
+        """The mesh, for callers that run on its devices."""
         if not isinstance(self.mesh, Mesh):
             raise TypeError("This placement is on an abstract mesh: there is no device to run on.")
         return self.mesh
 
     def sharding(
-        self, axes: Axes, shape: Sequence[int] | None = None, what: str = "array"
+        self, axes: Axes, shape: Sequence[int] | None = None, name: str = "array"
     ) -> NamedSharding:
-        """Returns the sharding of an array with these logical axes; `what` names it in an error.
+        """Returns the sharding of an array with these logical axes; `name` is for errors.
 
-        Inside a shard_map, the mesh axes that it splits by hand are none of ours: there an array is
-        one device's own part already.
+        Inside a `shard_map`, arrays are per-device shards along its manual axes. The rules do not
+        use those axes.
         """
         context = jax.sharding.get_abstract_mesh()
         if not context.manual_axes:
-            return self.rules.sharding(axes, self.mesh, shape, what)
-        return self.rules.sharding(axes, context, shape, what, apart=context.manual_axes)
+            return self.rules.sharding(axes, self.mesh, shape, name)
+        return self.rules.sharding(axes, context, shape, name, manual_axes=context.manual_axes)
 
     def mesh_axes(self, *logical: str) -> tuple[str, ...]:
-        """Returns the mesh axes of more than one device that split any of these logical axes here.
+        """Returns the mesh axes, of size above 1, over which these logical axes are sharded here.
 
-        There are none along an axis over which a `shard_map` around this call has split the arrays
-        already: to what runs inside, those are whole.
+        The manual axes of an enclosing `shard_map` do not count: its arrays are already shards.
         """
         manual = jax.sharding.get_abstract_mesh().manual_axes
         found = [self.rules.mesh_axes((axis,), self.mesh, manual)[0] for axis in logical]
         return tuple(dict.fromkeys(name for names in found for name in names))
 
-    def parts(self, *logical: str) -> int:
-        """Returns into how many parts these logical axes are split together here."""
+    def num_shards(self, *logical: str) -> int:
+        """Returns the number of shards that these logical axes have together here."""
         return math.prod(self.mesh.shape[name] for name in self.mesh_axes(*logical))
 
 
@@ -61,11 +60,11 @@ _placement: ContextVar[Placement | None] = ContextVar("dovetail_placement", defa
 
 
 @contextmanager
-def placed(placement: Placement) -> Iterator[None]:
-    """Makes constraints inside the block refer to this mesh and these rules.
+def use_placement(placement: Placement) -> Iterator[None]:
+    """Makes constraints inside the block use this mesh and these rules.
 
-    It acts while a function is traced, and `jax.jit` does not see it: a function that was traced
-    under one placement keeps it, so jit anew for another.
+    It acts at trace time and is no part of `jax.jit`'s cache key. A function traced under one
+    placement keeps it, so jit a new function for another placement.
     """
     token = _placement.set(placement)
     try:
@@ -75,59 +74,60 @@ def placed(placement: Placement) -> Iterator[None]:
 
 
 def current_placement() -> Placement | None:
-    """Returns the placement in force, if any."""
+    """Returns the placement in use, if any."""
     return _placement.get()
 
 
 def constrain(array: jax.Array, *axes: str | None) -> jax.Array:
-    """Asks that an activation be split by its logical axes; does nothing without a mesh."""
+    """Applies a sharding constraint to an activation by its logical axes; no-op without a mesh."""
     if len(axes) != array.ndim:
         raise ValueError(f"{array.ndim} axes in shape {array.shape}, but constraint names {axes}.")
-    note_activation(array, *axes)
+    record_activation(array, *axes)
     placement = _placement.get()
     if placement is None or placement.mesh.size == 1:
         return array
     named = ", ".join(str(axis) for axis in axes)
-    sharding = placement.sharding(axes, array.shape, what=f"activation ({named})")
+    sharding = placement.sharding(axes, array.shape, name=f"activation ({named})")
     return jax.lax.with_sharding_constraint(array, sharding)
 
 
 @dataclass(frozen=True)
 class Activation:
-    """An array of a step that has logical axes: which module made it, and what it is.
+    """An activation with logical axes, recorded while a step is traced.
 
     Attributes:
-        path: the module's.
+        path: the path of the module that made it.
         axes: the logical name of each axis.
-        shape: what the module sees.
-        dtype: the type of its numbers.
-        apart: the mesh axes of a `shard_map` around it; along those, `shape` is one device's part.
+        shape: its shape in the module.
+        dtype: its dtype.
+        manual_axes: the manual mesh axes of an enclosing `shard_map`; along them, `shape` is one
+            device's shard.
     """
 
     path: str
     axes: tuple[str | None, ...]
     shape: tuple[int, ...]
     dtype: str
-    apart: frozenset[str] = frozenset()
+    manual_axes: frozenset[str] = frozenset()
 
 
-_watching: ContextVar[list[Activation] | None] = ContextVar("dovetail_watching", default=None)
+_captured: ContextVar[list[Activation] | None] = ContextVar("dovetail_activations", default=None)
 
 
 @contextmanager
-def watch_activations() -> Iterator[list[Activation]]:
-    """Collects what is constrained or noted while functions are traced inside the block."""
+def capture_activations() -> Iterator[list[Activation]]:
+    """Collects the activations that are constrained or recorded while the block traces."""
     found: list[Activation] = []
-    token = _watching.set(found)
+    token = _captured.set(found)
     try:
         yield found
     finally:
-        _watching.reset(token)
+        _captured.reset(token)
 
 
-def note_activation(array: jax.Array, *axes: str | None) -> None:
-    """Tells who watches about an array that the partitioner may split as it likes."""
-    found = _watching.get()
+def record_activation(array: jax.Array, *axes: str | None) -> None:
+    """Records an activation without constraining it: the partitioner may shard it as it likes."""
+    found = _captured.get()
     if found is not None:
-        apart = frozenset(jax.sharding.get_abstract_mesh().manual_axes)
-        found.append(Activation(current_path(), axes, array.shape, array.dtype.name, apart))
+        manual_axes = frozenset(jax.sharding.get_abstract_mesh().manual_axes)
+        found.append(Activation(current_path(), axes, array.shape, array.dtype.name, manual_axes))

@@ -1,4 +1,4 @@
-"""Starting JAX on several processes."""
+"""Multi-process JAX: joins the processes of a job."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import jax
 
 from dovetail.config import ConfigError
 
-# What Slurm and MPI tell each process; `jax.distributed.initialize()` finds out the rest.
+# Set by Slurm and MPI; `jax.distributed.initialize()` reads the rest.
 _CLUSTER_VARIABLES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 _ADDRESS = re.compile(r"\S+:\d+")
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Which process this is, and of how many."""
+    """The index of this process, and the number of processes."""
 
     index: int
     count: int
 
 
 def start_distributed() -> Processes:
-    """Joins the other processes of this job, where the environment says that there are any.
+    """Calls `jax.distributed.initialize()` if the environment describes several processes.
 
-    DOVETAIL_COORDINATOR is the host:port of process 0, DOVETAIL_PROCESSES how many there are, and
-    DOVETAIL_PROCESS which one this is. Under Slurm and MPI nothing need be set, and elsewhere
-    DOVETAIL_COORDINATOR=auto leaves it to JAX (TPU pods). Call before anything uses a device.
+    DOVETAIL_COORDINATOR is the host:port of process 0, DOVETAIL_PROCESSES the number of processes,
+    and DOVETAIL_PROCESS the index of this one. Slurm and MPI need none of them. On TPU pods,
+    DOVETAIL_COORDINATOR=auto leaves it to JAX. Call this before anything uses a device.
     """
     if not jax.distributed.is_initialized():
         coordinator = os.environ.get("DOVETAIL_COORDINATOR", "")
@@ -40,13 +40,13 @@ def start_distributed() -> Processes:
 
 
 def _start(address: str | None = None, count: int | None = None, index: int | None = None) -> None:
-    # Only the CPU backend reads this; other platforms bring their own collectives.
+    # Only the CPU backend reads this; other platforms have their own collectives.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(address, num_processes=count, process_id=index)
 
 
 def _settings(coordinator: str) -> tuple[str, int, int]:
-    """Returns what the environment says: address, number of processes, index of this one."""
+    """Returns address, number of processes and process index from the environment."""
     if not _ADDRESS.fullmatch(coordinator):
         raise ConfigError(
             "DOVETAIL_COORDINATOR: expected the host:port of process 0, or 'auto', "

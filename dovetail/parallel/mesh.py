@@ -1,4 +1,4 @@
-"""The mesh: how many devices work along each axis of parallelism."""
+"""The mesh: the number of devices along each axis of parallelism."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
-from dovetail.config import ConfigError, Part, did_you_mean
-from dovetail.parallel.slices import arranged, crossing, slice_sizes
+from dovetail.config import Component, ConfigError, did_you_mean
+from dovetail.parallel.slices import arrange_devices, slice_sizes, slices_per_axis
 
-# Outermost first: what talks least stands first, so that neighbours on the network talk most.
+# Outermost first: axes that communicate least come first, so that the heaviest communication is
+# between neighbours.
 MESH_AXES = ("pipeline", "data", "fsdp", "expert", "sequence", "model")
 
 
-class MeshLayout(Part):
-    """The number of devices along each mesh axis; -1 means all that are left."""
+class MeshLayout(Component):
+    """The number of devices along each mesh axis; -1 takes all remaining devices."""
 
-    class Config(Part.Config["MeshLayout"]):
-        """By default all devices hold a slice of the data and a slice of each parameter.
+    class Config(Component.Config["MeshLayout"]):
+        """By default all devices are on the `fsdp` axis.
 
-        `across` says over how many slices an axis goes, where several are joined by a network
-        alone: `{"data": 2}`. By itself it is `data`, or `pipeline` where data does not divide.
+        `dcn` is the number of slices along an axis, for slices that only the data-center network
+        (DCN) connects: `{"data": 2}`. Unset, it is `data`, or `pipeline` if data does not divide.
         """
 
         pipeline: int = 1
@@ -31,7 +32,7 @@ class MeshLayout(Part):
         expert: int = 1
         sequence: int = 1
         model: int = 1
-        across: dict[str, int] = {}
+        dcn: dict[str, int] = {}
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -40,21 +41,21 @@ class MeshLayout(Part):
         unset = [axis for axis, size in self.sizes.items() if size < 1]
         if len(unset) > 1 or any(self.sizes[axis] != -1 for axis in unset):
             raise ConfigError(
-                f"{self.name}: expected sizes of 1 or more, and at most one -1 (all that are "
-                f"left), got {self}."
+                f"{self.name}: expected sizes of 1 or more, and at most one -1 (all "
+                f"remaining devices), got {self}."
             )
-        self.across = dict(config.across)
-        for axis, over in self.across.items():
+        self.dcn = dict(config.dcn)
+        for axis, slices in self.dcn.items():
             if axis not in MESH_AXES:
                 raise ConfigError(
-                    f"{self.name}.across: there is no mesh axis {axis!r}. "
+                    f"{self.name}.dcn: there is no mesh axis {axis!r}. "
                     + did_you_mean(axis, MESH_AXES)
                 )
-            if over < 1:
-                raise ConfigError(f"{self.name}.across.{axis}: expected 1 or more, got {over}.")
+            if slices < 1:
+                raise ConfigError(f"{self.name}.dcn.{axis}: expected 1 or more, got {slices}.")
 
     def __str__(self) -> str:
-        """Writes the axes that matter."""
+        """Returns the axes of size other than 1."""
         written = [f"{axis}={size}" for axis, size in self.sizes.items() if size != 1]
         return ", ".join(written) or "1 for every axis"
 
@@ -74,47 +75,49 @@ class MeshLayout(Part):
     def mesh(self, devices: Sequence[jax.Device] | None = None) -> Mesh:
         """Makes the mesh over the given devices, or over all.
 
-        TPUs and GPUs are put where neighbours talk most, whatever the order in which they are
-        given; virtual devices keep it.
+        TPUs and GPUs are arranged by their topology; virtual CPU devices keep their order.
         """
         devices = jax.devices() if devices is None else devices
         sizes = self.shape(len(devices))
-        across = self._across(sizes, devices)
+        dcn = self._slices_per_axis(sizes, devices)
         auto = (AxisType.Auto,) * len(sizes)
-        return Mesh(arranged(devices, sizes, across), MESH_AXES, axis_types=auto)
+        return Mesh(arrange_devices(devices, sizes, dcn), MESH_AXES, axis_types=auto)
 
-    def abstract(
+    def abstract_mesh(
         self, device_count: int, slices: int | None = None, *, any_axis: bool = False
     ) -> AbstractMesh:
-        """Returns the mesh of devices that are not there: enough to say how arrays are split.
+        """Returns an abstract mesh, which needs no devices: enough to compute shardings.
 
-        With a number of slices, an axis that may not cross them is an error, as it is in `mesh()`;
-        `any_axis` says that all may, as with GPUs.
+        With a number of slices, an axis that may not span slices is an error, as in `mesh()`;
+        `any_axis` allows every axis to, as with GPUs.
         """
         sizes = self.shape(device_count)
         if slices is not None:
-            crossing(sizes, slices, self.across, self.name, any_axis=any_axis)
+            slices_per_axis(sizes, slices, self.dcn, self.name, any_axis=any_axis)
         auto = (AxisType.Auto,) * len(sizes)
         return AbstractMesh(tuple(sizes.values()), MESH_AXES, axis_types=auto)
 
-    def _across(self, sizes: dict[str, int], devices: Sequence[jax.Device]) -> dict[str, int]:
-        """Returns over how many slices each axis goes; slices of unequal size are an error."""
+    def _slices_per_axis(
+        self, sizes: dict[str, int], devices: Sequence[jax.Device]
+    ) -> dict[str, int]:
+        """Returns the number of slices along each axis; slices of unequal size are an error."""
         each = slice_sizes(devices)
         if len(set(each)) > 1:
             raise ConfigError(
                 f"{self.name}: the slices have {', '.join(map(str, each))} devices. A mesh needs "
-                "as many of each: leave some out."
+                "slices of equal size: leave some devices out."
             )
         is_gpu = devices[0].platform == "gpu"
-        return crossing(sizes, len(each), self.across, self.name, any_axis=is_gpu)
+        return slices_per_axis(sizes, len(each), self.dcn, self.name, any_axis=is_gpu)
 
 
-def steps_ahead(mesh: Mesh) -> int:
-    """Returns how many steps may be in flight before the result of the first is waited for.
+def max_steps_in_flight(mesh: Mesh) -> int:
+    """Returns how many dispatched steps may be in flight before the loop blocks on the first.
 
-    Two keep a device busy. The virtual devices of one CPU share a pool of threads, and each that
-    waits at a collective holds one: a second step in flight can take the threads that the first
-    needs, and both wait for ever (seen with 8 devices on 2 cores). So there it is none.
+    Two keep a device busy. The virtual devices of one CPU share a thread pool, and a device that
+    waits in a collective holds a thread: a second step can take the threads that the first needs,
+    and both deadlock (seen with 8 devices on 2 cores). So for virtual devices it is 0: the loop
+    blocks on every step.
     """
     first = mesh.devices.flat[0]
     return 0 if first.platform == "cpu" and mesh.size > 1 else 2

@@ -1,60 +1,66 @@
-"""Rematerialisation: which activations the backward pass finds kept, and which it computes again.
+"""Rematerialization policies: which activations are saved for the backward pass.
 
-Layers tag the values worth a decision with `tag()`; a policy, chosen by config, decides.
+Layers name the activations worth a decision with `tag()`. A policy, chosen by config, saves them,
+offloads them to the host, or recomputes them.
 """
 
 from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Protocol
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
-from dovetail.config import ConfigError, Part
+from dovetail.config import Component, ConfigError, ConfigOf
 
 Body = Callable[..., Any]
 
 
 class Remat(Protocol):
-    """Decides what a stack keeps of each layer."""
+    """Decides which activations of each layer a stack saves."""
 
-    def around(self, body: Body, *, in_loop: bool) -> Body:
-        """Wraps the pure function of one layer; `in_loop` says whether it is the body of a loop."""
+    def wrap(self, body: Body, *, in_loop: bool) -> Body:
+        """Wraps the pure function of one layer in `jax.checkpoint`.
+
+        Args:
+            body: the function.
+            in_loop: whether it is the body of a loop (see `_checkpoint`).
+        """
         ...
 
 
-class KeepAll(Part):
-    """Keeps every activation: the fastest, where memory allows."""
+class SaveAll(Component):
+    """Saves every activation: no remat. The fastest, if memory allows."""
 
-    def around(self, body: Body, *, in_loop: bool) -> Body:
-        """Leaves the function as it is."""
+    def wrap(self, body: Body, *, in_loop: bool) -> Body:
+        """Returns the function unchanged."""
         return body
 
 
-class KeepNothing(Part):
-    """Keeps each layer's input alone, and computes the rest again."""
+class SaveNothing(Component):
+    """Saves only each layer's input, and recomputes the rest."""
 
-    def around(self, body: Body, *, in_loop: bool) -> Body:
-        """Recomputes everything."""
+    def wrap(self, body: Body, *, in_loop: bool) -> Body:
+        """Uses `nothing_saveable`."""
         return _checkpoint(body, jax.checkpoint_policies.nothing_saveable, in_loop)
 
 
-class KeepDots(Part):
-    """Keeps the results of products with weights, and computes the cheap rest again."""
+class SaveDots(Component):
+    """Saves the outputs of matmuls with weights, and recomputes the rest."""
 
-    def around(self, body: Body, *, in_loop: bool) -> Body:
-        """Recomputes all but products without batch dimensions."""
+    def wrap(self, body: Body, *, in_loop: bool) -> Body:
+        """Uses `dots_with_no_batch_dims_saveable`."""
         return _checkpoint(body, jax.checkpoint_policies.dots_with_no_batch_dims_saveable, in_loop)
 
 
-class KeepTags(Part):
-    """Keeps the tagged values that it names; a name that no layer uses is passed over."""
+class SaveNamed(Component):
+    """Saves the tagged activations that it names; a name that no layer uses is ignored."""
 
-    class Config(Part.Config["KeepTags"]):
+    class Config(Component.Config["SaveNamed"]):
         """The tags, as layers give them with `tag()`."""
 
         names: tuple[str, ...] = ("attention_output",)
@@ -63,55 +69,75 @@ class KeepTags(Part):
         super().__init__(config)
         self.names = config.names
 
-    def around(self, body: Body, *, in_loop: bool) -> Body:
-        """Recomputes all but the named values."""
+    def wrap(self, body: Body, *, in_loop: bool) -> Body:
+        """Uses `save_only_these_names`."""
         policy = jax.checkpoint_policies.save_only_these_names(*self.names)
         where = self.config.locate("names")
-        body = _checked(body, self.names, where, "all is computed again")
+        body = _warn_if_unused(body, self.names, where, "everything is recomputed")
         return _checkpoint(body, policy, in_loop)
 
 
-class OffloadTags(Part):
-    """Lets the tagged values that it names wait in the host's memory for the backward pass.
+class OffloadNamed(Component):
+    """Offloads the tagged activations that it names to host memory until the backward pass.
 
-    It keeps others where they are, and computes the rest again. On a CPU there is but one memory,
-    and what it names is kept.
+    It saves those in `save` on the device, and recomputes the rest. On a CPU both memories are the
+    same, so offloaded activations are simply saved.
     """
 
-    class Config(Part.Config["OffloadTags"]):
-        """The tags, as layers give them with `tag()`: those that move, and those that stay."""
+    class Config(Component.Config["OffloadNamed"]):
+        """The tags to offload, and those to save on the device."""
 
         names: tuple[str, ...] = ("layer_input", "attention_output")
-        keep: tuple[str, ...] = ()
+        save: tuple[str, ...] = ()
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.names, self.keep = config.names, config.keep
-        if both := sorted({*self.names} & {*self.keep}):
+        self.names, self.save = config.names, config.save
+        if both := sorted({*self.names} & {*self.save}):
             raise ConfigError(
-                f"{config.locate('keep')}: {', '.join(both)} cannot both stay and move. Name each "
-                "tag in `keep` or in `names`."
+                f"{config.locate('save')}: {', '.join(both)} cannot be both saved on the device "
+                "and offloaded. Name each tag in `save` or in `names`."
             )
 
-    def around(self, body: Body, *, in_loop: bool) -> Body:
-        """Recomputes all but the named values."""
+    def wrap(self, body: Body, *, in_loop: bool) -> Body:
+        """Uses `save_and_offload_only_these_names`."""
         policy = jax.checkpoint_policies.save_and_offload_only_these_names(
-            names_which_can_be_saved=self.keep,
+            names_which_can_be_saved=self.save,
             names_which_can_be_offloaded=self.names,
             offload_src="device",
             offload_dst="pinned_host",
         )
         where = self.config.locate("names")
-        return _checkpoint(_checked(body, self.names, where, "nothing moves"), policy, in_loop)
+        body = _warn_if_unused(body, self.names, where, "nothing is offloaded")
+        return _checkpoint(body, policy, in_loop)
 
 
-# What takes long, or goes from device to device. Not "all but gathers": what is made of gathered
-# parameters (rounded to eight bits) would wait, whole; and what `jax.checkpoint` keeps in
-# float8_e4m3fn turns to NaN above 240, since it passes through `reduce_precision` (JAX 0.10.2).
-_DEAR = frozenset(
+_POLICIES: Mapping[str, Callable[[], Any]] = {
+    "nothing": SaveNothing.Config,
+    "dots": SaveDots.Config,
+    "attention": lambda: SaveNamed.Config(names=("attention_output",)),
+    "everything": SaveAll.Config,
+}
+
+
+def named_remat(save: tuple[str, ...]) -> ConfigOf[Remat]:
+    """Returns the config of a policy by its short name, or of one that saves these tags."""
+    policies = [name for name in save if name in _POLICIES]
+    if not save or (policies and len(save) > 1):
+        raise ConfigError(
+            f"save: expected one of {', '.join(_POLICIES)}, or a list of tags, got {list(save)}."
+        )
+    found: ConfigOf[Remat] = _POLICIES[policies[0]]() if policies else SaveNamed.Config(names=save)
+    return found
+
+
+# Expensive, or communication. Not "all but gathers": values computed from gathered parameters
+# (cast to eight bits) would be saved unsharded; and float8_e4m3fn values that `jax.checkpoint`
+# saves turn to NaN above 240, since they pass through `reduce_precision` (JAX 0.10.2).
+_SAVED_PRIMITIVES = frozenset(
     {
         "all_to_all",
-        "custom_vjp_call",  # kernels, and exchanges
+        "custom_vjp_call",  # kernels, and all-to-alls
         "dot_general",
         "pallas_call",
         "ragged_all_to_all",
@@ -121,54 +147,54 @@ _DEAR = frozenset(
 )
 
 
-def gather_again(body: Body) -> Body:
-    """Wraps what gathers parameters, so that the backward pass gathers them again.
+def remat_all_gathers(body: Body) -> Body:
+    """Wraps a function that all-gathers parameters, so that the backward pass gathers them again.
 
-    Otherwise those of all layers would wait for it, whole, on every device. Products, sorts and
-    what devices exchanged are kept. Where a policy around it computes again what it does not keep,
-    gathers are among that already.
+    Otherwise the gathered parameters of all layers would be saved on every device. Matmuls, sorts
+    and all-to-alls are saved. Inside a remat policy nothing is wrapped: it recomputes the gathers
+    already.
     """
-    if _computes_again.get():
+    if _inside_remat.get():
         return body
-    return functools.partial(jax.checkpoint, policy=_is_dear)(body)
+    return functools.partial(jax.checkpoint, policy=_is_saved)(body)
 
 
-def _is_dear(primitive: Any, *_: Any, **__: Any) -> bool:
-    return primitive.name in _DEAR
+def _is_saved(primitive: Any, *_: Any, **__: Any) -> bool:
+    return primitive.name in _SAVED_PRIMITIVES
 
 
-_computes_again: ContextVar[bool] = ContextVar("dovetail_computes_again", default=False)
+_inside_remat: ContextVar[bool] = ContextVar("dovetail_inside_remat", default=False)
 _tags: ContextVar[set[str] | None] = ContextVar("dovetail_tags", default=None)
 
 
 def tag(array: jax.Array, name: str) -> jax.Array:
-    """Names an activation, so that a policy can keep it."""
-    note_tag(name)
+    """Names an activation for remat policies: `jax.ad_checkpoint.checkpoint_name`, recorded."""
+    record_tag(name)
     return checkpoint_name(array, name)
 
 
-def note_tag(name: str) -> None:
-    """Tells who looks for it that a kernel gives a value this tag by itself."""
+def record_tag(name: str) -> None:
+    """Records a tag that a kernel gives to a value itself."""
     seen = _tags.get()
     if seen is not None:
         seen.add(name)
 
 
-def _checked(body: Body, names: tuple[str, ...], where: str, so: str) -> Body:
-    """Warns where none of the names occurs: some may, in a policy that serves many models."""
+def _warn_if_unused(body: Body, names: tuple[str, ...], where: str, effect: str) -> Body:
+    """Warns if no layer uses any of the names. Some may be unused: a policy serves many models."""
 
     def call(*args: Any) -> Any:
-        around, seen = _tags.get(), set[str]()
+        outer, seen = _tags.get(), set[str]()
         token = _tags.set(seen)
         try:
             result = body(*args)
         finally:
             _tags.reset(token)
-        if around is not None:  # a stack of stacks: the outer policy speaks of the same layers
-            around |= seen
+        if outer is not None:  # a stack of stacks: the outer policy sees the same layers
+            outer |= seen
         if seen.isdisjoint(names):
             warnings.warn(
-                f"{where}: no layer tags any of {', '.join(names)}, so {so}. "
+                f"{where}: no layer tags any of {', '.join(names)}, so {effect}. "
                 f"Tags here: {', '.join(sorted(seen)) or 'none'}.",
                 stacklevel=2,
             )
@@ -179,12 +205,12 @@ def _checked(body: Body, names: tuple[str, ...], where: str, so: str) -> Body:
 
 def _checkpoint(body: Body, policy: Any, in_loop: bool) -> Body:
     def call(*args: Any) -> Any:
-        token = _computes_again.set(True)
+        token = _inside_remat.set(True)
         try:
             return body(*args)
         finally:
-            _computes_again.reset(token)
+            _inside_remat.reset(token)
 
-    # Forward and backward loops are apart, so XLA cannot merge the second computation with the
-    # first. In straight code it would, and nothing would be saved: there it must be held back.
+    # In a loop, forward and backward are separate loops, so XLA cannot merge the recomputation with
+    # the original (CSE). In straight-line code it would, and save no memory, so CSE is prevented.
     return functools.partial(jax.checkpoint, policy=policy, prevent_cse=not in_loop)(call)

@@ -1,4 +1,4 @@
-"""Logical-axis rules: which mesh axes carry which logical axis. Written once, for all models."""
+"""Axis rules: they map logical axes to mesh axes, once for all models."""
 
 from __future__ import annotations
 
@@ -7,28 +7,32 @@ from collections.abc import Collection, Sequence
 
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from dovetail.config import ConfigError, Part, did_you_mean
+from dovetail.config import Component, ConfigError, did_you_mean
 from dovetail.parallel.mesh import MESH_AXES
 
 Axes = Sequence[str | None]
 AnyMesh = Mesh | AbstractMesh
-"""A mesh of devices, or of devices that are not there."""
+"""A mesh of devices, or an abstract one that needs no devices."""
 
 
-class AxisRules(Part):
-    """For each logical axis, the mesh axes that split it.
+class AxisRules(Component):
+    """For each logical axis, the mesh axes that shard it.
 
-    Within one array each mesh axis is used once, by the first axis that asks for it. So activations
-    split `batch` over `fsdp`, and parameters, which have no batch, split `embed` over it.
+    Each mesh axis shards at most one axis of an array: the first whose rule names it. So `fsdp`
+    shards the `batch` of activations, and the `embed` of parameters, which have no batch.
     """
 
-    class Config(Part.Config["AxisRules"]):
-        """The rules; an axis that is not named is never split."""
+    class Config(Component.Config["AxisRules"]):
+        """The rules; an axis without a rule is never sharded.
+
+        `residual_sequence` is the sequence axis of the residual stream between blocks. Megatron's
+        sequence parallelism shards it over `model`, too.
+        """
 
         rules: dict[str, tuple[str, ...]] = {
             "batch": ("data", "fsdp", "expert"),
             "sequence": ("sequence",),
-            "stream": ("sequence",),
+            "residual_sequence": ("sequence",),
             "embed": ("fsdp",),
             "rank": ("fsdp",),
             "heads": ("model",),
@@ -50,9 +54,11 @@ class AxisRules(Part):
                         + did_you_mean(name, MESH_AXES)
                     )
 
-    def partition(self, axes: Axes, mesh: AnyMesh, apart: Collection[str] = ()) -> PartitionSpec:
-        """Returns how an array with these logical axes is split over a mesh."""
-        entries = [names or None for names in self.mesh_axes(axes, mesh, apart)]
+    def partition_spec(
+        self, axes: Axes, mesh: AnyMesh, manual_axes: Collection[str] = ()
+    ) -> PartitionSpec:
+        """Returns the partition spec of an array with these logical axes."""
+        entries = [names or None for names in self.mesh_axes(axes, mesh, manual_axes)]
         while entries and entries[-1] is None:
             entries.pop()
         return PartitionSpec(*entries)
@@ -62,8 +68,8 @@ class AxisRules(Part):
         axes: Axes,
         mesh: AnyMesh,
         shape: Sequence[int] | None = None,
-        what: str = "array",
-        apart: Collection[str] = (),
+        name: str = "array",
+        manual_axes: Collection[str] = (),
     ) -> NamedSharding:
         """Returns the sharding of an array; an axis that does not divide is an error.
 
@@ -71,45 +77,45 @@ class AxisRules(Part):
             axes: the logical name of each axis.
             mesh: the devices.
             shape: the sizes to check; None checks nothing.
-            what: how an error names the array, such as a parameter's path.
-            apart: mesh axes that are not for the rules to give.
+            name: the array's name in an error, such as a parameter's path.
+            manual_axes: mesh axes that the rules may not use.
         """
         if shape is not None:
-            for index, names in enumerate(self.mesh_axes(axes, mesh, apart)):
-                parts = math.prod(mesh.shape[name] for name in names)
-                if shape[index] % parts:
-                    where = f"{what}: axis {index} ({axes[index]!r})"
-                    raise _indivisible(where, shape[index], names, parts)
-        return NamedSharding(mesh, self.partition(axes, mesh, apart))
+            for index, names in enumerate(self.mesh_axes(axes, mesh, manual_axes)):
+                shards = math.prod(mesh.shape[axis] for axis in names)
+                if shape[index] % shards:
+                    where = f"{name}: axis {index} ({axes[index]!r})"
+                    raise _indivisible(where, shape[index], names, shards)
+        return NamedSharding(mesh, self.partition_spec(axes, mesh, manual_axes))
 
     def mesh_axes(
-        self, axes: Axes, mesh: AnyMesh, apart: Collection[str] = ()
+        self, axes: Axes, mesh: AnyMesh, manual_axes: Collection[str] = ()
     ) -> list[tuple[str, ...]]:
-        """Returns the mesh axes that split each logical axis."""
-        used = set(apart)
+        """Returns the mesh axes that shard each logical axis."""
+        used = set(manual_axes)
         result = []
         for axis in axes:
             wanted = self.rules.get(axis, ()) if axis is not None else ()
-            split = [name for name in wanted if mesh.shape.get(name, 1) > 1]
-            result.append(tuple(name for name in split if name not in used))
-            used.update(split)
+            sharding = [name for name in wanted if mesh.shape.get(name, 1) > 1]
+            result.append(tuple(name for name in sharding if name not in used))
+            used.update(sharding)
         return result
 
     def stage_axes(self, mesh: AnyMesh) -> tuple[str, ...]:
-        """Returns the mesh axes that split the layers of a stack and nothing else.
+        """Returns the mesh axes that shard only the layers of a stack (pipeline stages).
 
-        XLA by itself computes the same on all devices along them; to use them takes a schedule.
+        Without a pipeline schedule, all devices along them compute the same.
         """
         others = {name for axis, names in self.rules.items() if axis != "stage" for name in names}
         return tuple(name for name in self.mesh_axes(("stage",), mesh)[0] if name not in others)
 
 
-def _indivisible(where: str, size: int, names: tuple[str, ...], parts: int) -> ConfigError:
-    sizes = [value for value in (size - size % parts, size + parts - size % parts) if value > 0]
-    # The nearest numbers of parts that would do; 1 always does.
-    fewer = [count for count in range(parts - 1, 0, -1) if size % count == 0][:3]
+def _indivisible(where: str, size: int, names: tuple[str, ...], shards: int) -> ConfigError:
+    sizes = [value for value in (size - size % shards, size + shards - size % shards) if value > 0]
+    # The nearest numbers of shards that divide; 1 always does.
+    fewer = [count for count in range(shards - 1, 0, -1) if size % count == 0][:3]
     return ConfigError(
-        f"{where} has size {size}, which does not divide into {parts} parts "
+        f"{where} has size {size}, which does not divide into {shards} shards "
         f"(mesh {' x '.join(names)}). A size of {_either(sizes)} would divide; "
         f"so would a mesh of {_either(fewer)} there."
     )

@@ -1,7 +1,7 @@
-"""Slices: which mesh axes cross the network between them, and where each device stands.
+"""Slices: which mesh axes span them, and the order of devices in the mesh.
 
-Inside of a slice fast links join devices (the torus of a TPU pod, the NVLink of a host); between
-slices there is only the network. So what crosses should say little, and seldom.
+Inside a slice fast links connect devices (a TPU pod's ICI torus, a host's NVLink). Between slices
+there is only the data-center network (DCN), so an axis over it should communicate little.
 """
 
 from __future__ import annotations
@@ -15,66 +15,66 @@ import numpy as np
 
 from dovetail.config import ConfigError
 
-# Gradients once a step, or one activation a micro-batch: what the network between slices can take.
-CROSSING = ("data", "pipeline")
+# Gradients once a step, or one activation a microbatch: little enough for the DCN.
+DCN_AXES = ("data", "pipeline")
 
 
 def slice_sizes(devices: Sequence[Any]) -> list[int]:
-    """Returns how many of the devices are in each slice, in the order of the slices."""
+    """Returns the number of devices in each slice, in slice order."""
     counts = Counter(_slice_of(device) for device in devices)
     return [counts[index] for index in sorted(counts)]
 
 
-def crossing(
-    sizes: Mapping[str, int], slices: int, asked: Mapping[str, int], name: str, *, any_axis: bool
+def slices_per_axis(
+    sizes: Mapping[str, int], slices: int, dcn: Mapping[str, int], name: str, *, any_axis: bool
 ) -> dict[str, int]:
-    """Returns over how many slices each mesh axis goes.
+    """Returns the number of slices along each mesh axis.
 
     Args:
         sizes: the size of each mesh axis.
-        slices: how many slices there are.
-        asked: what the config says; empty means that it is to be found.
-        name: how an error names the layout.
-        any_axis: whether axes that say much may cross where the others are too small: over the
-            network between GPUs parameters are split as a matter of course.
+        slices: the number of slices.
+        dcn: the config's choice; empty chooses automatically.
+        name: the layout's name in an error.
+        any_axis: whether axes beyond `data` and `pipeline` may span slices if those are too small.
+            Between GPU hosts, sharding parameters over the network is usual.
     """
-    if asked:
-        return _as_asked(sizes, slices, asked, name)
-    others = [axis for axis in sizes if axis not in CROSSING] if any_axis else []
-    found, left = dict.fromkeys(sizes, 1), slices
-    for axis in (*CROSSING, *others):
-        found[axis] = math.gcd(sizes[axis], left)
-        left //= found[axis]
-    if left > 1:
-        raise _nothing_crosses(sizes, slices, name)
+    if dcn:
+        return _checked(sizes, slices, dcn, name)
+    others = [axis for axis in sizes if axis not in DCN_AXES] if any_axis else []
+    found, remaining = dict.fromkeys(sizes, 1), slices
+    for axis in (*DCN_AXES, *others):
+        found[axis] = math.gcd(sizes[axis], remaining)
+        remaining //= found[axis]
+    if remaining > 1:
+        raise _no_axis_over_slices(sizes, slices, name)
     return found
 
 
-def arranged(
-    devices: Sequence[Any], sizes: Mapping[str, int], across: Mapping[str, int]
+def arrange_devices(
+    devices: Sequence[Any], sizes: Mapping[str, int], dcn: Mapping[str, int]
 ) -> np.ndarray[Any, Any]:
-    """Returns the devices in the shape of the mesh, neighbours where most is said."""
+    """Returns the devices in the shape of the mesh, ordered by their topology."""
     shape = tuple(sizes.values())
-    # The order of virtual devices is as good as any, and tests choose it.
+    # Any order of virtual devices is as good, and tests choose it.
     if devices[0].platform == "cpu":
         return np.asarray(devices, dtype=object).reshape(shape)
     from jax.experimental import mesh_utils
 
-    crossed = tuple(across.values())
-    inside = tuple(size // over for size, over in zip(shape, crossed, strict=True))
+    dcn_shape = tuple(dcn.values())
+    ici_shape = tuple(size // over for size, over in zip(shape, dcn_shape, strict=True))
     try:
-        if math.prod(crossed) == 1:
-            return mesh_utils.create_device_mesh(inside, devices, allow_split_physical_axes=True)
+        if math.prod(dcn_shape) == 1:
+            return mesh_utils.create_device_mesh(ici_shape, devices, allow_split_physical_axes=True)
         return mesh_utils.create_hybrid_device_mesh(
-            inside, crossed, devices, allow_split_physical_axes=True
+            ici_shape, dcn_shape, devices, allow_split_physical_axes=True
         )
-    except AssertionError:  # some devices that are no box of the torus have no better order
+    except AssertionError:  # the devices form no box of the torus: there is no better order
         ordered = sorted(devices, key=_slice_of)
-        return _joined(np.asarray(ordered, dtype=object).reshape(*crossed, *inside), shape)
+        return _merge(np.asarray(ordered, dtype=object).reshape(*dcn_shape, *ici_shape), shape)
 
 
-def _joined(blocks: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Puts the axes across slices before those inside of them, pair by pair."""
+def _merge(blocks: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Merges each DCN axis with the ICI axis of the same name, DCN outermost."""
     count = len(shape)
     pairs = [axis for index in range(count) for axis in (index, index + count)]
     return blocks.transpose(pairs).reshape(shape)
@@ -84,32 +84,32 @@ def _slice_of(device: Any) -> int:
     return int(getattr(device, "slice_index", None) or 0)
 
 
-def _as_asked(
-    sizes: Mapping[str, int], slices: int, asked: Mapping[str, int], name: str
+def _checked(
+    sizes: Mapping[str, int], slices: int, dcn: Mapping[str, int], name: str
 ) -> dict[str, int]:
-    written = ", ".join(f"{axis}={over}" for axis, over in asked.items())
-    product = math.prod(asked.values())
+    written = ", ".join(f"{axis}={over}" for axis, over in dcn.items())
+    product = math.prod(dcn.values())
     if product != slices:
         raise ConfigError(
-            f"{name}.across: {written} goes over {product} slices, but there "
+            f"{name}.dcn: {written} is {product} slices, but there "
             f"{'is 1' if slices == 1 else f'are {slices}'}. Choose numbers that multiply to "
-            f"{slices}, or leave them out, and they are found."
+            f"{slices}, or leave them out."
         )
-    for axis, over in asked.items():
+    for axis, over in dcn.items():
         if sizes[axis] % over:
             raise ConfigError(
-                f"{name}.across.{axis}: {axis}={sizes[axis]} does not divide over {over} slices. "
-                f"Make {name}.{axis} a multiple of {over}, or let another axis cross."
+                f"{name}.dcn.{axis}: {axis}={sizes[axis]} does not divide over {over} slices. "
+                f"Make {name}.{axis} a multiple of {over}, or choose another axis."
             )
-    return {axis: asked.get(axis, 1) for axis in sizes}
+    return {axis: dcn.get(axis, 1) for axis in sizes}
 
 
-def _nothing_crosses(sizes: Mapping[str, int], slices: int, name: str) -> ConfigError:
+def _no_axis_over_slices(sizes: Mapping[str, int], slices: int, name: str) -> ConfigError:
     written = ", ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1)
     largest = max(sizes, key=lambda axis: sizes[axis])
     return ConfigError(
         f"{name}: {written} over {slices} slices: expected data (or pipeline) to be a multiple of "
-        f"{slices}, so that nothing else crosses the network between slices, got "
-        f"data={sizes['data']} and pipeline={sizes['pipeline']}. Set {name}.data={slices}; or say "
-        f"which axis crosses all the same, such as {name}.across.{largest}={slices}."
+        f"{slices}, so that no other axis spans slices, got data={sizes['data']} and "
+        f"pipeline={sizes['pipeline']}. Set {name}.data={slices}, or choose the axis yourself, "
+        f"such as {name}.dcn.{largest}={slices}."
     )

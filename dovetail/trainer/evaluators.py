@@ -1,4 +1,4 @@
-"""Evaluators: the held-out loss, and the yardstick beside it."""
+"""Evaluators: the held-out loss, and a trigram baseline."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, Generic
 
 import jax
 
-from dovetail.config import ConfigError, Part, T_co
+from dovetail.config import Component, ConfigError, T_co
 from dovetail.data import trigram_bits_per_byte
 from dovetail.module import functional, merge_into
-from dovetail.runtime import Figures
+from dovetail.runtime import Metrics
 from dovetail.trainer.feed import device_batch
-from dovetail.trainer.figures import shortened
 from dovetail.trainer.interfaces import Evaluation
+from dovetail.trainer.step_metrics import short_names
 
 
-class PeriodicEvaluator(Part):
-    """Runs every so many steps; 0 means at the end only."""
+class PeriodicEvaluator(Component):
+    """Runs every `every` steps; 0 means at the end only."""
 
-    class Config(Part.Config[T_co], Generic[T_co]):
-        """How often."""
+    class Config(Component.Config[T_co], Generic[T_co]):
+        """How often it runs."""
 
         every: int = 0
 
@@ -31,15 +31,15 @@ class PeriodicEvaluator(Part):
         self.every = config.every
 
     def due(self, step: int) -> bool:
-        """Says whether to run after this step."""
+        """Returns whether to run after this step."""
         return self.every > 0 and step % self.every == 0
 
 
 class HeldOutLoss(PeriodicEvaluator):
-    """The loss on data that training never sees, with every summary that the model adds."""
+    """The loss on held-out data, with every summary that the model adds."""
 
     class Config(PeriodicEvaluator.Config["HeldOutLoss"]):
-        """How many batches of the held-out split; None means all."""
+        """The number of held-out batches; None means all."""
 
         num_batches: int | None = None
 
@@ -47,7 +47,7 @@ class HeldOutLoss(PeriodicEvaluator):
         super().__init__(config)
         self.num_batches = config.num_batches
 
-    def evaluate(self, evaluation: Evaluation) -> Figures:
+    def evaluate(self, evaluation: Evaluation) -> Metrics:
         """Returns the means over the held-out batches."""
         source = evaluation.input.held_out(self.num_batches)
         spec = source.spec()
@@ -58,24 +58,24 @@ class HeldOutLoss(PeriodicEvaluator):
             batch = device_batch(source, index, shardings, spec)
             found = run(evaluation.params, evaluation.variables, batch)
             losses, summaries = jax.device_get(found)
-            merge_into(merged, {"losses/loss": _added(losses), **summaries})
-        return {name: float(value.value()) for name, value in shortened(merged).items()}
+            merge_into(merged, {"losses/loss": _main(losses), **summaries})
+        return {name: float(value.value()) for name, value in short_names(merged).items()}
 
 
 class ByteTrigram(PeriodicEvaluator):
-    """What a byte trigram reaches on the same held-out split, to measure the model against."""
+    """The bits per byte of a byte trigram on the same held-out data, as a baseline."""
 
     class Config(PeriodicEvaluator.Config["ByteTrigram"]):
-        """Nothing beyond how often."""
+        """Only how often it runs."""
 
-    def evaluate(self, evaluation: Evaluation) -> Figures:
+    def evaluate(self, evaluation: Evaluation) -> Metrics:
         """Returns the trigram's bits per byte."""
         return {"bits_per_byte": trigram_bits_per_byte(evaluation.input)}
 
 
 @functools.lru_cache(maxsize=4)
 def _evaluation_step(model: Any) -> Any:
-    """Compiles the evaluation of a model once."""
+    """Returns the jitted evaluation of a model; cached, so that it compiles once."""
 
     @jax.jit
     def run(params: Any, variables: Any, batch: Any) -> Any:
@@ -85,8 +85,8 @@ def _evaluation_step(model: Any) -> Any:
     return run
 
 
-def _added(losses: dict[str, Any]) -> Any:
-    """Returns the main loss: the one nearest to the root."""
+def _main(losses: dict[str, Any]) -> Any:
+    """Returns the main loss (see `main_loss`)."""
     from dovetail.learner import main_loss
 
     return losses[main_loss(list(losses))]

@@ -1,23 +1,23 @@
-"""What the trainer asks of its children. It knows each by these and none by class."""
+"""The interfaces of the trainer's children. The trainer knows no implementation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from dovetail.data import Input
 from dovetail.learner import StepReport, TrainState
 from dovetail.module import Module
 from dovetail.parallel import Placement
-from dovetail.runtime import Figures
+from dovetail.runtime import Metrics
 
 
 class StateLearner(Protocol):
-    """Turns losses into updates. Its config takes `total_steps`, which the trainer sets."""
+    """Computes updates from losses. Its config has `total_steps`, which the trainer sets."""
 
     def init(self, model: Module, params: Any, variables: Any) -> TrainState:
-        """Returns the first state."""
+        """Returns the initial state."""
         ...
 
     def step(
@@ -31,27 +31,36 @@ class StateLearner(Protocol):
         ...
 
     def check(self, placement: Placement) -> None:
-        """Raises a ConfigError for a mesh that its steps make no use of."""
+        """Raises a ConfigError for a mesh whose devices its steps would not use."""
+        ...
+
+
+@runtime_checkable
+class ChecksData(Protocol):
+    """An input that can tell whether its data is there, without preparing it."""
+
+    def check_data(self) -> None:
+        """Raises a ConfigError if the data is missing."""
         ...
 
 
 class StateSaver(Protocol):
-    """Keeps the training state on disk."""
+    """Saves and restores the training state."""
 
     def open(self, folder: Path) -> None:
-        """Says where."""
+        """Sets the folder."""
         ...
 
     def steps(self) -> list[int]:
-        """Returns the steps that are saved, oldest first."""
+        """Returns the saved steps, oldest first."""
         ...
 
     def due(self, step: int) -> bool:
-        """Says whether to save after this step."""
+        """Returns whether to save after this step."""
         ...
 
     def save(self, step: int, state: Any) -> None:
-        """Begins to save; never raises."""
+        """Starts a save; never raises."""
         ...
 
     def restore(self, like: Any) -> tuple[int, Any] | None:
@@ -59,13 +68,13 @@ class StateSaver(Protocol):
         ...
 
     def finish(self) -> bool:
-        """Waits, and says whether the last save succeeded."""
+        """Waits for the last save, and returns whether it succeeded."""
         ...
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluator may look at."""
+    """The input of an evaluator."""
 
     step: int
     model: Module
@@ -77,12 +86,12 @@ class Evaluation:
 
 
 class Evaluator(Protocol):
-    """Looks at the model from time to time, and at the end."""
+    """Evaluates the model periodically, and at the end."""
 
     def due(self, step: int) -> bool:
-        """Says whether to run after this step; at the end it always runs."""
+        """Returns whether to run after this step; at the end it always runs."""
         ...
 
-    def evaluate(self, evaluation: Evaluation) -> Figures:
-        """Returns figures and texts by name."""
+    def evaluate(self, evaluation: Evaluation) -> Metrics:
+        """Returns metrics and texts by name."""
         ...

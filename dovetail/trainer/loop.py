@@ -1,10 +1,16 @@
-"""The loop: feed, step, report, evaluate, save, stop. It waits for no figure before its time."""
+"""The training loop: load a batch, run the step, log metrics, evaluate, save, stop.
+
+Steps are dispatched asynchronously. Their reports are read up to `max_steps_in_flight` steps late,
+so that the devices always have work. A report that is not finite ends the run; the learner skipped
+that step and all after it, so the state is still the last good one.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,27 +20,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 
 from dovetail.data import Prefetcher
 from dovetail.kernels import choices
-from dovetail.learner import StepReport, TrainState, averaged_parameters, resumable
+from dovetail.learner import StepReport, TrainState, averaged_parameters, clear_halt
 from dovetail.module import parameter_specs
-from dovetail.parallel import Vote, placed, steps_ahead
-from dovetail.runtime import StopRequest, abstract_state
-from dovetail.trainer.feed import device_batch
-from dovetail.trainer.figures import StepClock, report_figures
+from dovetail.parallel import HostConsensus, max_steps_in_flight, use_placement
+from dovetail.runtime import StopRequest, abstract_state, count_cache_hits
+from dovetail.trainer.feed import device_batch, epochs_warning
+from dovetail.trainer.initialization import initial_state
 from dovetail.trainer.interfaces import Evaluation
-from dovetail.trainer.repetition import repetition_warning
-from dovetail.trainer.start import first_state
+from dovetail.trainer.step_metrics import StepTimer, report_metrics
+from dovetail.utils import format_duration
 
 if TYPE_CHECKING:
     from dovetail.trainer.trainer import Trainer
 
 _LOG = logging.getLogger("dovetail")
 
+# A step that is in the compilation cache is loaded sooner than this.
+_NOTICE_SECONDS = 0.8
+
 
 class NonFiniteError(RuntimeError):
-    """A loss or gradient was not finite. The state on disk is the last good one."""
+    """The loss or a gradient was not finite. The saved state is the last good one."""
 
 
 @dataclass
@@ -45,53 +55,52 @@ class Outcome:
     stopped_by: str | None = None
     saved: bool = True
     losses: list[tuple[int, float]] = field(default_factory=list)
-    figures: dict[str, float | int | str] = field(default_factory=dict)
+    metrics: dict[str, float | int | str] = field(default_factory=dict)
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """What a caller may listen to."""
+    """Callbacks of a training loop."""
 
-    say: Callable[[str], None] = _LOG.info
+    log: Callable[[str], None] = _LOG.info
     debug_nans: bool = False
-    # Called with each step's number; a step that it returns a context for runs inside it.
+    # Called with each step's number. If it returns a context, the step runs inside it.
     around_step: Callable[[int], contextlib.AbstractContextManager[Any] | None] | None = None
 
 
-class Loop:
+class TrainingLoop:
     """One run of a trainer in one folder."""
 
     def __init__(
         self, trainer: Trainer, folder: Path, hooks: Hooks | None, stop: StopRequest | None
     ) -> None:
-        """Prepares nothing yet."""
+        """Stores the arguments; `run` does the work."""
         self.trainer, self.folder = trainer, folder
         self.hooks, self.stop = hooks or Hooks(), stop or StopRequest()
         self.pending: deque[tuple[int, StepReport]] = deque()
         self.outcome = Outcome(0)
         self._halted: _Halted | None = None
         self._stopping = False
-        self._mute_writers: set[str] = set()
+        self._failed_writers: set[str] = set()
 
     def run(self) -> Outcome:
-        """Trains until the last step or a signal."""
+        """Trains to the last step, or until a signal."""
         started = time.monotonic()
         self.program = self.trainer.program()
-        # Reports are read so many steps late, so that the device has always a step to work on.
         mesh = self.program.placement.device_mesh
-        self.ahead = steps_ahead(mesh)
-        self.vote = Vote(mesh, self.ahead)
+        self.max_in_flight = max_steps_in_flight(mesh)
+        self.consensus = HostConsensus(mesh, self.max_in_flight)
         self.trainer.checkpointer.open(self.folder / "checkpoints")
-        with self.stop, placed(self.program.placement), self.trainer.kernels.in_force():
+        with self.stop, use_placement(self.program.placement), self.trainer.kernels.in_force():
             self._prepare()
-            state, first, step_function = self._start()
+            state, first, train_step = self._initialize_and_compile()
             self._each_writer(lambda writer: writer.open(self.folder, first))
             try:
-                state = self._train(state, first, step_function)
+                state = self._train(state, first, train_step)
                 self._finish(state)
             finally:
-                # Whatever happened, a save that has begun is completed.
+                # Even after an error, a save that has begun is completed.
                 self.outcome.saved = self.trainer.checkpointer.finish()
                 self._each_writer(lambda writer: writer.close())
         if self._halted is not None:
@@ -100,51 +109,48 @@ class Loop:
         return self.outcome
 
     def _prepare(self) -> None:
-        """Prepares the data, and warns where there is far too little of it."""
+        """Prepares the data, and warns if there are far too many epochs."""
         prepared = self.trainer.input.prepare()
         batch, sequence = self.program.batch_spec.tokens.shape
-        warning = repetition_warning(prepared, batch * sequence, self.trainer.steps)
+        warning = epochs_warning(prepared, batch * sequence, self.trainer.steps)
         if warning is not None:
-            self.hooks.say(warning)
+            self.hooks.log(warning)
 
-    def _start(self) -> tuple[TrainState, int, Any]:
-        """Compiles the step while the first state is made or restored; XLA leaves a core idle."""
+    def _initialize_and_compile(self) -> tuple[TrainState, int, Any]:
+        """Compiles the step in a thread while the state is initialized or restored."""
         with ThreadPoolExecutor(1, thread_name_prefix="dovetail-compile") as thread:
             compiling = thread.submit(contextvars.copy_context().run, self._compile)
-            state, first = self._first_state()
+            state, first = self._restore_or_initialize()
             return state, first, compiling.result()
 
-    def _first_state(self) -> tuple[TrainState, int]:
-        """Restores the newest good checkpoint, or makes the first state."""
+    def _restore_or_initialize(self) -> tuple[TrainState, int]:
+        """Restores the newest good checkpoint, or initializes the state."""
         like = abstract_state(self.program.state_shapes, self.program.state_shardings)
         found = self.trainer.checkpointer.restore(like)
         if found is None:
-            return first_state(self.program, self.trainer.start, self.hooks.say), 0
+            return initial_state(self.program, self.trainer.initialization, self.hooks.log), 0
         step, state = found
-        self.hooks.say(f"resumed from step {step}")
+        self.hooks.log(f"resumed from step {step}")
         return state, step
 
     def _compile(self) -> Any:
-        started = time.monotonic()
-        self.hooks.say("compiling the step; the next run finds it in the cache")
-        compiled = self.program.lowered.compile()
-        self.hooks.say(f"compiled the step in {time.monotonic() - started:.1f} s")
+        compiled = compile_step(self.program.lowered, self.hooks.log)
         for choice in choices():
-            self.hooks.say(f"kernel {choice}")
-        self.clock = StepClock.of(self.program)
-        self.hooks.say(self.clock.about)
+            self.hooks.log(f"kernel {choice}")
+        self.timer = StepTimer.of(self.program)
+        self.hooks.log(self.timer.about)
         return compiled if not self.hooks.debug_nans else self.program.debug_step()
 
-    def _train(self, state: TrainState, first: int, step_function: Any) -> TrainState:
-        """Runs the steps. The returned state is complete up to `outcome.step`."""
+    def _train(self, state: TrainState, first: int, train_step: Any) -> TrainState:
+        """Runs the steps. The returned state is that after `outcome.step`."""
         feed = Prefetcher(self._batch, first, self.trainer.steps)
-        self.clock.start(first)
+        self.timer.start(first)
         self.outcome.step = first
         with feed:
             for step in range(first, self.trainer.steps):
-                if not self._drain(self.ahead) or self._asked_to_stop():
+                if not self._drain(self.max_in_flight) or self._stop_requested():
                     break
-                state, report = self._step(step, step_function, state, next(feed))
+                state, report = self._step(step, train_step, state, next(feed))
                 self.pending.append((step + 1, report))
                 self.outcome.step = step + 1
                 if step + 1 < self.trainer.steps:
@@ -153,39 +159,44 @@ class Loop:
         return state
 
     def _step(
-        self, step: int, step_function: Any, state: TrainState, batch: Any
+        self, step: int, train_step: Any, state: TrainState, batch: Any
     ) -> tuple[TrainState, StepReport]:
-        """Starts a step. Who looks on from around it wants to see it whole, so it is waited for."""
+        """Dispatches a step. A profiled step is blocked on, so that its trace is complete."""
         around = self.hooks.around_step(step) if self.hooks.around_step is not None else None
         if around is None:
-            result: tuple[TrainState, StepReport] = step_function(state, batch)
+            result: tuple[TrainState, StepReport] = train_step(state, batch)
             return result
         with around:
-            return jax.block_until_ready(step_function(state, batch))
+            return jax.block_until_ready(train_step(state, batch))
 
     def _between_steps(self, step: int, state: TrainState) -> None:
-        """Evaluates and saves where due. Both need the step's result, so reports come first."""
+        """Evaluates and saves if due. Both block on the step, so pending reports are read first."""
         evaluators = [name for name, child in self.trainer.evaluators.items() if child.due(step)]
         saving = self.trainer.checkpointer.due(step)
         if not (evaluators or saving) or not self._drain(0):
             return
-        with self.clock.paused():
+        with self.timer.paused():
             for name in evaluators:
-                if not self._asked_to_stop():
+                if not self._stop_requested():
                     self._evaluate(name, step, state)
             if saving:
                 self.trainer.checkpointer.save(step, state)
 
     def _finish(self, state: TrainState) -> None:
-        """Saves the last good state, and evaluates it if the run came to its end."""
+        """Saves the last good state, and evaluates it if the run is complete."""
         if self._halted is not None:
             self.outcome.step = self._halted.step - 1
-        self.trainer.checkpointer.save(self.outcome.step, resumable(state))
-        at_the_end = self.outcome.step == self.trainer.steps and self._halted is None
-        for name in self.trainer.evaluators if at_the_end else ():
-            if not self._asked_to_stop():
+        elif (path := _non_finite(state.params)) is not None:
+            raise NonFiniteError(
+                f"After step {self.outcome.step}, the last one, the parameter {path} is not "
+                "finite, so this state is not saved. Restart with a lower learning rate."
+            )
+        self.trainer.checkpointer.save(self.outcome.step, clear_halt(state))
+        is_complete = self.outcome.step == self.trainer.steps and self._halted is None
+        for name in self.trainer.evaluators if is_complete else ():
+            if not self._stop_requested():
                 self._evaluate(name, self.outcome.step, state)
-        if self._asked_to_stop():
+        if self._stop_requested():
             self.outcome.stopped_by = self.stop.received or "a signal to another process"
 
     def _evaluate(self, name: str, step: int, state: TrainState) -> None:
@@ -199,18 +210,18 @@ class Loop:
             self.folder,
         )
         result = self.trainer.evaluators[name].evaluate(evaluation)
-        figures = {f"{name}/{key}": value for key, value in result.items()}
-        self.outcome.figures.update(figures)
-        self._write(step, figures)
+        metrics = {f"{name}/{key}": value for key, value in result.items()}
+        self.outcome.metrics.update(metrics)
+        self._write(step, metrics)
 
-    def _asked_to_stop(self) -> bool:
-        """Says whether a signal came, to this process or another: they stop at the same step."""
-        self._stopping = self.vote.cast(self.stop.received is not None) or self._stopping
+    def _stop_requested(self) -> bool:
+        """Returns whether any process received a signal, so that all stop at the same step."""
+        self._stopping = self.consensus.any_host(self.stop.received is not None) or self._stopping
         return self._stopping
 
-    def _drain(self, keep: int) -> bool:
-        """Reads reports until `keep` are left. Says whether all was finite."""
-        while len(self.pending) > keep and self._halted is None:
+    def _drain(self, max_pending: int) -> bool:
+        """Reads reports until `max_pending` remain. Returns whether all steps were finite."""
+        while len(self.pending) > max_pending and self._halted is None:
             step, report = self.pending.popleft()
             report = jax.device_get(report)
             if not report.finite:
@@ -220,50 +231,82 @@ class Loop:
         return self._halted is None
 
     def _log(self, step: int, report: StepReport) -> None:
-        self.clock.tick(step)
+        self.timer.tick(step)
         self.outcome.losses.append((step, float(report.loss)))
         if step % self.trainer.log_every == 0 or step == self.trainer.steps:
-            figures = report_figures(report) | self.clock.figures(step, self.trainer.steps)
-            self.outcome.figures.update(figures)
-            self._write(step, figures)
+            metrics = report_metrics(report) | self.timer.metrics(step, self.trainer.steps)
+            self.outcome.metrics.update(metrics)
+            self._write(step, metrics)
 
     def _batch(self, step: int) -> Any:
         spec, shardings = self.program.batch_spec, self.program.batch_shardings
         return device_batch(self.trainer.input, step, shardings, spec)
 
-    def _write(self, step: int, figures: Any) -> None:
-        self._each_writer(lambda writer: writer.write(step, figures))
+    def _write(self, step: int, metrics: Any) -> None:
+        self._each_writer(lambda writer: writer.write(step, metrics))
 
     def _each_writer(self, action: Callable[[Any], None]) -> None:
-        """Lets each writer do something. A full disk may lose figures, never the training."""
-        if jax.process_index() != 0:  # one process tells about the run; the others only compute
+        """Calls each writer. A failure (disk full) loses metrics but does not stop training."""
+        if jax.process_index() != 0:  # only one process writes metrics
             return
         for name, writer in self.trainer.writers.items():
             try:
                 action(writer)
             except OSError as error:
-                if name not in self._mute_writers:
-                    _LOG.warning("The writer %r failed: %s. Training goes on.", name, error)
-                self._mute_writers.add(name)
+                if name not in self._failed_writers:
+                    _LOG.warning("The writer %r failed: %s. Training continues.", name, error)
+                self._failed_writers.add(name)
+
+
+def compile_step(lowered: Any, log: Callable[[str], None]) -> Any:
+    """Compiles a lowered step, or loads it from the compilation cache, and logs which."""
+    started = time.monotonic()
+    notice = threading.Timer(_NOTICE_SECONDS, log, ["compiling the step"])
+    notice.daemon = True
+    notice.start()
+    try:
+        with count_cache_hits() as hits:
+            compiled = lowered.compile()
+    finally:
+        notice.cancel()
+    done = "loaded the step from the cache" if hits() else "compiled the step"
+    log(f"{done} in {format_duration(time.monotonic() - started)}")
+    return compiled
+
+
+def _non_finite(params: dict[str, jax.Array]) -> str | None:
+    """Returns the path of the first parameter that is not finite; the last update can cause it."""
+    # Arrays in another memory space (offloaded to the host) cannot be computed with directly.
+    here = {
+        path: leaf
+        for path, leaf in params.items()
+        if leaf.sharding.memory_kind in (None, next(iter(leaf.devices())).default_memory().kind)
+    }
+    finite = jax.device_get(jax.jit(_all_finite)(here))
+    return next((path for path in sorted(finite) if not finite[path]), None)
+
+
+def _all_finite(params: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    return {path: jnp.isfinite(leaf).all() for path, leaf in params.items()}
 
 
 @dataclass(frozen=True)
 class _Halted:
-    """The step that was not finite."""
+    """The step whose loss or gradients were not finite."""
 
     step: int
     report: StepReport
     paths: list[str]
 
     def message(self, saved: bool) -> str:
-        """Says what happened, what is saved, and what to do."""
-        index = int(self.report.bad_parameter)
+        """Returns what happened, what is saved, and what to do."""
+        index = int(self.report.non_finite_parameter)
         where = f"the gradient of {self.paths[index]}" if index >= 0 else "the loss"
         batch = self.step - 1
-        kept = "The state before it is saved" if saved else "Saving the state before it failed"
+        state = "The state before it is saved" if saved else "Saving the state before it failed"
         return (
             f"Step {self.step}: {where} is not finite (loss {float(self.report.loss)}, gradient "
-            f"norm {float(self.report.gradient_norm)}). {kept}. Go on without its data with "
-            f"input.skips=(({batch},{batch + 1}),), start again with a lower learning rate, or "
+            f"norm {float(self.report.gradient_norm)}). {state}. Resume without its data with "
+            f"input.skips=(({batch},{batch + 1}),), restart with a lower learning rate, or "
             "find the operation with --debug-nans."
         )

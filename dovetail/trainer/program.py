@@ -1,7 +1,7 @@
-"""The program: first state and training step of an experiment, compiled with shardings.
+"""The program: initial state and train step of an experiment, with shardings.
 
-It is made from specs alone. The trainer runs it, and a plan compiles the same one with no data and
-no device.
+It is built from specs alone. The trainer runs it; a plan compiles the same one without data or
+devices.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from dovetail.kernels import references
+from dovetail.kernels import reference_only
 from dovetail.learner import StepReport, TrainState
 from dovetail.module import (
     Module,
@@ -23,8 +23,8 @@ from dovetail.module import (
     parameter_specs,
     variable_specs,
 )
-from dovetail.parallel import Activation, Placement, placed, watch_activations
-from dovetail.runtime import matmul_flops_by_type
+from dovetail.parallel import Activation, Placement, capture_activations, use_placement
+from dovetail.runtime import matmul_flops_by_dtype
 
 StepFunction = Callable[[TrainState, Any], tuple[TrainState, StepReport]]
 
@@ -41,14 +41,14 @@ class Program:
         make_key: Callable[[], jax.Array],
         kernels: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """Takes the parts, and what puts the settings of kernels in force; computes nothing yet."""
+        """Takes the components, and a context for the kernel settings; computes nothing yet."""
         self.model, self.learner, self.placement = model, learner, placement
         self.kernels = kernels
         self.batch_spec, self.make_key = batch_spec, make_key
 
     @functools.cached_property
     def state_shapes(self) -> TrainState:
-        """The state as shapes and types."""
+        """The state as shapes and dtypes."""
         specs = (parameter_specs(self.model), variable_specs(self.model))
         structs = [{path: spec.struct() for path, spec in found.items()} for found in specs]
         state: TrainState = jax.eval_shape(
@@ -64,14 +64,14 @@ class Program:
 
     @functools.cached_property
     def state_shardings(self) -> TrainState:
-        """The sharding of every array of the state, and the memory that it lies in."""
+        """The sharding of every array of the state, with its memory kind."""
 
         def sharding(path: Any, names: Any, shape: Any) -> Any:
-            # State is keyed by the path of its parameter, wherever the optimizer keeps it.
+            # Optimizer state is keyed by the path of its parameter, at any depth.
             keys = [str(entry.key) for entry in path if hasattr(entry, "key")]
-            what = keys[-1] if keys else jax.tree_util.keystr(path)
-            found = self.placement.sharding(names, shape.shape, what)
-            return found if names.memory is None else found.with_memory_kind(names.memory)
+            name = keys[-1] if keys else jax.tree_util.keystr(path)
+            found = self.placement.sharding(names, shape.shape, name)
+            return found if names.memory_kind is None else found.with_memory_kind(names.memory_kind)
 
         return jax.tree_util.tree_map_with_path(sharding, self.state_axes, self.state_shapes)
 
@@ -83,13 +83,13 @@ class Program:
         )
 
     def check(self) -> None:
-        """Raises a ConfigError for what does not divide or fit; nothing is compiled."""
+        """Raises a ConfigError for what does not divide; nothing is compiled."""
         _ = self.lowered
 
     def initialize(self) -> TrainState:
-        """Makes the first state, each array on its own shards."""
+        """Initializes the state, each array directly on its shards."""
         key, shardings = jax.random.fold_in(self.make_key(), 0), self.state_shardings
-        with placed(self.placement):
+        with use_placement(self.placement):
             params = initialize(self.model, key, shardings.params)
             variables = initialize_variables(self.model, key, shardings.variables)
             init = functools.partial(self.learner.init, self.model)
@@ -99,24 +99,25 @@ class Program:
 
     @functools.cached_property
     def traced(self) -> Any:
-        """The step, traced: `.jaxpr` says what is computed, before any compiler looks at it."""
+        """The traced step; `.jaxpr` is what is computed, before compilation."""
         shapes = jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
             (self.state_shapes, self._batch_shapes()),
             (self.state_shardings, self.batch_shardings),
         )
+        # The new state stays sharded, so XLA sums gradients by a reduce-scatter (FSDP).
         step = jax.jit(self._step, donate_argnums=0, out_shardings=(self.state_shardings, None))
-        with placed(self.placement), self.kernels():
+        with use_placement(self.placement), self.kernels():
             return step.trace(*shapes)
 
     @functools.cached_property
     def lowered(self) -> Any:
-        """The step, lowered; `.compile()` gives the function that trains."""
+        """The lowered step; `.compile()` returns the train step."""
         return self.traced.lower()
 
     def debug_step(self) -> StepFunction:
-        """Returns a step that stops at the operation which makes the first NaN. It is slow."""
-        step = jax.jit(self._step)  # nothing is donated: JAX runs the step again to find the place
+        """Returns a slow step that raises at the operation that produces the first NaN."""
+        step = jax.jit(self._step)  # no donation: JAX runs the step again to find the operation
 
         def run(state: TrainState, batch: Any) -> tuple[TrainState, StepReport]:
             with jax.debug_nans(True):
@@ -125,18 +126,18 @@ class Program:
         return run
 
     def step_flops(self) -> int:
-        """Returns the useful work of a step: three times the matrix products of a plain forward."""
+        """Returns the model FLOPs of a step: three times the matmuls of a plain forward pass."""
         return 3 * sum(self._forward_flops.values())
 
     def precision(self) -> str:
-        """Returns the type of number in which most of that work multiplies."""
+        """Returns the dtype of most of those matmuls."""
         if not self._forward_flops:
             return self.model.compute_dtype or "float32"
         return max(self._forward_flops, key=self._forward_flops.__getitem__)
 
     @functools.cached_property
     def _forward_flops(self) -> dict[str, int]:
-        """The work of a plain forward pass, by the type of number that is multiplied."""
+        """The matmul FLOPs of a plain forward pass, by dtype."""
         shapes = (self.state_shapes.params, self.state_shapes.variables, self._batch_shapes())
 
         def forward(params: Any, variables: Any, batch: Any) -> Any:
@@ -145,12 +146,12 @@ class Program:
                 self.model, params, batch, variables=variables, key=key, losses="return"
             )
 
-        with references():
-            return matmul_flops_by_type(forward, *shapes)
+        with reference_only():
+            return matmul_flops_by_dtype(forward, *shapes)
 
     def activations(self) -> list[Activation]:
-        """Returns the arrays of a step that layers constrain or note, in order; none is made."""
-        with placed(self.placement), self.kernels(), watch_activations() as found:
+        """Returns the activations that layers constrain or record, by abstract evaluation."""
+        with use_placement(self.placement), self.kernels(), capture_activations() as found:
             jax.eval_shape(self._step, self.state_shapes, self._batch_shapes())
         return found
 

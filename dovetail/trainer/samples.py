@@ -1,4 +1,4 @@
-"""Samples: text that the model writes, and what judges say of it."""
+"""Samples: text that the model generates, and the scores that judges give it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any, Protocol
 
 from dovetail.config import ConfigOf
 from dovetail.generate import Generator, Sampler, Sampling
-from dovetail.kernels import unsteered
-from dovetail.runtime import Figures
+from dovetail.kernels import default_choices
+from dovetail.runtime import Metrics
 from dovetail.trainer.evaluators import PeriodicEvaluator
 from dovetail.trainer.interfaces import Evaluation
 
 
 class TextJudge(Protocol):
-    """Gives texts a mark."""
+    """Scores generated texts."""
 
     def judge(self, texts: Sequence[str]) -> float:
-        """Returns one figure for all of them; each may end in the middle of a line."""
+        """Returns one score for all of them; each may end in the middle of a line."""
         ...
 
 
 class Samples(PeriodicEvaluator):
-    """Continues a few prompts with the model as it is, and has the texts judged."""
+    """Continues a few prompts with the current model, and scores the texts."""
 
     class Config(PeriodicEvaluator.Config["Samples"]):
-        """What to continue, how often and how long; the first `shown` samples are printed."""
+        """Prompts, samples and their length; the first `shown` samples are printed."""
 
         prompts: tuple[str, ...] = ("import", "def", "class", "    if")
         samples_per_prompt: int = 4
@@ -43,9 +43,9 @@ class Samples(PeriodicEvaluator):
         self.judges = {name: child.build() for name, child in config.judges.items()}
         self._generator: Generator | None = None
 
-    def evaluate(self, evaluation: Evaluation) -> Figures:
-        """Returns each judge's figure, and the first samples."""
-        with unsteered():  # a run's settings of kernels are for its steps
+    def evaluate(self, evaluation: Evaluation) -> Metrics:
+        """Returns each judge's score, and the first samples."""
+        with default_choices():  # a run's kernel settings are for its train step
             results = self._generator_for(evaluation).generate(
                 self.prompts,
                 max_new_tokens=self.max_new_tokens,
@@ -63,7 +63,7 @@ class Samples(PeriodicEvaluator):
         return {name: child.judge(texts) for name, child in self.judges.items()} | shown
 
     def _generator_for(self, evaluation: Evaluation) -> Generator:
-        """Returns a generator with the parameters of now; what the first one compiled is kept."""
+        """Returns a generator with the current parameters; it compiles only once."""
         if self._generator is None:
             tokenizer = evaluation.input.tokenizer
             longest = max(len(tokenizer.encode(text)) for text in self.prompts)

@@ -8,34 +8,46 @@ from typing import Any
 
 import jax
 
-from dovetail.config import REQUIRED, ConfigError, ConfigOf, Part, incidental
+from dovetail.config import REQUIRED, Component, ConfigError, ConfigOf, incidental
 from dovetail.data import Input
 from dovetail.kernels import KernelSettings
 from dovetail.learner import Learner
-from dovetail.module import Module
+from dovetail.module import Module, parameter_specs
 from dovetail.parallel import AnyMesh, AxisRules, MeshLayout, Placement
-from dovetail.runtime import Checkpointer, Console, JsonLines, StopRequest, TensorBoard, Writer
-from dovetail.trainer.interfaces import Evaluator, StateLearner, StateSaver
-from dovetail.trainer.loop import Hooks, Loop, Outcome
+from dovetail.runtime import (
+    Checkpointer,
+    Console,
+    JsonLines,
+    MetricsWriter,
+    StopRequest,
+    TensorBoard,
+)
+from dovetail.trainer.initialization import Initialization, RandomInit
+from dovetail.trainer.interfaces import ChecksData, Evaluator, StateLearner, StateSaver
+from dovetail.trainer.loop import Hooks, Outcome, TrainingLoop
 from dovetail.trainer.program import Program
-from dovetail.trainer.start import FromScratch, Start
+from dovetail.utils import format_count
+
+_SEEDS = (-(2**31), 2**32 - 1)  # a random key takes 32 bits of its seed
+_MAX_STEPS = 2**31 - 1  # the state counts steps in int32
+_MAX_PARAMETER_SIZE = 2**46  # a hundred times the largest published model
 
 
-class Trainer(Part):
+class Trainer(Component):
     """Trains a model on an input for a number of steps."""
 
-    class Config(Part.Config["Trainer"]):
-        """Model, learner, input, start and seed are a run's identity; the rest may change."""
+    class Config(Component.Config["Trainer"]):
+        """Model, learner, input, initialization and seed identify a run; the rest may change."""
 
         model: ConfigOf[Module] = REQUIRED
         learner: ConfigOf[StateLearner] = Learner.Config()
         input: ConfigOf[Input] = REQUIRED
-        start: ConfigOf[Start] = FromScratch.Config()
+        initialization: ConfigOf[Initialization] = RandomInit.Config()
         seed: int = 0
         steps: int = incidental(REQUIRED)
         evaluators: dict[str, ConfigOf[Evaluator]] = incidental({})
         checkpointer: ConfigOf[StateSaver] = incidental(Checkpointer.Config())
-        writers: dict[str, ConfigOf[Writer]] = incidental(
+        writers: dict[str, ConfigOf[MetricsWriter]] = incidental(
             {
                 "console": Console.Config(),
                 "json": JsonLines.Config(),
@@ -49,10 +61,9 @@ class Trainer(Part):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        if config.steps < 1 or config.log_every < 1:
-            raise ConfigError(
-                f"steps={config.steps} and log_every={config.log_every} must be 1 or more."
-            )
+        _check_range("steps", config.steps, 1, _MAX_STEPS)
+        _check_range("log_every", config.log_every, 1, _MAX_STEPS)
+        _check_range("seed", config.seed, *_SEEDS)
         self.steps, self.seed, self.log_every = config.steps, config.seed, config.log_every
         self.input = config.input.build()
         self.model = _with_vocabulary(config.model, self.input.vocab_size).build()
@@ -61,53 +72,62 @@ class Trainer(Part):
         self.kernels = config.kernels.build()
         self.evaluators = {name: child.build() for name, child in config.evaluators.items()}
         self.checkpointer = config.checkpointer.build()
-        self.start = config.start.build()
+        self.initialization = config.initialization.build()
         self.writers = {name: child.build() for name, child in config.writers.items()}
 
     @functools.lru_cache(maxsize=1)  # noqa: B019  # a trainer lives as long as the process
     def program(self, devices: Any = None) -> Program:
-        """Returns the step of this experiment, ready to be compiled for some devices."""
+        """Returns the program of this experiment for some devices, or for all."""
         return self.program_on(self.mesh.mesh(devices))
 
     def program_on(self, mesh: AnyMesh) -> Program:
-        """Returns the step on a mesh, which may be one of devices that are not there."""
+        """Returns the program on a mesh, which may be abstract."""
         placement = Placement(mesh, self.rules)
+        _check_sizes(self.model)
         _check_batch(self.input.spec(), placement)
         self.learner.check(placement)
         key = functools.partial(jax.random.key, self.seed)
-        parts = (self.model, self.learner, self.input.spec())
-        return Program(*parts, placement, key, self.kernels.in_force)
+        components = (self.model, self.learner, self.input.spec())
+        return Program(*components, placement, key, self.kernels.in_force)
 
-    def check(self, folder: Path) -> None:
-        """Raises a ConfigError for what would stop a run in this folder; writes nothing there."""
+    def check(self, folder: Path, *, prepare: bool = True) -> None:
+        """Raises a ConfigError for what would stop a run in this folder; writes nothing there.
+
+        Args:
+            folder: the run folder.
+            prepare: prepares the data. Without it, only the presence of the corpus is checked.
+        """
         self.program().check()
-        self.input.prepare()
-        if self.evaluators:
-            _ = self.input.held_out().num_batches  # an input without held-out data says so
+        if prepare:
+            self.input.prepare()
+            if self.evaluators:
+                _ = self.input.held_out().num_batches  # an input without held-out data raises
+        elif isinstance(self.input, ChecksData):
+            self.input.check_data()
         saved = self.saved_step(folder)
         if not saved:
-            self.start.check()
+            self.initialization.check()
         if saved > self.steps:
             raise ConfigError(
                 f"steps: the run in {folder} is at step {saved} already, past the {self.steps} "
-                "asked for. Ask for more steps, or choose another folder."
+                "asked for. Set more steps, or choose another folder."
             )
 
     def saved_step(self, folder: Path) -> int:
-        """Returns the step that the run in a folder is saved at; 0 where nothing is."""
+        """Returns the newest saved step of the run in a folder; 0 if there is none."""
         self.checkpointer.open(folder / "checkpoints")
         return max(self.checkpointer.steps(), default=0)
 
     def train(
         self, folder: Path, hooks: Hooks | None = None, stop: StopRequest | None = None
     ) -> Outcome:
-        """Trains to the end, or until a signal; continues a run that is already in the folder."""
+        """Trains to the last step, or until a signal; resumes a run that is in the folder."""
         self.check(folder)
-        return Loop(self, folder, hooks, stop).run()
+        return TrainingLoop(self, folder, hooks, stop).run()
 
 
 def _with_vocabulary(model: Any, size: int) -> Any:
-    """Tells the model how many tokens the input has, unless it says so itself."""
+    """Sets the model's vocabulary size to the input's, unless it is set."""
     if "vocab_size" not in model.fields():
         return model
     if model.vocab_size is REQUIRED:
@@ -115,9 +135,25 @@ def _with_vocabulary(model: Any, size: int) -> Any:
     if model.vocab_size < size:
         raise ConfigError(
             f"model.vocab_size: the tokenizer has {size} tokens, but the model only "
-            f"{model.vocab_size}. Leave model.vocab_size out, or make it at least as large."
+            f"{model.vocab_size}. Leave out model.vocab_size, or make it at least as large."
         )
     return model
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{name}: expected {low:,} to {high:,}, got {value:,}.")
+
+
+def _check_sizes(model: Module) -> None:
+    """Raises for a parameter so large that XLA, which counts in 64 bits, would abort."""
+    for path, spec in parameter_specs(model).items():
+        if spec.size > _MAX_PARAMETER_SIZE:
+            raise ConfigError(
+                f"The parameter {path} of shape {spec.shape} has {format_count(spec.size)} "
+                f"elements, more than the {format_count(_MAX_PARAMETER_SIZE)} that can be planned. "
+                "Which size was mistyped?"
+            )
 
 
 def _check_batch(spec: Any, placement: Placement) -> None:

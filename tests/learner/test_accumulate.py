@@ -1,4 +1,4 @@
-"""Micro-batches one after the other are the big batch."""
+"""Gradient accumulation over microbatches equals one pass over the batch."""
 
 import re
 
@@ -9,7 +9,8 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from dovetail.config import ConfigError
-from dovetail.learner import Accumulate, Autodiff, split_batch
+from dovetail.learner import Accumulate, Autodiff
+from dovetail.learner.accumulate import split_batch
 from dovetail.module import Maximum, Module, parameter
 from tests.learner.tiny import KEY, Net, initial, make_batch, make_learner, start, take_steps
 
@@ -22,7 +23,7 @@ def produce(config, model, batch):
 
 @pytest.mark.parametrize("microbatches", [2, 8])
 def test_gradients_losses_and_variables_equal_those_of_the_big_batch(microbatches) -> None:
-    """Two losses of different weights, and token counts that differ between micro-batches."""
+    """Two losses of different weights, and token counts that differ between microbatches."""
     model, batch = Net.Config().build(), make_batch()
     counts = split_batch(batch["weights"], microbatches).sum((1, 2))
     assert len(set(counts.tolist())) > 1

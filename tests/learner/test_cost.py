@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dovetail.learner import Constant
+from dovetail.learner import ConstantSchedule
 from dovetail.module import Module, parameter, repeated, scan
 from tests.learner.tiny import KEY, make_learner, start
 
@@ -55,7 +55,7 @@ def by_hand(state, x):
 
 def test_bytes_and_products_are_those_of_a_step_by_hand() -> None:
     model, x = Stack.Config().build(), jnp.ones((4, WIDTH))
-    schedule = Constant.Config(peak=0.01)
+    schedule = ConstantSchedule.Config(peak=0.01)
     learner = make_learner(schedule=schedule, clip_norm=1.0, weight_decay=0.1)
     state = start(learner, model)
     weights = state.params["layer/weight"]

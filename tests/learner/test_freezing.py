@@ -54,7 +54,7 @@ def test_what_is_wholly_frozen_has_no_state_and_no_gradient() -> None:
     before = start(learner, model)
     assert set(before.optimizer.mu) == {"head", "layer/down", "layer/scale", "layer/up"}
     assert set(before.ema) == set(before.optimizer.mu)
-    trained, fixed = learner._trained(model).split(before.params)
+    trained, fixed = learner._trainable(model).partition(before.params)
     produced = jax.eval_shape(
         lambda t, f: learner.gradients(model, t, f, before.variables, batch, jax.random.key(0)),
         trained,
@@ -77,9 +77,9 @@ def test_the_path_of_a_whole_stack_freezes_all_its_layers() -> None:
 def test_a_frozen_layers_nan_does_not_get_through() -> None:
     model = Net.Config().build()
     learner = make_learner(frozen=("layer/1/*",))
-    trained = learner._trained(model)
+    trained = learner._trainable(model)
     gradients = {path: jnp.full(spec.shape, jnp.nan) for path, spec in trained.specs.items()}
-    assert jnp.isfinite(trained.only_trained(gradients)["layer/up"][1]).all()
+    assert jnp.isfinite(trained.mask_frozen(gradients)["layer/up"][1]).all()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_frozen_layers_nan_does_not_get_through() -> None:
     [
         (("layer/1/upp",), r"'layer/1/upp' matches no parameter\. Did you mean 'layer/1/up'"),
         (("embed", "layer/7/*"), r"'layer/7/\*' matches no parameter"),
-        (("*",), "freezes every parameter, so nothing is left to train"),
+        (("*",), "freezes every parameter: none is left to train"),
     ],
 )
 def test_patterns_that_cannot_be_meant_are_refused(frozen, message) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError, from_text, to_text
-from dovetail.learner import Autodiff, Cosine, Learner, Sgd, main_loss
+from dovetail.learner import Autodiff, CosineSchedule, Learner, Sgd, main_loss
 from dovetail.module import Module, functional, parameter, parameter_specs
 from tests.learner.tiny import KEY, Net, make_batch, make_learner, start, take_steps
 
@@ -43,7 +43,7 @@ def test_the_report_names_losses_summaries_and_the_weight_of_the_main_loss() -> 
     assert report.summaries["largest_token"].value() == batch["tokens"].max()
     np.testing.assert_allclose(report.learning_rate, 0.01)
     assert bool(report.finite)
-    assert report.bad_parameter == -1
+    assert report.non_finite_parameter == -1
     assert state.step == 1
     assert state.halted_at == -1
     assert state.variables["seen"] == batch["weights"].sum()
@@ -101,14 +101,14 @@ def test_bf16_compute_keeps_gradients_state_and_updates_in_fp32() -> None:
     assert kinds == {"float32", "int32"}
     # An update too small for bfloat16 (8 bits) still arrives.
     tiny, _ = take_steps(
-        make_learner(schedule=Cosine.Config(peak=1e-5, total_steps=9)), model, [batch]
+        make_learner(schedule=CosineSchedule.Config(peak=1e-5, total_steps=9)), model, [batch]
     )
     assert not np.array_equal(tiny.params["layer/up"], state.params["layer/up"])
 
 
 def test_randomness_depends_on_the_step_and_on_nothing_else() -> None:
     model, batch = Net.Config(noise=0.5).build(), make_batch()
-    learner = make_learner(schedule=Cosine.Config(peak=0.0, total_steps=9))
+    learner = make_learner(schedule=CosineSchedule.Config(peak=0.0, total_steps=9))
     _, (first, second) = take_steps(learner, model, [batch, batch])
     _, (again,) = take_steps(learner, model, [batch])
     assert first.loss != second.loss
@@ -142,10 +142,12 @@ def test_impossible_values_are_refused(values, message) -> None:
 
 def test_a_schedule_gets_the_number_of_steps_unless_it_has_its_own() -> None:
     assert Learner.Config(total_steps=50).build().schedule.total_steps == 50
-    own = Learner.Config(total_steps=50, schedule=Cosine.Config(total_steps=7)).build()
+    own = Learner.Config(total_steps=50, schedule=CosineSchedule.Config(total_steps=7)).build()
     assert own.schedule.total_steps == 7
     make_learner(total_steps=50)  # a constant schedule wants none
-    with pytest.raises(ConfigError, match=r"Cosine: total_steps is not set.*learner's total_steps"):
+    with pytest.raises(
+        ConfigError, match=r"CosineSchedule: total_steps is not set.*learner's total_steps"
+    ):
         Learner.Config().build()
 
 

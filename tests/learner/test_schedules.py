@@ -5,18 +5,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import ConfigError, Part, from_text, to_text
-from dovetail.learner import Constant, Cosine, InverseSquareRoot, WarmupStableDecay
-from dovetail.learner.schedules import Decaying, WarmedUp
+from dovetail.config import Component, ConfigError, from_text, to_text
+from dovetail.learner import (
+    ConstantSchedule,
+    CosineSchedule,
+    InverseSquareRootSchedule,
+    WarmupStableDecaySchedule,
+)
+from dovetail.learner.schedules import DecaySchedule, WarmupSchedule
 
 
-def every_schedule() -> list[type[Part]]:
-    """Every schedule of the room, found by what it is: a new one is tested by being defined."""
-    found, waiting = [], [WarmedUp]
+def every_schedule() -> list[type[Component]]:
+    """Every schedule of the subpackage: a new one is tested by being defined."""
+    found, waiting = [], [WarmupSchedule]
     while waiting:
         kind = waiting.pop()
         waiting += kind.__subclasses__()
-        if kind not in (WarmedUp, Decaying) and kind.__module__.startswith("dovetail."):
+        if kind not in (WarmupSchedule, DecaySchedule) and kind.__module__.startswith("dovetail."):
             found.append(kind)
     return sorted(found, key=lambda kind: kind.__name__)
 
@@ -38,17 +43,17 @@ def test_every_schedule_warms_up_linearly_and_never_stands_still(kind) -> None:
     assert values.max() == pytest.approx(0.5)
     assert (values[:100] > 0).all()
     assert (np.diff(values[9:]) <= 1e-9).all()  # only downwards after the peak
-    assert rates(make(kind, peak=0.5))[0] == pytest.approx(0.5)  # no warm-up: at once
+    assert rates(make(kind, peak=0.5))[0] == pytest.approx(0.5)  # no warmup: at once
     config = kind.Config(peak=0.25)
     assert from_text(to_text(config)) == config
 
 
 def test_constant() -> None:
-    np.testing.assert_allclose(rates(make(Constant, peak=0.1)), 0.1)
+    np.testing.assert_allclose(rates(make(ConstantSchedule, peak=0.1)), 0.1)
 
 
 def test_cosine_ends_at_its_fraction_and_stays_there() -> None:
-    values = rates(make(Cosine, peak=1.0, end_fraction=0.2, warmup_steps=20), 150)
+    values = rates(make(CosineSchedule, peak=1.0, end_fraction=0.2, warmup_steps=20), 150)
     assert values[20] == pytest.approx(1.0)
     assert values[60] == pytest.approx(0.6)  # halfway
     assert values[40] == pytest.approx(0.2 + 0.8 * 0.5 * (1 + np.cos(np.pi / 4)))
@@ -56,26 +61,29 @@ def test_cosine_ends_at_its_fraction_and_stays_there() -> None:
 
 
 def test_warmup_stable_decay_decays_only_at_the_end() -> None:
-    values = rates(make(WarmupStableDecay, peak=1.0, warmup_steps=10, decay_fraction=0.25))
+    values = rates(make(WarmupStableDecaySchedule, peak=1.0, warmup_steps=10, decay_fraction=0.25))
     np.testing.assert_allclose(values[10:76], 1.0)
     np.testing.assert_allclose(values[75:], 1 - np.arange(26) / 25, atol=1e-6)
 
 
 def test_inverse_square_root() -> None:
-    values = rates(make(InverseSquareRoot, peak=1.0, warmup_steps=3))
+    values = rates(make(InverseSquareRootSchedule, peak=1.0, warmup_steps=3))
     np.testing.assert_allclose(values[3:], np.sqrt(4 / np.arange(4, 102)), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (Cosine.Config(), "Cosine: total_steps is not set"),
+        (CosineSchedule.Config(), "CosineSchedule: total_steps is not set"),
         (
-            Cosine.Config(total_steps=5, warmup_steps=5),
-            "warm-up of 5 steps leaves nothing of total_steps=5",
+            CosineSchedule.Config(total_steps=5, warmup_steps=5),
+            "warmup of 5 steps is not shorter than total_steps=5",
         ),
-        (Constant.Config(warmup_steps=-1), "warmup_steps must be 0 or more, got -1"),
-        (WarmupStableDecay.Config(total_steps=5, decay_fraction=2.0), "between 0 and 1, got 2.0"),
+        (ConstantSchedule.Config(warmup_steps=-1), "warmup_steps must be 0 or more, got -1"),
+        (
+            WarmupStableDecaySchedule.Config(total_steps=5, decay_fraction=2.0),
+            "between 0 and 1, got 2.0",
+        ),
     ],
 )
 def test_impossible_schedules_are_refused(config, message) -> None:
@@ -84,9 +92,9 @@ def test_impossible_schedules_are_refused(config, message) -> None:
 
 
 def test_a_warmup_can_be_a_fraction_of_all_steps():
-    by_number = Cosine.Config(peak=1.0, warmup_steps=5, total_steps=100).build()
-    by_fraction = Cosine.Config(peak=1.0, warmup_fraction=0.05, total_steps=100).build()
+    by_number = CosineSchedule.Config(peak=1.0, warmup_steps=5, total_steps=100).build()
+    by_fraction = CosineSchedule.Config(peak=1.0, warmup_fraction=0.05, total_steps=100).build()
     for step in (0, 3, 5, 50, 99):
         assert by_number(jnp.int32(step)) == by_fraction(jnp.int32(step))
-    with pytest.raises(ConfigError, match=r"warmup_fraction=0.5 must .* stand alone"):
-        Cosine.Config(warmup_steps=5, warmup_fraction=0.5, total_steps=100).build()
+    with pytest.raises(ConfigError, match=r"warmup_fraction=0.5 must .* excludes warmup_steps"):
+        CosineSchedule.Config(warmup_steps=5, warmup_fraction=0.5, total_steps=100).build()

@@ -1,4 +1,4 @@
-"""Sharded training is unsharded training, and each array lies where its axes say."""
+"""Sharded training equals unsharded training, and each array has the sharding of its axes."""
 
 import jax
 import numpy as np
@@ -35,11 +35,13 @@ def test_sharded_equals_unsharded(mesh, optimizer, gradients) -> None:
     model, batches = Net.Config().build(), [make_batch(seed=seed) for seed in range(3)]
     alone, reports = take_steps(learner, model, batches)
 
-    placed = shardings(mesh, learner.state_axes(model))
-    init = jax.jit(lambda p, v: learner.init(model, p, v), out_shardings=placed)
+    state_shardings = shardings(mesh, learner.state_axes(model))
+    init = jax.jit(lambda p, v: learner.init(model, p, v), out_shardings=state_shardings)
     state = init(*initial(Net))
     step = jax.jit(
-        lambda s, b: learner.step(model, s, b, KEY), donate_argnums=0, out_shardings=(placed, None)
+        lambda s, b: learner.step(model, s, b, KEY),
+        donate_argnums=0,
+        out_shardings=(state_shardings, None),
     )
     rows = NamedSharding(mesh, PartitionSpec("data"))
     for batch, expected in zip(batches, reports, strict=True):
@@ -51,11 +53,11 @@ def test_sharded_equals_unsharded(mesh, optimizer, gradients) -> None:
         assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim), where
         np.testing.assert_allclose(leaf, reference, rtol=2e-3, atol=2e-5, err_msg=where)
 
-    jax.tree_util.tree_map_with_path(check, state, alone, placed)
+    jax.tree_util.tree_map_with_path(check, state, alone, state_shardings)
 
 
 def test_reduced_state_is_sharded_by_the_axes_that_are_left(mesh) -> None:
     learner, model = make_learner(optimizer=ADAFACTOR), Net.Config().build()
-    placed = shardings(mesh, learner.state_axes(model)).optimizer["layer/up"][0]
-    assert placed.v_row.spec == PartitionSpec(None, "data")  # layers, embed
-    assert placed.v_col.spec == PartitionSpec(None, "model")  # layers, mlp
+    state_shardings = shardings(mesh, learner.state_axes(model)).optimizer["layer/up"][0]
+    assert state_shardings.v_row.spec == PartitionSpec(None, "data")  # layers, embed
+    assert state_shardings.v_col.spec == PartitionSpec(None, "model")  # layers, mlp

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dovetail.learner import Constant, Learner, TrainState
-from dovetail.module import Constant as Fill
+from dovetail.learner import ConstantSchedule, Learner, TrainState
+from dovetail.module import ConstantInitializer as Fill
 from dovetail.module import (
     Module,
     initialize,
@@ -95,7 +95,7 @@ def make_batch(rows: int = 8, seed: int = 0) -> dict[str, jax.Array]:
 
 def make_learner(**values: Any) -> Learner:
     """A learner with a constant rate, and no clipping unless asked for."""
-    defaults = {"schedule": Constant.Config(peak=0.01), "clip_norm": None}
+    defaults = {"schedule": ConstantSchedule.Config(peak=0.01), "clip_norm": None}
     return Learner.Config(**(defaults | values)).build()
 
 

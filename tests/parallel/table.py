@@ -9,8 +9,8 @@ from dovetail.learner import Accumulate, GPipe, OneForwardOneBackward
 
 _GPIPE = GPipe.Config(microbatches=2)
 _ONE_BY_ONE = OneForwardOneBackward.Config(microbatches=2)
-_INTERLEAVED = OneForwardOneBackward.Config(microbatches=2, rounds=2)
-# Four stages are busy with no fewer than four micro-batches.
+_INTERLEAVED = OneForwardOneBackward.Config(microbatches=2, repeats=2)
+# Four stages are busy with no fewer than four microbatches.
 _FOUR_BY_ONE = OneForwardOneBackward.Config(microbatches=4)
 _FOUR_AT_ONCE = GPipe.Config(microbatches=4)
 # `sequence` takes ulysses where heads divide.

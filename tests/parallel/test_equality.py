@@ -1,6 +1,6 @@
 """Every parallelism and mixtures of them, against one device: the same losses and gradients.
 
-All at the same micro-batches, in float32, for several steps. `make slow` runs the whole table.
+All at the same microbatches, in float32, for several steps. `make slow` runs the whole table.
 """
 
 from __future__ import annotations

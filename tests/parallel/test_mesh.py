@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from dovetail.config import REQUIRED, ConfigError, ConfigOf, Part
-from dovetail.parallel import MESH_AXES, MeshLayout, steps_ahead
+from dovetail.config import REQUIRED, Component, ConfigError, ConfigOf
+from dovetail.parallel import MESH_AXES, MeshLayout, max_steps_in_flight
 
 
 def test_minus_one_takes_all_devices_that_are_left() -> None:
@@ -75,12 +75,13 @@ def test_sizes_that_mean_nothing(sizes: dict[str, int]) -> None:
     with pytest.raises(ConfigError) as caught:
         MeshLayout.Config(**sizes).build()
     assert str(caught.value) == (
-        f"mesh: expected sizes of 1 or more, and at most one -1 (all that are left), got {written}."
+        "mesh: expected sizes of 1 or more, and at most one -1 (all remaining devices), "
+        f"got {written}."
     )
 
 
-class Holder(Part):
-    class Config(Part.Config["Holder"]):
+class Holder(Component):
+    class Config(Component.Config["Holder"]):
         layout: ConfigOf[MeshLayout] = REQUIRED
 
     def __init__(self, config: Config) -> None:
@@ -96,8 +97,8 @@ def test_an_error_names_the_path_of_the_layout() -> None:
 
 def test_virtual_devices_of_a_cpu_take_one_step_at_a_time():
     layout = MeshLayout.Config().build()
-    assert steps_ahead(layout.mesh(jax.devices())) == 0
-    assert steps_ahead(layout.mesh(jax.devices()[:1])) == 2
+    assert max_steps_in_flight(layout.mesh(jax.devices())) == 0
+    assert max_steps_in_flight(layout.mesh(jax.devices()[:1])) == 2
 
 
 @dataclass(frozen=True)
@@ -133,21 +134,21 @@ def slices_along(mesh: Any, axis: str) -> set[int]:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "across"),
+    ("sizes", "dcn"),
     [
         ({"data": 2}, {"data": 2}),
         ({"data": 4, "model": 2}, {"data": 2}),
         ({"pipeline": 2, "data": 2, "sequence": 2}, {"data": 2}),
         ({"pipeline": 2, "model": 4}, {"pipeline": 2}),
-        ({"pipeline": 2, "data": 3, "across": {"pipeline": 2}}, {"pipeline": 2}),
-        ({"across": {"fsdp": 2}}, {"fsdp": 2}),
+        ({"pipeline": 2, "data": 3, "dcn": {"pipeline": 2}}, {"pipeline": 2}),
+        ({"dcn": {"fsdp": 2}}, {"fsdp": 2}),
     ],
 )
-def test_one_axis_crosses_slices(sizes: dict[str, Any], across: dict[str, int]) -> None:
+def test_one_axis_spans_slices(sizes: dict[str, Any], dcn: dict[str, int]) -> None:
     devices = chips(2, 2, 6, slices=2)
     mesh = MeshLayout.Config(**sizes).build().mesh(devices)
     for axis in MESH_AXES:
-        assert slices_along(mesh, axis) == {across.get(axis, 1)}
+        assert slices_along(mesh, axis) == {dcn.get(axis, 1)}
     assert set(mesh.devices.flat) == set(devices)
     assert mesh.devices.flat[0].slice_index == 0, "the first slice comes first"
 
@@ -195,7 +196,9 @@ def test_hosts_of_gpus_share_parameters_where_they_must() -> None:
     mesh = MeshLayout.Config(data=2, fsdp=-1).build().mesh(hosts)
     assert (slices_along(mesh, "data"), slices_along(mesh, "fsdp")) == ({2}, {2})
     layout = MeshLayout.Config(fsdp=4, model=8).build()
-    assert layout.abstract(32, slices=4, any_axis=True).shape["fsdp"] == 4, "as where they are here"
+    assert layout.abstract_mesh(32, slices=4, any_axis=True).shape["fsdp"] == 4, (
+        "as where they are here"
+    )
 
 
 def error_of(layout: MeshLayout.Config, devices: list[Any]) -> str:
@@ -204,43 +207,46 @@ def error_of(layout: MeshLayout.Config, devices: list[Any]) -> str:
     return str(caught.value)
 
 
-def test_no_axis_that_may_cross() -> None:
+def test_no_axis_that_may_span_slices() -> None:
     layout = MeshLayout.Config(fsdp=8, model=4)
     expected = (
         "mesh: fsdp=8, model=4 over 2 slices: expected data (or pipeline) to be a multiple of 2, "
-        "so that nothing else crosses the network between slices, got data=1 and pipeline=1. Set "
-        "mesh.data=2; or say which axis crosses all the same, such as mesh.across.fsdp=2."
+        "so that no other axis spans slices, got data=1 and pipeline=1. Set "
+        "mesh.data=2, or choose the axis yourself, such as mesh.dcn.fsdp=2."
     )
     assert error_of(layout, chips(4, 4, 1, slices=2)) == expected
     with pytest.raises(ConfigError) as caught:
-        layout.build().abstract(32, slices=2)
+        layout.build().abstract_mesh(32, slices=2)
     assert str(caught.value) == expected
-    assert layout.build().abstract(32).size == 32, "of slices that nobody counts nothing is said"
-    asked = MeshLayout.Config(fsdp=8, model=4, across={"fsdp": 2}).build()
-    assert asked.abstract(32, slices=2).size == asked.abstract(32).size == 32
+    assert layout.build().abstract_mesh(32).size == 32, (
+        "without a number of slices there is no check"
+    )
+    asked = MeshLayout.Config(fsdp=8, model=4, dcn={"fsdp": 2}).build()
+    assert asked.abstract_mesh(32, slices=2).size == asked.abstract_mesh(32).size == 32
 
 
-def test_what_is_asked_must_fit_the_slices() -> None:
+def test_dcn_must_fit_the_slices() -> None:
     devices = chips(2, 2, 2, slices=2)
-    assert error_of(MeshLayout.Config(data=4, across={"data": 4}), devices) == (
-        "mesh.across: data=4 goes over 4 slices, but there are 2. Choose numbers that multiply to "
-        "2, or leave them out, and they are found."
+    assert error_of(MeshLayout.Config(data=4, dcn={"data": 4}), devices) == (
+        "mesh.dcn: data=4 is 4 slices, but there are 2. Choose numbers that multiply to 2, "
+        "or leave them out."
     )
-    assert "but there is 1." in error_of(MeshLayout.Config(across={"data": 2}), jax.devices())
-    assert error_of(MeshLayout.Config(across={"data": 2}), devices) == (
-        "mesh.across.data: data=1 does not divide over 2 slices. Make mesh.data a multiple of 2, "
-        "or let another axis cross."
+    assert "but there is 1." in error_of(MeshLayout.Config(dcn={"data": 2}), jax.devices())
+    assert error_of(MeshLayout.Config(dcn={"data": 2}), devices) == (
+        "mesh.dcn.data: data=1 does not divide over 2 slices. Make mesh.data a multiple of 2, "
+        "or choose another axis."
     )
-    assert error_of(MeshLayout.Config(across={"dta": 2}), devices) == (
-        "mesh.across: there is no mesh axis 'dta'. Did you mean 'data'?"
+    assert error_of(MeshLayout.Config(dcn={"dta": 2}), devices) == (
+        "mesh.dcn: there is no mesh axis 'dta'. Did you mean 'data'?"
     )
-    assert error_of(MeshLayout.Config(across={"data": 0}), devices) == (
-        "mesh.across.data: expected 1 or more, got 0."
+    assert error_of(MeshLayout.Config(dcn={"data": 0}), devices) == (
+        "mesh.dcn.data: expected 1 or more, got 0."
     )
 
 
 def test_slices_of_unequal_size() -> None:
     devices = chips(2, 2, 2, slices=2)[:-2]
     assert error_of(MeshLayout.Config(data=2), devices) == (
-        "mesh: the slices have 8, 6 devices. A mesh needs as many of each: leave some out."
+        "mesh: the slices have 8, 6 devices. A mesh needs slices of equal size: leave some "
+        "devices out."
     )

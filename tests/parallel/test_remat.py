@@ -1,4 +1,4 @@
-"""Remat: every policy gives the same gradients, and each keeps what it says."""
+"""Remat: every policy gives the same gradients, and each saves what it says."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from dovetail.config import Config, ConfigError, from_text, to_text
-from dovetail.parallel import KeepAll, KeepDots, KeepNothing, KeepTags, OffloadTags, tag
-from dovetail.parallel.named_remat import named_remat
+from dovetail.parallel import OffloadNamed, SaveAll, SaveDots, SaveNamed, SaveNothing, tag
+from dovetail.parallel.remat import named_remat
 
 LAYERS, ROWS, WIDTH = 4, 6, 8
 POLICIES = {
-    "all": KeepAll.Config(),
-    "nothing": KeepNothing.Config(),
-    "dots": KeepDots.Config(),
-    "tags": KeepTags.Config(names=("waved",)),
-    "offloaded": OffloadTags.Config(names=("waved",)),
+    "all": SaveAll.Config(),
+    "nothing": SaveNothing.Config(),
+    "dots": SaveDots.Config(),
+    "tags": SaveNamed.Config(names=("waved",)),
+    "offloaded": OffloadNamed.Config(names=("waved",)),
 }
 
 
@@ -29,7 +29,7 @@ def layer(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, None]:
 
 
 def loss(config: Config[Any], weights: jax.Array, x: jax.Array, unroll: int = 1) -> jax.Array:
-    body = config.build().around(layer, in_loop=unroll < LAYERS)
+    body = config.build().wrap(layer, in_loop=unroll < LAYERS)
     return jnp.sum(jax.lax.scan(body, x, weights, unroll=unroll)[0] ** 2)
 
 
@@ -43,7 +43,7 @@ def x() -> jax.Array:
     return jax.random.normal(jax.random.key(2), (ROWS, WIDTH))
 
 
-def kept_values(config: Config[Any], weights: jax.Array, x: jax.Array) -> int:
+def saved_values(config: Config[Any], weights: jax.Array, x: jax.Array) -> int:
     """Counts the numbers that the backward pass is given, apart from the weights."""
     pullback = jax.eval_shape(lambda w: jax.vjp(lambda w: loss(config, w, x), w)[1], weights)
     sizes = [leaf.size for leaf in jax.tree.leaves(pullback)]
@@ -55,17 +55,17 @@ def kept_values(config: Config[Any], weights: jax.Array, x: jax.Array) -> int:
 def test_policies_give_equal_gradients(
     name: str, unroll: int, weights: jax.Array, x: jax.Array
 ) -> None:
-    plain = jax.jit(jax.grad(lambda w: loss(KeepAll.Config(), w, x)))(weights)
+    plain = jax.jit(jax.grad(lambda w: loss(SaveAll.Config(), w, x)))(weights)
     other = jax.jit(jax.grad(lambda w: loss(POLICIES[name], w, x, unroll)))(weights)
     np.testing.assert_allclose(other, plain, rtol=1e-5, atol=1e-5)
 
 
-def test_policies_keep_what_they_say(weights: jax.Array, x: jax.Array) -> None:
-    kept = {name: kept_values(config, weights, x) for name, config in POLICIES.items()}
+def test_policies_save_what_they_say(weights: jax.Array, x: jax.Array) -> None:
+    saved = {name: saved_values(config, weights, x) for name, config in POLICIES.items()}
     one_value = LAYERS * ROWS * WIDTH
-    assert kept["tags"] == kept["offloaded"] == kept["nothing"] + one_value
-    assert kept["dots"] == kept["nothing"] + 2 * one_value
-    assert kept["all"] > kept["dots"]
+    assert saved["tags"] == saved["offloaded"] == saved["nothing"] + one_value
+    assert saved["dots"] == saved["nothing"] + 2 * one_value
+    assert saved["all"] > saved["dots"]
 
 
 def test_in_straight_code_the_compiler_may_not_merge_the_recomputation(
@@ -75,23 +75,23 @@ def test_in_straight_code_the_compiler_may_not_merge_the_recomputation(
         gradient = jax.jit(jax.grad(lambda w: loss(config, w, x, unroll)))
         return "optimization_barrier" in gradient.lower(weights).as_text()
 
-    assert has_barrier(KeepNothing.Config(), unroll=LAYERS)
-    assert not has_barrier(KeepNothing.Config(), unroll=1)
-    assert not has_barrier(KeepAll.Config(), unroll=LAYERS)
+    assert has_barrier(SaveNothing.Config(), unroll=LAYERS)
+    assert not has_barrier(SaveNothing.Config(), unroll=1)
+    assert not has_barrier(SaveAll.Config(), unroll=LAYERS)
 
 
-def test_tags_that_nobody_uses_are_reported(weights: jax.Array, x: jax.Array) -> None:
-    config = KeepTags.Config(names=("weaved", "wave"))
+def test_unused_tags_are_reported(weights: jax.Array, x: jax.Array) -> None:
+    config = SaveNamed.Config(names=("weaved", "wave"))
     with pytest.warns(UserWarning, match="names: no layer tags any of weaved, wave") as caught:
         jax.eval_shape(lambda w: loss(config, w, x), weights)
     assert str(caught[0].message) == (
-        "names: no layer tags any of weaved, wave, so all is computed again. Tags here: waved."
+        "names: no layer tags any of weaved, wave, so everything is recomputed. Tags here: waved."
     )
 
 
 def test_one_used_tag_is_enough(weights: jax.Array, x: jax.Array) -> None:
-    kept = kept_values(KeepTags.Config(names=("attention_output", "waved")), weights, x)
-    assert kept == kept_values(POLICIES["tags"], weights, x)
+    saved = saved_values(SaveNamed.Config(names=("attention_output", "waved")), weights, x)
+    assert saved == saved_values(POLICIES["tags"], weights, x)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -99,7 +99,7 @@ def test_policies_survive_text(name: str) -> None:
     assert from_text(to_text(POLICIES[name])) == POLICIES[name]
 
 
-def test_what_moves_to_the_host_comes_back(weights: jax.Array, x: jax.Array) -> None:
+def test_offloaded_activations_are_fetched(weights: jax.Array, x: jax.Array) -> None:
     def moves(config: Config[Any]) -> tuple[int, int]:
         program = str(jax.make_jaxpr(jax.grad(lambda w: loss(config, w, x)))(weights))
         return program.count("(MemorySpace.Host,)"), program.count("(MemorySpace.Device,)")
@@ -108,46 +108,47 @@ def test_what_moves_to_the_host_comes_back(weights: jax.Array, x: jax.Array) -> 
     assert moves(POLICIES["tags"]) == (0, 0)
 
 
-def test_what_stays_is_named_apart_from_what_moves() -> None:
+def test_a_tag_is_saved_or_offloaded() -> None:
     with pytest.raises(ConfigError) as caught:
-        OffloadTags.Config(names=("a", "b"), keep=("b", "c")).build()
+        OffloadNamed.Config(names=("a", "b"), save=("b", "c")).build()
     assert str(caught.value) == (
-        "keep: b cannot both stay and move. Name each tag in `keep` or in `names`."
+        "save: b cannot be both saved on the device and offloaded. Name each tag in `save` or in "
+        "`names`."
     )
 
 
-def test_tags_that_would_move_and_that_nobody_uses_are_reported(
-    weights: jax.Array, x: jax.Array
-) -> None:
-    config = OffloadTags.Config(names=("weaved",), keep=("waved",))
-    with pytest.warns(UserWarning, match="no layer tags any of weaved, so nothing moves. Tags"):
+def test_unused_offload_tags_are_reported(weights: jax.Array, x: jax.Array) -> None:
+    config = OffloadNamed.Config(names=("weaved",), save=("waved",))
+    with pytest.warns(
+        UserWarning, match="no layer tags any of weaved, so nothing is offloaded. Tags"
+    ):
         jax.eval_shape(lambda w: loss(config, w, x), weights)
 
 
 def test_a_policy_around_another_sees_the_same_tags(weights: jax.Array, x: jax.Array) -> None:
-    keep = POLICIES["tags"].build()
+    policy = POLICIES["tags"].build()
 
     def inner(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, None]:
-        return keep.around(layer, in_loop=True)(x, weight)
+        return policy.wrap(layer, in_loop=True)(x, weight)
 
-    jax.eval_shape(keep.around(inner, in_loop=True), x, weights[0])  # a warning is an error
+    jax.eval_shape(policy.wrap(inner, in_loop=True), x, weights[0])  # a warning is an error
 
 
 @pytest.mark.parametrize(
-    ("keep", "policy"),
+    ("save", "policy"),
     [
-        (("nothing",), KeepNothing.Config()),
-        (("dots",), KeepDots.Config()),
-        (("attention",), KeepTags.Config(names=("attention_output",))),
-        (("everything",), KeepAll.Config()),
-        (("waved", "other"), KeepTags.Config(names=("waved", "other"))),
+        (("nothing",), SaveNothing.Config()),
+        (("dots",), SaveDots.Config()),
+        (("attention",), SaveNamed.Config(names=("attention_output",))),
+        (("everything",), SaveAll.Config()),
+        (("waved", "other"), SaveNamed.Config(names=("waved", "other"))),
     ],
 )
-def test_ready_policies(keep: tuple[str, ...], policy: Config[Any]) -> None:
-    assert named_remat(keep) == policy
+def test_named_policies(save: tuple[str, ...], policy: Config[Any]) -> None:
+    assert named_remat(save) == policy
 
 
-@pytest.mark.parametrize("keep", [(), ("dots", "waved")])
-def test_a_ready_policy_stands_alone(keep: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError, match="keep: expected one of nothing, dots, attention, every"):
-        named_remat(keep)
+@pytest.mark.parametrize("save", [(), ("dots", "waved")])
+def test_a_named_policy_stands_alone(save: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="save: expected one of nothing, dots, attention, every"):
+        named_remat(save)

@@ -1,4 +1,4 @@
-"""Rules: logical axes to mesh axes, each mesh axis once an array; what does not divide is named."""
+"""Rules: logical axes to mesh axes, each at most once an array; errors say what divides."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dovetail.parallel import (
     AxisRules,
     MeshLayout,
     Placement,
+    capture_activations,
     constrain,
     current_placement,
-    note_activation,
-    placed,
-    watch_activations,
+    record_activation,
+    use_placement,
 )
 
 
@@ -46,13 +46,13 @@ def placement(mesh: Mesh) -> Placement:
 def test_partition(
     placement: Placement, axes: tuple[str | None, ...], expected: PartitionSpec
 ) -> None:
-    assert placement.rules.partition(axes, placement.mesh) == expected
+    assert placement.rules.partition_spec(axes, placement.mesh) == expected
 
 
 def test_a_mesh_without_some_axes_is_fine() -> None:
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     rules = AxisRules.Config().build()
-    assert rules.partition(("batch", "embed"), mesh) == PartitionSpec(("data",))
+    assert rules.partition_spec(("batch", "embed"), mesh) == PartitionSpec(("data",))
 
 
 def test_rules_survive_text() -> None:
@@ -70,7 +70,7 @@ def test_an_axis_that_does_not_divide_names_parameter_and_remedies(placement: Pl
     with pytest.raises(ConfigError) as caught:
         placement.sharding(("layers", "embed", "mlp"), (3, 8, 13), "decoder/stack/up/weight")
     assert str(caught.value) == (
-        "decoder/stack/up/weight: axis 2 ('mlp') has size 13, which does not divide into 2 parts "
+        "decoder/stack/up/weight: axis 2 ('mlp') has size 13, which does not divide into 2 shards "
         "(mesh model). A size of 12 or 14 would divide; so would a mesh of 1 there."
     )
 
@@ -79,19 +79,19 @@ def test_an_axis_over_two_mesh_axes_counts_both(placement: Placement) -> None:
     with pytest.raises(ConfigError) as caught:
         placement.sharding(("batch", "sequence"), (6, 5), "batch/tokens")
     assert str(caught.value) == (
-        "batch/tokens: axis 0 ('batch') has size 6, which does not divide into 4 parts "
+        "batch/tokens: axis 0 ('batch') has size 6, which does not divide into 4 shards "
         "(mesh data x fsdp). A size of 4 or 8 would divide; so would a mesh of 3 or 2 or 1 there."
     )
 
 
-def test_a_size_smaller_than_its_parts_is_not_advised_to_be_zero(placement: Placement) -> None:
+def test_a_size_smaller_than_its_shards_is_not_advised_to_be_zero(placement: Placement) -> None:
     with pytest.raises(ConfigError, match=r"A size of 4 would divide; so would a mesh of 3 or 1"):
         placement.sharding(("batch",), (3,))
 
 
-def test_constrain_splits_an_activation(placement: Placement) -> None:
+def test_constrain_shards_an_activation(placement: Placement) -> None:
     def double(x: jax.Array) -> jax.Array:
-        with placed(placement):
+        with use_placement(placement):
             return constrain(2 * x, "batch", "sequence", "mlp")
 
     doubled = jax.jit(double)(jnp.ones((4, 3, 6)))
@@ -104,11 +104,11 @@ def test_constrain_splits_an_activation(placement: Placement) -> None:
 def test_constrain_does_nothing_without_a_mesh(placement: Placement) -> None:
     x = jnp.ones((3, 5))
     assert constrain(x, "batch", "embed") is x
-    with placed(placement):
+    with use_placement(placement):
         assert current_placement() is placement
     assert current_placement() is None
     single = Placement(MeshLayout.Config().build().mesh(jax.devices()[:1]), placement.rules)
-    with placed(single):
+    with use_placement(single):
         assert constrain(x, "batch", "embed") is x
 
 
@@ -118,45 +118,45 @@ def test_constrain_checks_the_number_of_axes_even_without_a_mesh() -> None:
 
 
 def test_constrain_names_an_activation_that_does_not_divide(placement: Placement) -> None:
-    with placed(placement), pytest.raises(ConfigError) as caught:
+    with use_placement(placement), pytest.raises(ConfigError) as caught:
         constrain(jnp.ones((4, 2, 3, 8)), "batch", "sequence", "kv_heads", None)
     assert str(caught.value) == (
         "activation (batch, sequence, kv_heads, None): axis 2 ('kv_heads') has size 3, which does "
-        "not divide into 2 parts (mesh model). A size of 2 or 4 would divide; so would a mesh of "
+        "not divide into 2 shards (mesh model). A size of 2 or 4 would divide; so would a mesh of "
         "1 there."
     )
 
 
-def test_a_mesh_of_devices_that_are_not_there_splits_alike(mesh: Mesh) -> None:
+def test_an_abstract_mesh_shards_alike(mesh: Mesh) -> None:
     rules = AxisRules.Config().build()
-    abstract = MeshLayout.Config(data=2, fsdp=2, model=2).build().abstract(8)
+    abstract = MeshLayout.Config(data=2, fsdp=2, model=2).build().abstract_mesh(8)
     axes, shape = ("embed", "heads"), (16, 32)
     here, elsewhere = (rules.sharding(axes, each, shape) for each in (mesh, abstract))
     assert here.spec == elsewhere.spec
     assert here.shard_shape(shape) == elsewhere.shard_shape(shape) == (8, 16)
-    huge = MeshLayout.Config(data=-1, fsdp=512).build().abstract(8192)
+    huge = MeshLayout.Config(data=-1, fsdp=512).build().abstract_mesh(8192)
     assert (huge.shape["data"], huge.size) == (16, 8192)
-    with pytest.raises(ConfigError, match=r"p/w: axis 0 \('embed'\) has size 100.*512 parts"):
-        rules.sharding(axes, huge, (100, 32), what="p/w")
+    with pytest.raises(ConfigError, match=r"p/w: axis 0 \('embed'\) has size 100.*512 shards"):
+        rules.sharding(axes, huge, (100, 32), name="p/w")
 
 
 def test_nothing_runs_on_an_abstract_mesh() -> None:
     layout, rules = MeshLayout.Config().build(), AxisRules.Config().build()
     with pytest.raises(TypeError, match="no device to run on"):
-        _ = Placement(layout.abstract(4), rules).device_mesh
+        _ = Placement(layout.abstract_mesh(4), rules).device_mesh
     mesh = layout.mesh()
     assert Placement(mesh, rules).device_mesh is mesh
 
 
-def test_activations_are_told_to_those_who_watch(placement: Placement) -> None:
+def test_activations_are_captured(placement: Placement) -> None:
     def step(x: jax.Array) -> jax.Array:
-        note_activation(x, "batch", None)
+        record_activation(x, "batch", None)
         return constrain(x * 2, "batch", "embed")
 
     x = jax.ShapeDtypeStruct((8, 4), jnp.bfloat16)
-    with placed(placement), watch_activations() as found:
+    with use_placement(placement), capture_activations() as found:
         jax.eval_shape(step, x)
     assert [activation.axes for activation in found] == [("batch", None), ("batch", "embed")]
     assert {(each.path, each.shape, each.dtype) for each in found} == {("", (8, 4), "bfloat16")}
     jax.eval_shape(step, x)
-    assert len(found) == 2, "nobody watches any more"
+    assert len(found) == 2, "nothing is captured after the block"

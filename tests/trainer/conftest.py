@@ -3,7 +3,7 @@
 import pytest
 
 from dovetail.data import ByteTokenizer, TextFiles, TokenInput
-from dovetail.learner import Constant, Learner
+from dovetail.learner import ConstantSchedule, Learner
 from dovetail.models.llama import llama
 from dovetail.parallel import MeshLayout
 from dovetail.runtime import Checkpointer, JsonLines
@@ -26,7 +26,7 @@ def config(corpus):
         input=TokenInput.Config(
             corpus=corpus, tokenizer=ByteTokenizer.Config(), sequence_length=16, batch_size=8
         ),
-        learner=Learner.Config(schedule=Constant.Config(peak=3e-3)),
+        learner=Learner.Config(schedule=ConstantSchedule.Config(peak=3e-3)),
         steps=12,
         checkpointer=Checkpointer.Config(every=4),
         writers={"json": JsonLines.Config()},

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import REQUIRED, ConfigError, Part, identity
+from dovetail.config import REQUIRED, Component, ConfigError, identity
 from dovetail.data import PreparedData, SplitSummary
 from dovetail.learner import Accumulate, OneForwardOneBackward
 from dovetail.module import Module, parameter
@@ -27,7 +27,7 @@ from dovetail.trainer import (
     loop,
     program,
 )
-from dovetail.trainer.repetition import repetition_warning
+from dovetail.trainer.feed import epochs_warning
 
 
 def train(config, folder, **options):
@@ -130,10 +130,10 @@ def _only_gradient_jvp(primals, tangents):
     return _only_gradient(fuse, bad), jnp.sum(tangents[0]) * bad
 
 
-class Numbered(Part):
+class Numbered(Component):
     """An input whose batches carry their own number."""
 
-    class Config(Part.Config["Numbered"]):
+    class Config(Component.Config["Numbered"]):
         inner: object = REQUIRED
 
     vocab_size = 4
@@ -195,7 +195,7 @@ def test_debug_nans_stops_at_the_operation(config, tmp_path):
         train(config, tmp_path / "run", hooks=Hooks(debug_nans=True))
 
 
-def test_a_last_save_that_fails_is_told(config, tmp_path, caplog):
+def test_a_last_save_that_fails_is_reported(config, tmp_path, caplog):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "checkpoints").write_text("a file stands where the folder should be")
@@ -208,7 +208,7 @@ def test_a_last_save_that_fails_is_told(config, tmp_path, caplog):
 
 def test_a_batch_that_does_not_divide_the_mesh_is_refused(config):
     config.input.batch_size = 6
-    with pytest.raises(ConfigError, match=r"input.batch_size.*size 6.*4 parts"):
+    with pytest.raises(ConfigError, match=r"input.batch_size.*size 6.*4 shards"):
         config.build().program()
 
 
@@ -250,7 +250,7 @@ def test_accumulation_trains_like_the_big_batch(config, tmp_path):
     np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=1e-5)
 
 
-def test_an_optimizer_that_lies_with_the_host_trains_saves_and_resumes(config, tmp_path):
+def test_an_offloaded_optimizer_trains_saves_and_resumes(config, tmp_path):
     train(config, tmp_path / "device")
     hosted = config.clone(steps=8)
     hosted.learner.optimizer_memory = HostMemory.Config()
@@ -280,13 +280,13 @@ def test_the_state_is_sharded_and_donated(config):
 
 def test_the_loop_imports_no_class_of_the_trainers_children():
     """The trainer knows its children by interface: their classes stand only in its defaults."""
-    from dovetail.config.registry import find_part
+    from dovetail.config.registry import find_component
 
     for module in (loop, program, feed):
         for name, value in vars(module).items():
-            is_part = isinstance(value, type) and issubclass(value, Part)
+            is_part = isinstance(value, type) and issubclass(value, Component)
             assert not is_part or name == "Module", f"{module.__name__} imports the part {name}"
-    assert find_part("Trainer", "") is Trainer
+    assert find_component("Trainer", "") is Trainer
 
 
 def test_a_finished_run_started_again_adds_no_line(config, tmp_path):
@@ -297,7 +297,7 @@ def test_a_finished_run_started_again_adds_no_line(config, tmp_path):
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
 
 
-def test_data_that_is_repeated_absurdly_often_is_told_once(config, tmp_path):
+def test_far_too_many_epochs_are_warned_of_once(config, tmp_path):
     said = []
     corpus = tmp_path / "corpus"
     corpus.mkdir()
@@ -309,26 +309,26 @@ def test_data_that_is_repeated_absurdly_often_is_told_once(config, tmp_path):
     assert tokens < 32 * 16
     train(short, tmp_path / "run", hooks=Hooks(said.append))
     (warning,) = [line for line in said if line.startswith("warning")]
-    passes = round(2 * 32 * 16 / tokens)
-    assert f"{tokens} tokens to train on and a step takes 512" in warning
-    assert f"2 steps are {passes} passes" in warning
+    epochs = round(2 * 32 * 16 / tokens)
+    assert f"{tokens} training tokens and a step takes 512" in warning
+    assert f"2 steps are {epochs} epochs" in warning
 
 
 @pytest.mark.parametrize(("steps", "warns"), [(50, False), (51, True)])
-def test_many_passes_over_the_data_are_warned_of(steps, warns):
+def test_many_epochs_are_warned_of(steps, warns):
     split = SplitSummary(documents=1, bytes=1, tokens=100)
     data = PreparedData(Path(), vocabulary=4, splits={"train": split}, reused=True, seconds=0.0)
-    warning = repetition_warning(data, tokens_per_step=100, steps=steps)
-    assert ("51 passes" in (warning or "")) == warns
+    warning = epochs_warning(data, tokens_per_step=100, steps=steps)
+    assert ("51 epochs" in (warning or "")) == warns
 
 
-class FullDisk(Part):
+class FullDisk(Component):
     """A writer on a full disk."""
 
     def open(self, folder, first_step):
         raise OSError(28, "No space left on device")
 
-    def write(self, step, figures):
+    def write(self, step, metrics):
         raise OSError(28, "No space left on device")
 
     def close(self):

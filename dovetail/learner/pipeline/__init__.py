@@ -1,7 +1,7 @@
-"""Pipeline parallelism: devices hold different layers, and micro-batches go from one to the next.
+"""Pipeline parallelism: devices hold different layers, and microbatches go from stage to stage.
 
-The layers of the longest stack are split over the mesh axis `pipeline`; everything else is on every
-device. What a part sends on is all that goes between stages.
+The layers of the longest stack are sharded over the mesh axis `pipeline`; everything else is
+replicated over it. Stages exchange only the activation between them, and its gradient.
 """
 
 from dovetail.learner.pipeline.gpipe import GPipe

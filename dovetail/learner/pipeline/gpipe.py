@@ -1,4 +1,4 @@
-"""GPipe: all micro-batches forward, then all backward."""
+"""GPipe: all microbatches forward, then all backward."""
 
 from __future__ import annotations
 
@@ -7,45 +7,46 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dovetail.learner.pipeline.producer import Pipeline
-from dovetail.learner.pipeline.work import Work, put
+from dovetail.learner.pipeline.base import Pipeline
+from dovetail.learner.pipeline.runner import StageRunner, write
 from dovetail.learner.state import Arrays
 
 
 class GPipe(Pipeline):
-    """Differentiates the pipelined forward (https://arxiv.org/abs/1811.06965).
+    """Differentiates the pipelined forward pass (https://arxiv.org/abs/1811.06965).
 
-    Every turn keeps its input and is computed again, so what is kept grows with the number of
-    micro-batches.
+    Every slot saves its input and is recomputed, so activation memory grows with the number of
+    microbatches.
     """
 
     class Config(Pipeline.Config):
-        """As any pipeline's."""
+        """The fields of every pipeline."""
 
-    def run(self, work: Work, variables: Arrays) -> tuple[Arrays, Arrays, Any, Arrays]:
-        """Runs the forward ticks, and lets JAX go back through them."""
-        schedule = work.schedule
+    def run(self, runner: StageRunner, variables: Arrays) -> tuple[Arrays, Arrays, Any, Arrays]:
+        """Runs the forward ticks, and differentiates through them."""
+        schedule = runner.schedule
 
         @jax.checkpoint
-        def turn(own: Arrays, shared: Arrays, variables: Arrays, x: Any, tick: Any) -> Any:
-            part, index, is_due = schedule.forward(tick, work.rank)
+        def run_slot(stage: Arrays, shared: Arrays, variables: Arrays, x: Any, tick: Any) -> Any:
+            chunk, index, is_active = schedule.forward(tick, runner.stage_index)
             index = jnp.clip(index, 0, schedule.microbatches - 1)
-            mine, now = ({p: v[part] for p, v in each.items()} for each in (own, variables))
-            (y, added), (side, after) = work.objective(mine, shared, now, x, part, index)
-            after = put(variables, after, (part,), is_due)
-            return work.sent(y, ahead=True), jnp.where(is_due, added, 0.0), side, after
+            params, before = ({p: v[chunk] for p, v in each.items()} for each in (stage, variables))
+            (y, loss), (outputs, after) = runner.loss(params, shared, before, x, chunk, index)
+            after = write(variables, after, (chunk,), is_active)
+            return runner.send(y, forward=True), jnp.where(is_active, loss, 0.0), outputs, after
 
-        def total(trained: tuple[Arrays, Arrays]) -> tuple[jax.Array, Any]:
+        def total_loss(trainable: tuple[Arrays, Arrays]) -> tuple[jax.Array, Any]:
             def tick(carry: Any, number: Any) -> Any:
-                x, added, variables = carry
-                x, more, side, variables = turn(*trained, variables, x, number)
-                return (x, added + more, variables), side
+                x, total, variables = carry
+                x, loss, outputs, variables = run_slot(*trainable, variables, x, number)
+                return (x, total + loss, variables), outputs
 
-            first = (work.empty(), jnp.zeros((), jnp.float32), variables)
-            carry, sides = jax.lax.scan(tick, first, jnp.arange(schedule.forward_ticks))
-            return carry[1], (sides, carry[2])
+            first = (runner.zero_activation(), jnp.zeros((), jnp.float32), variables)
+            carry, outputs = jax.lax.scan(tick, first, jnp.arange(schedule.forward_ticks))
+            return carry[1], (outputs, carry[2])
 
-        trained = work.learns(work.own), work.learns(work.shared)
-        gradients, (sides, after) = jax.grad(total, has_aux=True)(trained)
-        own, shared = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradients)
-        return own, shared, work.told(sides, work.rank, backward=False), after
+        trainable = runner.trainable(runner.stage_params), runner.trainable(runner.shared_params)
+        gradients, (outputs, after) = jax.grad(total_loss, has_aux=True)(trainable)
+        stage, shared = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradients)
+        merged = runner.merge_outputs(outputs, runner.stage_index, backward=False)
+        return stage, shared, merged, after

@@ -1,4 +1,4 @@
-"""1F1B: a micro-batch goes back as soon as it has gone through."""
+"""1F1B: a microbatch runs backward as soon as its forward pass is complete."""
 
 from __future__ import annotations
 
@@ -7,51 +7,52 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dovetail.learner.pipeline.producer import Pipeline
-from dovetail.learner.pipeline.work import Carry, Work, zeros
+from dovetail.learner.pipeline.base import Pipeline
+from dovetail.learner.pipeline.runner import Carry, StageRunner, zeros
 from dovetail.learner.state import Arrays
 
 
 class OneForwardOneBackward(Pipeline):
-    """A pipeline with a backward of its own (https://arxiv.org/abs/2104.04473).
+    """1F1B, interleaved if `repeats` is above 1 (https://arxiv.org/abs/2104.04473).
 
-    A device keeps the inputs of the micro-batches that have yet to come back, about two for each
-    stage, however many there are; and computes its layers again for the way back. With more rounds
-    than one it is the interleaved schedule of the same paper.
+    A device saves the inputs of the microbatches in flight, about two for each stage, however many
+    there are in all. It recomputes its layers in the backward pass.
     """
 
     class Config(Pipeline.Config):
-        """As any pipeline's."""
+        """The fields of every pipeline."""
 
-    def run(self, work: Work, variables: Arrays) -> tuple[Arrays, Arrays, Any, Arrays]:
-        """Ticks: at first only forward, then forward and backward, then only backward."""
-        schedule = work.schedule
+    def run(self, runner: StageRunner, variables: Arrays) -> tuple[Arrays, Arrays, Any, Arrays]:
+        """Runs warmup (forward), steady state (forward and backward) and cooldown (backward)."""
+        schedule = runner.schedule
 
-        def both(carry: Carry, tick: Any) -> Any:
-            return work.backward(work.forward(carry, tick)[0], tick)
+        def steady_state(carry: Carry, tick: Any) -> Any:
+            return runner.backward(runner.forward(carry, tick)[0], tick)
 
-        carry, _ = jax.lax.scan(work.forward, _start(work, variables), jnp.arange(schedule.lead))
-        sides = []
-        for run, start, stop in (
-            (both, schedule.lead, schedule.forward_ticks),
-            (work.backward, schedule.forward_ticks, schedule.ticks),
+        start = _start(runner, variables)
+        carry, _ = jax.lax.scan(runner.forward, start, jnp.arange(schedule.warmup_ticks))
+        outputs = []
+        for phase, begin, end in (
+            (steady_state, schedule.warmup_ticks, schedule.forward_ticks),
+            (runner.backward, schedule.forward_ticks, schedule.ticks),  # cooldown
         ):
-            carry, side = jax.lax.scan(run, carry, jnp.arange(start, stop))
-            sides.append(side)
-        stacked = jax.tree.map(lambda *parts: jnp.concatenate(parts), *sides)
-        first = schedule.first_backward(work.rank) - schedule.lead
-        told = work.told(stacked, first, backward=True)
-        return carry.own, carry.shared, told, carry.variables
+            carry, found = jax.lax.scan(phase, carry, jnp.arange(begin, end))
+            outputs.append(found)
+        stacked = jax.tree.map(lambda *phases: jnp.concatenate(phases), *outputs)
+        first = schedule.first_backward_tick(runner.stage_index) - schedule.warmup_ticks
+        merged = runner.merge_outputs(stacked, first, backward=True)
+        return carry.stage_gradients, carry.shared_gradients, merged, carry.variables
 
 
-def _start(work: Work, variables: Arrays) -> Carry:
-    x, held = work.empty(), (work.schedule.rounds, work.schedule.held)
+def _start(runner: StageRunner, variables: Arrays) -> Carry:
+    x = runner.zero_activation()
+    saved = (runner.schedule.repeats, runner.schedule.max_in_flight)
     return Carry(
         x=x,
-        pull=x,
+        x_gradient=x,
         variables=variables,
-        inputs=jnp.zeros((*held, *x.shape), x.dtype),
-        kept=zeros(variables, lead=held, drop=1),
-        own=zeros(work.learns(work.own), dtype=jnp.float32),
-        shared=zeros(work.learns(work.shared), dtype=jnp.float32),
+        saved_inputs=jnp.zeros((*saved, *x.shape), x.dtype),
+        saved_variables=zeros(variables, lead=saved, drop=1),
+        stage_gradients=zeros(runner.trainable(runner.stage_params), dtype=jnp.float32),
+        shared_gradients=zeros(runner.trainable(runner.shared_params), dtype=jnp.float32),
     )

@@ -1,7 +1,7 @@
-"""What one device of a pipeline runs: its parts of the layers, and what stands around them.
+"""The computation of a pipeline stage: its chunks of layers, with embedding and head.
 
-Every device runs the same program. The beginning and the end of the model run everywhere, since all
-devices tick together and would only wait otherwise; what is not a device's own is masked.
+Every device runs the same program. Embedding and head run on all stages, since all devices tick
+together and would only wait otherwise; their results are masked where they do not belong.
 """
 
 from __future__ import annotations
@@ -21,84 +21,81 @@ PIPELINE = "pipeline"
 
 
 @runtime_checkable
-class Staged(Protocol):
-    """A model that a pipeline can split: `__call__` is begin, then all parts, then end."""
+class PipelineModel(Protocol):
+    """A model that can be split: `__call__` is embed, then all chunks of layers, then head_loss."""
 
-    def begin(self, batch: Any, /) -> jax.Array:
-        """Returns what the first part reads."""
+    def embed(self, batch: Any, /) -> jax.Array:
+        """Returns the input of the first chunk."""
         ...
 
-    def middle(self, x: jax.Array, batch: Any, first: Any, /) -> jax.Array:
-        """Runs the part that begins with layer `first`."""
+    def run_layers(self, x: jax.Array, batch: Any, first: Any, /) -> jax.Array:
+        """Runs the chunk that begins with layer `first`."""
         ...
 
-    def end(self, x: jax.Array, batch: Any, /) -> None:
-        """Adds the losses, given what the last part leaves."""
+    def head_loss(self, x: jax.Array, batch: Any, /) -> None:
+        """Adds the losses, given the output of the last chunk."""
         ...
 
-    def part(self, parts: int, /) -> Module:
-        """Returns the same model with one of so many parts of its layers."""
+    def stage_model(self, num_chunks: int, /) -> Module:
+        """Returns the same model with one of `num_chunks` chunks of its layers."""
         ...
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Side:
-    """Losses and summaries, apart: those of the layers, and those of the model's end."""
+class StageOutputs:
+    """Losses and summaries, those of the layers and those of the head."""
 
     layers: Any
-    end: Any
+    head: Any
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The computation of one part for one micro-batch.
+    """The computation of one chunk for one microbatch.
 
     Attributes:
-        model: the model with one part of its layers.
-        layers: how many layers a part has.
-        parts: how many parts there are in all.
+        model: the model with one chunk of its layers.
+        layers: the number of layers in a chunk.
+        chunks: the number of chunks in all.
         key: the step's random key.
-        weights: the weight of each loss in the whole step.
+        weights: the weight of each loss in the step.
     """
 
     model: Module
     layers: int
-    parts: int
+    chunks: int
     key: jax.Array
     weights: Arrays
 
     def forward(
-        self, params: Arrays, variables: Arrays, x: jax.Array, micro: Any, index: Any, part: Any
+        self, params: Arrays, variables: Arrays, x: jax.Array, micro: Any, index: Any, chunk: Any
     ) -> tuple[jax.Array, Arrays, Any]:
-        """Returns what the part makes of x, its variables after that, and its side outputs."""
+        """Returns the chunk's output, its variables afterwards, and its side outputs."""
         run = self._runner(params, variables, index)
-        first, _ = run("begin", micro)
-        x = jnp.where(part == 0, first.astype(x.dtype), x)
-        y, outputs = run("middle", (x, micro, part * self.layers))
+        first, _ = run("embed", micro)
+        x = jnp.where(chunk == 0, first.astype(x.dtype), x)
+        y, outputs = run("run_layers", (x, micro, chunk * self.layers))
         variables = {path: outputs.variables[path] for path in variables}
         return y.astype(x.dtype), variables, outputs
 
-    def begin(self, params: Arrays, micro: Any) -> jax.Array:
-        """Returns what the first part reads."""
-        x: jax.Array = self._runner(params, {}, 0)("begin", micro)[0]
+    def embed(self, params: Arrays, micro: Any) -> jax.Array:
+        """Returns the input of the first chunk."""
+        x: jax.Array = self._runner(params, {}, 0)("embed", micro)[0]
         return x
 
-    def objective(
-        self, params: Arrays, variables: Arrays, x: jax.Array, micro: Any, index: Any, part: Any
-    ) -> tuple[tuple[jax.Array, jax.Array], tuple[Side, Arrays]]:
-        """Returns what the part makes of x, and what it adds to the loss of the step.
-
-        Beside it, side outputs and the variables after it.
-        """
-        y, after, own = self.forward(params, variables, x, micro, index, part)
-        _, end = self._runner(params, variables, index)("end", (y, micro))
-        is_last = part == self.parts - 1
-        added = jnp.where(is_last, total_loss(_losses(end), self.weights), 0.0)
-        if own.losses:
-            added = added + total_loss(_losses(own), self.weights)
-        side = Side((_losses(own), own.summaries), (_losses(end), end.summaries))
-        return (y, added), jax.tree.map(jax.lax.stop_gradient, (side, after))
+    def loss(
+        self, params: Arrays, variables: Arrays, x: jax.Array, micro: Any, index: Any, chunk: Any
+    ) -> tuple[tuple[jax.Array, jax.Array], tuple[StageOutputs, Arrays]]:
+        """Returns the chunk's output and loss; and, without gradient, its outputs and variables."""
+        y, after, layers = self.forward(params, variables, x, micro, index, chunk)
+        _, head = self._runner(params, variables, index)("head_loss", (y, micro))
+        is_last = chunk == self.chunks - 1
+        loss = jnp.where(is_last, total_loss(_losses(head), self.weights), 0.0)
+        if layers.losses:
+            loss = loss + total_loss(_losses(layers), self.weights)
+        outputs = StageOutputs((_losses(layers), layers.summaries), (_losses(head), head.summaries))
+        return (y, loss), jax.tree.map(jax.lax.stop_gradient, (outputs, after))
 
     def _runner(self, params: Arrays, variables: Arrays, index: Any) -> Callable[..., Any]:
         key = jax.random.fold_in(self.key, index)
@@ -125,21 +122,23 @@ def _losses(outputs: Any) -> dict[str, Loss]:
     }
 
 
-def combined(side: Side, is_last: jax.Array) -> tuple[Any, Any]:
-    """Returns losses and summaries of all stages: the layers' merged, the end's from the last."""
-    layers = jax.tree.map(lambda each: each.across((PIPELINE,)), side.layers, is_leaf=_merges)
-    end = jax.tree.map(
-        lambda leaf: jax.lax.psum(jnp.where(is_last, leaf, jnp.zeros_like(leaf)), PIPELINE),
-        side.end,
+def all_reduce_outputs(outputs: StageOutputs, is_last: jax.Array) -> tuple[Any, Any]:
+    """Returns losses and summaries over all stages: the layers' merged, the last stage's head."""
+    layers = jax.tree.map(
+        lambda each: each.all_reduce((PIPELINE,)), outputs.layers, is_leaf=_merges
     )
-    return {**layers[0], **end[0]}, {**layers[1], **end[1]}
+    head = jax.tree.map(
+        lambda leaf: jax.lax.psum(jnp.where(is_last, leaf, jnp.zeros_like(leaf)), PIPELINE),
+        outputs.head,
+    )
+    return {**layers[0], **head[0]}, {**layers[1], **head[1]}
 
 
-def reduced(side: Side, last_rounds: Callable[[Any], Any]) -> Side:
-    """Merges what was stacked over turns; the end counts only in a micro-batch's last round."""
-    layers = jax.tree.map(lambda each: each.reduce(), side.layers, is_leaf=_merges)
-    ends = jax.tree.map(last_rounds, side.end)
-    return Side(layers, jax.tree.map(lambda each: each.reduce(), ends, is_leaf=_merges))
+def reduce_slots(outputs: StageOutputs, last_repeats: Callable[[Any], Any]) -> StageOutputs:
+    """Merges outputs stacked over slots; the head counts only in a microbatch's last repeat."""
+    layers = jax.tree.map(lambda each: each.reduce(), outputs.layers, is_leaf=_merges)
+    head = jax.tree.map(last_repeats, outputs.head)
+    return StageOutputs(layers, jax.tree.map(lambda each: each.reduce(), head, is_leaf=_merges))
 
 
 def _merges(value: Any) -> bool:

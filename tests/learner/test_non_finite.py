@@ -1,4 +1,4 @@
-"""What is not finite never reaches the state, and stops all that follows."""
+"""A non-finite step is skipped, and so are all later ones."""
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +19,13 @@ def poisoned(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 
 @pytest.mark.parametrize("gradients", [Autodiff.Config(), Accumulate.Config(microbatches=2)])
-def test_a_bad_step_leaves_the_state_alone_and_later_ones_too(gradients) -> None:
+def test_a_non_finite_step_and_all_later_ones_are_skipped(gradients) -> None:
     learner = make_learner(gradients=gradients, ema=Ema.Config(), weight_decay=0.1)
     model, good = Net.Config().build(), make_batch()
     before, _ = take_steps(learner, model, [good, good])
     halted, (report,) = take_steps(learner, model, [poisoned(good)], before)
     assert not report.finite
-    assert report.bad_parameter == -1  # the loss itself
+    assert report.non_finite_parameter == -1  # the loss itself
     assert halted.halted_at == 2
     unhalted = jax.tree.map(jnp.copy, halted)
     object.__setattr__(unhalted, "halted_at", before.halted_at)
@@ -50,16 +50,16 @@ class Roots(Module):
 
 
 @pytest.mark.parametrize(("frozen", "expected"), [((), 1), (("first",), 1), (("second",), -1)])
-def test_a_bad_gradient_names_its_parameter_among_all(frozen, expected) -> None:
+def test_a_non_finite_gradient_names_its_parameter(frozen, expected) -> None:
     learner = make_learner(frozen=frozen)
     state, (report,) = take_steps(learner, Roots.Config().build(), [jnp.ones(3)])
     assert jnp.isfinite(report.loss)
-    assert report.bad_parameter == expected  # of first, second, third
+    assert report.non_finite_parameter == expected  # of first, second, third
     assert report.finite == (expected == -1)
     assert state.step == (1 if expected == -1 else 0)
 
 
-def test_an_infinite_gradient_norm_counts_as_bad() -> None:
+def test_an_infinite_gradient_norm_is_not_finite() -> None:
     class Steep(Module):
         def __init__(self, config: Module.Config) -> None:
             super().__init__(config)
@@ -70,5 +70,5 @@ def test_an_infinite_gradient_norm_counts_as_bad() -> None:
 
     state, (report,) = take_steps(make_learner(), Steep.Config().build(), [jnp.full(2, 1e30)])
     assert jnp.isinf(report.gradient_norm)
-    assert report.bad_parameter == 0
+    assert report.non_finite_parameter == 0
     assert state.step == 0

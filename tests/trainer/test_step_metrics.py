@@ -1,4 +1,4 @@
-"""Figures: their names as people read them, and what MFU is measured against."""
+"""Step metrics: their names, and the peak that MFU refers to."""
 
 import functools
 import time
@@ -10,8 +10,8 @@ from dovetail.config import apply_modifier
 from dovetail.experiments import find_experiment
 from dovetail.hardware import chip_named
 from dovetail.learner import StepReport
-from dovetail.trainer import figures
-from dovetail.trainer.figures import StepClock, report_figures
+from dovetail.trainer import step_metrics
+from dovetail.trainer.step_metrics import StepTimer, report_metrics
 
 
 @pytest.mark.parametrize(
@@ -33,10 +33,10 @@ def test_losses_are_named_by_the_end_of_their_path(paths, names):
         gradient_norm=1.0,
         learning_rate=1.0,
         finite=True,
-        bad_parameter=-1,
+        non_finite_parameter=-1,
         summaries={},
     )
-    assert {name for name in report_figures(report) if name.startswith("loss/")} == names
+    assert {name for name in report_metrics(report) if name.startswith("loss/")} == names
 
 
 @pytest.mark.parametrize(
@@ -55,24 +55,24 @@ def test_mfu_is_of_the_peak_at_which_most_products_run(
 ):
     config = functools.reduce(apply_modifier, modifiers, find_experiment(name).tiny())
     program = config.build().program(tuple(jax.devices()[:2]))
-    monkeypatch.setattr(figures, "_chip", lambda device: chip_named("nvidia-h100"))
+    monkeypatch.setattr(step_metrics, "_chip", lambda device: chip_named("nvidia-h100"))
     now = iter([10.0, 12.5])
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
-    clock = StepClock.of(program)
-    clock.start(0)
-    clock.tick(1)
-    assert clock.about.endswith(f"(nvidia-h100 in {precision})")
-    assert clock.figures(1, 2)["mfu"] == pytest.approx(program.step_flops() / 2.5 / (2 * peak))
+    timer = StepTimer.of(program)
+    timer.start(0)
+    timer.tick(1)
+    assert timer.about.endswith(f"(nvidia-h100 in {precision})")
+    assert timer.metrics(1, 2)["mfu"] == pytest.approx(program.step_flops() / 2.5 / (2 * peak))
 
 
 def test_speed_is_smoothed_and_the_last_step_is_not(monkeypatch):
     now = iter([0.0, 8.0, 9.0, 10.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
-    clock = StepClock(tokens_per_step=100, flops_per_step=1, peak_flops=None)
-    clock.start(0)
+    timer = StepTimer(tokens_per_step=100, flops_per_step=1, peak_flops=None)
+    timer.start(0)
     for step in (1, 2, 3):
-        clock.tick(step)
-    shown = clock.figures(3, 4)
+        timer.tick(step)
+    shown = timer.metrics(3, 4)
     assert shown["step_seconds"] == 1.0, "what a plan is verified by"
     assert 100 / 8 < shown["tokens_per_second"] < 100, "what people watch"
 
@@ -90,5 +90,5 @@ def test_speed_is_smoothed_and_the_last_step_is_not(monkeypatch):
 def test_a_run_says_where_rounding_gains_no_speed(chip, modifier, gains, monkeypatch):
     config = functools.reduce(apply_modifier, ("bf16", modifier), find_experiment("tiny-lm").tiny())
     program = config.build().program(tuple(jax.devices()[:2]))
-    monkeypatch.setattr(figures, "_chip", lambda device: chip_named(chip))
-    assert StepClock.of(program).about.endswith("gains no speed on it") is not gains
+    monkeypatch.setattr(step_metrics, "_chip", lambda device: chip_named(chip))
+    assert StepTimer.of(program).about.endswith("gains no speed on it") is not gains

@@ -5,14 +5,14 @@ import numpy as np
 import optax
 import pytest
 
-from dovetail.config import Part
+from dovetail.config import Component
 from dovetail.learner import Adafactor, AdamW, Ema, LogicalAxes, Muon, Sgd
-from dovetail.learner.axes import optimizer_axes
-from dovetail.module import Constant, ParameterSpec
-from tests.learner.test_optimizers import every_optimizer, names
+from dovetail.learner.optimizers.state_axes import optimizer_axes
+from dovetail.module import ConstantInitializer, ParameterSpec
+from tests.learner.optimizers.test_optimizers import every_optimizer, names
 from tests.learner.tiny import Net, initial, make_learner
 
-FILL = Constant.Config().build()
+FILL = ConstantInitializer.Config().build()
 MATRIX = {"fan_in": (0,), "fan_out": (1,)}
 
 
@@ -91,7 +91,7 @@ def test_constants_beside_a_parameter_of_the_same_size_are_not_its_axes() -> Non
     assert muon.count == ("layers",)
 
 
-class Transposing(Part):
+class Transposing(Component):
     """Keeps a transposed copy, a flattened one, and something of no parameter."""
 
     def transformation(self, specs) -> optax.GradientTransformation:

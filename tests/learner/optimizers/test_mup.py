@@ -1,4 +1,4 @@
-"""Rates by fan-in: what is scaled, by how much, and what stays."""
+"""muP learning rates: which updates are scaled, and by how much."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 
 from dovetail.config import ConfigError, from_text, to_text
 from dovetail.learner import AdamW, Lion
-from dovetail.learner.axes import optimizer_axes
-from dovetail.learner.by_fan_in import ByFanIn
-from dovetail.learner.named_optimizers import named_optimizer
-from dovetail.module import Constant, ParameterSpec
+from dovetail.learner.optimizers.library import named_optimizer
+from dovetail.learner.optimizers.mup import MupOptimizer
+from dovetail.learner.optimizers.state_axes import optimizer_axes
+from dovetail.module import ConstantInitializer, ParameterSpec
 
-FILL = Constant.Config().build()
+FILL = ConstantInitializer.Config().build()
 SPECS = {
     "embedding/weight": ParameterSpec((32, 8), ("vocab", "embed"), FILL),
     "up/weight": ParameterSpec(
@@ -44,7 +44,7 @@ def arrays(seed: int) -> dict[str, jax.Array]:
 
 @pytest.mark.parametrize("inner", [AdamW.Config(b2=0.9), Lion.Config()])
 def test_matrices_move_less_the_more_they_sum_over(inner) -> None:
-    config = ByFanIn.Config(base_width=4, optimizer=inner)
+    config = MupOptimizer.Config(base_width=4, optimizer=inner)
     assert from_text(to_text(config)) == config
     plain, scaled = (c.build().transformation(SPECS) for c in (inner, config))
     params = arrays(0)
@@ -58,17 +58,19 @@ def test_matrices_move_less_the_more_they_sum_over(inner) -> None:
 
 
 def test_its_state_is_split_as_that_of_the_other() -> None:
-    one = optimizer_axes(ByFanIn.Config(base_width=4).build(), SPECS)
+    one = optimizer_axes(MupOptimizer.Config(base_width=4).build(), SPECS)
     assert one == optimizer_axes(AdamW.Config().build(), SPECS)
 
 
 def test_a_base_width_of_zero_is_refused() -> None:
     with pytest.raises(ConfigError, match="base_width: expected 1 or more, got 0"):
-        ByFanIn.Config(base_width=0).build()
+        MupOptimizer.Config(base_width=0).build()
 
 
 @pytest.mark.parametrize("name", ["adafactor", "lamb", "muon", "novograd", "sgd"])
 def test_directions_of_other_sizes_are_refused(name: str) -> None:
-    config = ByFanIn.Config(base_width=4, optimizer=named_optimizer(name))
-    with pytest.raises(ConfigError, match=r"optimizer: rates by fan-in are right for directions"):
+    config = MupOptimizer.Config(base_width=4, optimizer=named_optimizer(name))
+    with pytest.raises(
+        ConfigError, match=r"optimizer: muP learning rates need updates of a fixed size"
+    ):
         config.build()

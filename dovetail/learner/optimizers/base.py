@@ -1,12 +1,12 @@
-"""What an optimizer is here, and how any Optax transformation becomes one.
+"""The optimizer interface, and wrappers that make any Optax transformation an optimizer.
 
-An optimizer gives a *direction*, pointing where the gradient points. Learning rate, weight decay,
-clipping and the step against the direction are the learner's, so that all optimizers share them.
-From Optax it therefore takes `scale_by_adam`, not `adamw`.
+An optimizer returns an update *direction*, of the gradient's sign. The learner applies clipping,
+learning rate, weight decay and the minus sign, so that all optimizers share them. So the Optax
+transformation is `scale_by_adam`, not `adamw`.
 
-Layers of a stack share one array. What treats every number by itself may run on it as it is
-(`Elementwise`). What looks at a tensor as a whole, its norm, its rows and columns, must see one
-layer at a time (`PerTensor`).
+The layers of a stack share one array. An elementwise transformation runs on it directly
+(`Elementwise`). One that uses a tensor's norm, rows or columns is mapped over the layers
+(`PerTensor`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import optax
 
-from dovetail.config import REQUIRED, ConfigError, ConfigOf, Part, register_function, wraps
+from dovetail.config import REQUIRED, Component, ConfigError, ConfigOf, register_function, wraps
 from dovetail.learner.state import Arrays
 from dovetail.module import ParameterSpec
 
@@ -26,33 +26,33 @@ Specs = Mapping[str, ParameterSpec]
 
 @runtime_checkable
 class Optimizer(Protocol):
-    """Gives the direction in which parameters are updated."""
+    """Turns gradients into update directions."""
 
     def transformation(self, specs: Specs) -> optax.GradientTransformation:
-        """Returns the transformation from gradients to directions, both keyed by path."""
+        """Returns the transformation from gradients to directions, both by path."""
         ...
 
 
-class ChangedOptimizer(Part):
-    """What changes the directions of another optimizer; `with_directions` swaps the one inside."""
+class OptimizerWrapper(Component):
+    """Changes the directions of an inner optimizer; see `replace_inner_optimizer`."""
 
-    class Config(Part.Config["ChangedOptimizer"]):
-        """What gives the directions."""
+    class Config(Component.Config["OptimizerWrapper"]):
+        """The inner optimizer."""
 
         optimizer: ConfigOf[Optimizer] = wraps()
 
 
-def with_directions(optimizer: Any, new: ConfigOf[Optimizer]) -> Any:
-    """Returns a config with `new` in the place of the optimizer; what stands around it stays."""
-    if not isinstance(optimizer, ChangedOptimizer.Config):
+def replace_inner_optimizer(optimizer: Any, new: ConfigOf[Optimizer]) -> Any:
+    """Returns a config with `new` as the innermost optimizer; wrappers around it stay."""
+    if not isinstance(optimizer, OptimizerWrapper.Config):
         return new
-    return optimizer.clone(optimizer=with_directions(optimizer.optimizer, new))
+    return optimizer.clone(optimizer=replace_inner_optimizer(optimizer.optimizer, new))
 
 
-class Elementwise(Part):
-    """An Optax transformation that treats each number by itself, on stacked arrays as they are."""
+class Elementwise(Component):
+    """An elementwise Optax transformation, applied to stacked arrays directly."""
 
-    class Config(Part.Config["Elementwise"]):
+    class Config(Component.Config["Elementwise"]):
         """The transformation, such as `config_for(optax.scale_by_adam, b2=0.95)`."""
 
         transform: ConfigOf[optax.GradientTransformation] = REQUIRED
@@ -67,11 +67,11 @@ class Elementwise(Part):
         return self.transform
 
 
-class PerTensor(Part):
-    """An Optax transformation that looks at whole tensors, run on each layer of a stack alone."""
+class PerTensor(Component):
+    """An Optax transformation of whole tensors, applied to each layer of a stack separately."""
 
-    class Config(Part.Config["PerTensor"]):
-        """The transformation, as for one array; `config_for(chain, ...)` joins several."""
+    class Config(Component.Config["PerTensor"]):
+        """The transformation of one array; `config_for(chain, ...)` chains several."""
 
         transform: ConfigOf[optax.GradientTransformation] = REQUIRED
 
@@ -88,10 +88,9 @@ class PerTensor(Part):
 def per_tensor(
     specs: Specs, choose: Callable[[ParameterSpec], optax.GradientTransformation]
 ) -> optax.GradientTransformation:
-    """Runs a transformation for each parameter alone, and for each layer of a stacked one alone.
+    """Applies a transformation to each parameter, and to each layer of a stacked one, separately.
 
-    Its state is kept by path; what the transformation keeps for a tensor has the stacked axes in
-    front.
+    The state is keyed by path; the state of a stacked parameter has the stacked axes in front.
     """
     chosen = {path: choose(spec) for path, spec in specs.items()}
 
@@ -102,7 +101,7 @@ def per_tensor(
         updates: Arrays, state: Arrays, params: Arrays | None = None
     ) -> tuple[Arrays, Arrays]:
         if params is None:
-            raise ValueError("per_tensor: the parameters must be given to update().")
+            raise ValueError("per_tensor: update() needs the parameters.")
         directions, states = {}, {}
         for path, gradient in updates.items():
             run = _over_layers(chosen[path].update, specs[path])
@@ -113,17 +112,17 @@ def per_tensor(
 
 
 def chain(transforms: Sequence[optax.GradientTransformation]) -> optax.GradientTransformation:
-    """Joins transformations in order: `config_for(chain, transforms=[config_for(...), ...])`."""
+    """Chains transformations in order: `config_for(chain, transforms=[config_for(...), ...])`."""
     return optax.chain(*transforms)
 
 
 def refuse_learning_rate(config: ConfigOf[Any], owner: str) -> None:
-    """Refuses a complete Optax optimizer: it would apply a rate of its own and step backwards."""
+    """Rejects a complete Optax optimizer, which applies its own learning rate and sign."""
     if "learning_rate" in config.fields():
         raise ConfigError(
-            f"{owner}: {type(config).display_name()} has a learning rate of its own, but the "
-            "learner applies learning rate, decay and sign. Give the part that only sets the "
-            "direction, such as optax.scale_by_adam instead of optax.adamw."
+            f"{owner}: {type(config).display_name()} has its own learning rate, but the "
+            "learner applies learning rate, decay and sign. Use the transformation that only sets "
+            "the direction, such as optax.scale_by_adam instead of optax.adamw."
         )
 
 
@@ -133,8 +132,8 @@ def _over_layers(function: Callable[..., Any], spec: ParameterSpec) -> Callable[
     return function
 
 
-# What config text may name. Left out: what needs more than a gradient (line searches), and learning
-# rates.
+# The transformations that config text may name. Left out: those that need more than a gradient
+# (line searches), and learning rates.
 _LISTED = """
 centralize clip clip_by_block_rms ema identity normalize_by_update_norm scale scale_by_adadelta
 scale_by_adam scale_by_adamax scale_by_adan scale_by_amsgrad scale_by_belief scale_by_factored_rms

@@ -1,4 +1,4 @@
-"""From a step's report to figures that people read, and the clock that knows the speed."""
+"""Metrics of a step: the numbers of its report, step time, throughput and MFU."""
 
 from __future__ import annotations
 
@@ -10,36 +10,34 @@ from typing import Any
 import jax
 
 from dovetail.hardware import (
-    MFU_FORMULA,
-    SMALL_PRECISIONS,
+    QUANTIZED_PRECISIONS,
     Chip,
     chip_for_device,
-    measured_cpu,
     precision_of,
 )
 from dovetail.learner import StepReport
-from dovetail.runtime import PeakGrowth, peak_memory_bytes
+from dovetail.runtime import PeakGrowth, measured_cpu, peak_memory_bytes
 
 _SMOOTHING = 0.9
 
 
-def report_figures(report: StepReport) -> dict[str, float | int | str]:
-    """Returns the figures of one step."""
-    figures: dict[str, float | int | str] = {
+def report_metrics(report: StepReport) -> dict[str, float | int | str]:
+    """Returns loss, learning rate, gradient norm and summaries of one step."""
+    metrics: dict[str, float | int | str] = {
         "loss": float(report.loss),
         "learning_rate": float(report.learning_rate),
         "gradient_norm": float(report.gradient_norm),
     }
     if len(report.losses) > 1:
-        losses = shortened(report.losses)
-        figures |= {f"loss/{name}": float(value) for name, value in losses.items()}
-    for name, summary in shortened(report.summaries).items():
-        figures[name] = float(summary.value())
-    return figures
+        losses = short_names(report.losses)
+        metrics |= {f"loss/{name}": float(value) for name, value in losses.items()}
+    for name, summary in short_names(report.summaries).items():
+        metrics[name] = float(summary.value())
+    return metrics
 
 
-def shortened(values: dict[str, Any]) -> dict[str, Any]:
-    """Names values by the last piece of their path; by the whole path where that is not unique."""
+def short_names(values: dict[str, Any]) -> dict[str, Any]:
+    """Keys values by the last part of their path, or by the whole path if that is ambiguous."""
     last = [path.rpartition("/")[2] for path in values]
     return {
         name if last.count(name) == 1 else path: value
@@ -47,13 +45,13 @@ def shortened(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class StepClock:
-    """Measures steps from the moments when their results were there, never from dispatch."""
+class StepTimer:
+    """Measures step time from when results are ready, not from dispatch."""
 
     def __init__(
         self, tokens_per_step: int, flops_per_step: int, peak_flops: float | None, about: str = ""
     ) -> None:
-        """Takes what a step is worth, and a line on what its MFU is measured against."""
+        """Takes the tokens and FLOPs of a step, and a line on the peak that MFU refers to."""
         self._tokens, self._flops, self._peak = tokens_per_step, flops_per_step, peak_flops
         self.about = about
         self._last = 0.0
@@ -64,8 +62,8 @@ class StepClock:
         self._grown: int | None = None
 
     @classmethod
-    def of(cls, program: Any) -> StepClock:
-        """Makes the clock of a program on its own devices."""
+    def of(cls, program: Any) -> StepTimer:
+        """Makes the timer of a program on its devices."""
         devices = program.placement.device_mesh.devices.flatten()
         batch, sequence = program.batch_spec.tokens.shape
         peak, about = _peak_flops(devices, precision_of(program.precision()))
@@ -77,7 +75,7 @@ class StepClock:
         self._last = time.monotonic()
 
     def tick(self, step: int) -> None:
-        """Notes that a step's result is there."""
+        """Records that a step's result is ready."""
         now = time.monotonic()
         seconds = max(now - self._last - self._paused, 1e-9)
         self._last, self._latest, self._paused = now, seconds, 0.0
@@ -88,8 +86,8 @@ class StepClock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leaves evaluation and saving out of the time of steps, and out of their memory."""
-        self._note_growth()
+        """Excludes the block (evaluation, saving) from step time and step memory."""
+        self._record_growth()
         self._growth = None
         before = time.monotonic()
         try:
@@ -97,33 +95,34 @@ class StepClock:
         finally:
             self._paused += time.monotonic() - before
 
-    def figures(self, step: int, steps: int) -> dict[str, float | int | str]:
-        """Returns the last step's time; smoothed speed, share of the peak, time left; memory."""
+    def metrics(self, step: int, steps: int) -> dict[str, float | int | str]:
+        """Returns the last step time, smoothed throughput, MFU, time left and memory."""
         seconds = self._seconds or 1e-9
-        figures: dict[str, float | int | str] = {
+        metrics: dict[str, float | int | str] = {
             "steps": steps,
             "step_seconds": self._latest,
             "tokens_per_second": self._tokens / seconds,
             "memory_gb": peak_memory_bytes() / 1e9,
             "seconds_left": (steps - step) * seconds,
         }
-        self._note_growth()
+        self._record_growth()
         if self._grown is not None:
-            figures["step_memory_gb"] = self._grown / 1e9
+            metrics["step_memory_gb"] = self._grown / 1e9
         if self._peak:
-            figures["mfu"] = self._flops / seconds / self._peak
-        return figures
+            # MFU is computed from model FLOPs: recomputation (remat) does not count.
+            metrics["mfu"] = self._flops / seconds / self._peak
+        return metrics
 
-    def _note_growth(self) -> None:
-        """Notes what steps have taken beside what was there before the first."""
+    def _record_growth(self) -> None:
+        """Records the memory that steps use beyond what was used before the first."""
         if self._growth is not None:
             self._grown = self._growth.bytes()
 
 
 def _peak_flops(devices: Any, precision: str) -> tuple[float | None, str]:
-    """Returns the peak of all devices at a precision, and a line that tells of it.
+    """Returns the peak FLOP/s of all devices at a precision, and a line that describes it.
 
-    No MFU is better than one against another chip's peak, or another precision's.
+    No MFU is better than one against the peak of another chip or precision.
     """
     chip = _chip(devices[0])
     if chip is None:
@@ -132,9 +131,9 @@ def _peak_flops(devices: Any, precision: str) -> tuple[float | None, str]:
         return None, f"no MFU: the catalogue has no rate of {chip.name} in {precision}"
     each = chip.flops_per_device(precision)
     peak = f"{len(devices)} x {each / 1e12:.4g} TFLOP/s ({chip.name} in {precision})"
-    if precision in SMALL_PRECISIONS and not chip.gains_by(precision):
+    if precision in QUANTIZED_PRECISIONS and not chip.is_faster_in(precision):
         peak += f": rounding to {precision} gains no speed on it"
-    return each * len(devices), f"{MFU_FORMULA}; the peak here is {peak}"
+    return each * len(devices), f"MFU refers to a peak of {peak}"
 
 
 def _chip(device: jax.Device) -> Chip | None:

@@ -1,10 +1,10 @@
-"""The logical axes of an optimizer's state, found by asking it: there is no code per optimizer.
+"""The logical axes of optimizer state, inferred from shapes: there is no code per optimizer.
 
-A leaf of the state belongs to the parameter whose path stands among its keys. Which axis of that
-parameter each of its own axes came from is seen by varying the parameter's shape: the state is made
-(in the abstract) for shapes in which all sizes differ, and a size that appears in the leaf gives
-the axis away. Twice, with all sizes shifted by one: what does not move along, such as three
-coefficients kept beside a 3 x 8 matrix, is no axis of the parameter.
+A leaf of the state belongs to the parameter whose path is among its keys. To find which axis of the
+parameter each axis of the leaf is, the state is traced (`jax.eval_shape`) for parameter shapes in
+which all sizes differ: equal sizes are the same axis. This is done twice, with all sizes shifted by
+one. A size that does not shift, such as three coefficients beside a 3 x 8 matrix, is no axis of the
+parameter.
 """
 
 from __future__ import annotations
@@ -15,34 +15,36 @@ from typing import Any
 
 import jax
 
-from dovetail.learner.optimizer import Optimizer, Specs
+from dovetail.learner.optimizers.base import Optimizer, Specs
 from dovetail.module import ParameterSpec
 
 Shape = tuple[int, ...]
 
 
 class LogicalAxes(tuple[str | None, ...]):
-    """The logical axis of each dimension of an array, and the memory that it lies in.
+    """The logical axis of each dimension of an array, and its memory kind.
 
-    A leaf for JAX, unlike a plain tuple.
+    Unlike a plain tuple it is a pytree leaf.
     """
 
-    memory: str | None
-    """As JAX calls it; None is the device's own."""
+    memory_kind: str | None
+    """JAX's name of the memory; None is the device's default."""
 
-    def __new__(cls, axes: Iterable[str | None] = (), memory: str | None = None) -> LogicalAxes:
+    def __new__(
+        cls, axes: Iterable[str | None] = (), memory_kind: str | None = None
+    ) -> LogicalAxes:
         """Takes the axes, as a tuple does."""
         self = super().__new__(cls, axes)
-        self.memory = memory
+        self.memory_kind = memory_kind
         return self
 
-    def in_memory(self, memory: str | None) -> LogicalAxes:
-        """Returns the same axes of an array that lies in another memory."""
-        return LogicalAxes(self, memory)
+    def with_memory_kind(self, memory_kind: str | None) -> LogicalAxes:
+        """Returns the same axes with another memory kind."""
+        return LogicalAxes(self, memory_kind)
 
 
 def optimizer_axes(optimizer: Optimizer, specs: Specs) -> Any:
-    """Returns a tree like the optimizer's state, with the logical axes of each leaf."""
+    """Returns a tree like the optimizer state, with the logical axes of each leaf."""
     actual = _state_shapes(optimizer, specs)
     leaves, structure = jax.tree_util.tree_flatten_with_path(actual)
     trials = [_Trial(optimizer, specs, vary) for vary in (_grow, _shrink)]
@@ -57,10 +59,9 @@ def optimizer_axes(optimizer: Optimizer, specs: Specs) -> Any:
             if origins is not None:
                 break
         else:
-            # No variation leaves the state alike. A leaf of the parameter's own shape is still
-            # plain.
-            alike = shape == specs[owner].shape
-            origins = list(range(len(shape))) if alike else [None] * len(shape)
+            # No trial has the same structure. A leaf of the parameter's shape has its axes.
+            same_shape = shape == specs[owner].shape
+            origins = list(range(len(shape))) if same_shape else [None] * len(shape)
         return LogicalAxes(None if o is None else specs[owner].axes[o] for o in origins)
 
     found = [axes_of(i, keys, leaf.shape) for i, (keys, leaf) in enumerate(leaves)]
@@ -68,7 +69,7 @@ def optimizer_axes(optimizer: Optimizer, specs: Specs) -> Any:
 
 
 class _Trial:
-    """The state for two variations of all shapes, one step apart."""
+    """The state for two variations of all shapes, shifted by one."""
 
     def __init__(
         self, optimizer: Optimizer, specs: Specs, vary: Callable[[Shape, int], Shape]
@@ -83,9 +84,9 @@ class _Trial:
         self.structures: list[Any] = [jax.tree.structure(state) for state in states]
 
     def origins(self, index: int, owner: str, shape: Shape) -> list[int | None] | None:
-        """Returns the parameter's axis of each axis of a leaf; None if the leaf changed its nature.
+        """Returns the parameter's axis of each axis of a leaf; None if the leaf is of another kind.
 
-        That happens where a size decides: Adafactor factors only what is large enough.
+        That happens if its kind depends on a size: Adafactor factors only large parameters.
         """
         first, second = (leaves[index].shape for leaves in self.leaves)
         if not len(shape) == len(first) == len(second):
@@ -105,12 +106,12 @@ class _Trial:
 
 
 def _grow(shape: Shape, shift: int) -> Shape:
-    """Makes all sizes differ by small additions that keep their order; of equals the last grows."""
+    """Makes all sizes distinct by small additions, in order; of equal sizes the last grows."""
     return _distinct(shape, sorted(range(len(shape)), key=lambda i: (shape[i], i)), shift, 1)
 
 
 def _shrink(shape: Shape, shift: int) -> Shape:
-    """Makes all sizes different by small subtractions, in the same order."""
+    """Makes all sizes distinct by small subtractions, in order."""
     order = sorted(range(len(shape)), key=lambda i: (-shape[i], -i))
     return _distinct(shape, order, shift, -1)
 

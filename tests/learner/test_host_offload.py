@@ -1,4 +1,4 @@
-"""Where the optimizer's state lies, and that it learns the same from there."""
+"""Optimizer state in host memory: its memory kind, and equal updates."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tests.learner.tiny import Net, make_batch, make_learner, take_steps
 HOST = HostMemory.Config()
 
 
-def test_arrays_lie_with_the_host_and_numbers_with_the_device() -> None:
+def test_arrays_are_offloaded_and_scalars_are_not() -> None:
     model = Net.Config().build()
     axes = make_learner(optimizer=AdamW.Config(), optimizer_memory=HOST).state_axes(model)
     plain = make_learner(optimizer=AdamW.Config()).state_axes(model)
     assert axes == plain, "the axes are the same"
-    assert {leaf.memory for leaf in jax.tree.leaves(axes.optimizer) if leaf} == {"pinned_host"}
-    assert {leaf.memory for leaf in jax.tree.leaves(axes.optimizer) if not leaf} == {None}
-    assert {leaf.memory for leaf in jax.tree.leaves(axes.params)} == {None}
-    assert {leaf.memory for leaf in jax.tree.leaves(plain)} == {None}
+    assert {leaf.memory_kind for leaf in jax.tree.leaves(axes.optimizer) if leaf} == {"pinned_host"}
+    assert {leaf.memory_kind for leaf in jax.tree.leaves(axes.optimizer) if not leaf} == {None}
+    assert {leaf.memory_kind for leaf in jax.tree.leaves(axes.params)} == {None}
+    assert {leaf.memory_kind for leaf in jax.tree.leaves(plain)} == {None}
 
 
 def test_the_step_is_the_same() -> None:

@@ -1,0 +1,1 @@
+"""Optimizers: from gradients to update directions, on top of Optax."""
