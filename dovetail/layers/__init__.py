@@ -1,46 +1,49 @@
-"""The layer library: one idea a file, kinds in folders. Layers know their children by interface.
+"""The layer library. Layers know their children by interface (`dovetail.layers.interfaces`).
 
-This door shows what every model is made of. What only some models have (rotary positions,
-experts, adapters) is imported from its own file, such as `dovetail.layers.positions.rotary`: so
-that a feature is added, or taken away, without a line here.
+This public interface exports what every model has. Import what only some models have (rotary
+embedding, experts, adapters) from its own module, such as `dovetail.layers.positions.rotary`. So a
+feature can be added or removed without an edit here.
 
-Layers tag what a remat policy may want to keep: `attention_query`, `attention_key`,
-`attention_value`, `attention_output` (before the last projection), `feed_forward_gate`,
+Layers name the activations that a remat policy may save: `attention_query`, `attention_key`,
+`attention_value`, `attention_output` (before the output projection), `feed_forward_gate`,
 `feed_forward_up` and `feed_forward_output`.
 """
 
 from dovetail.config import import_submodules
 from dovetail.layers.attention.attention import Attention
-from dovetail.layers.attention.base import AnyAttention
-from dovetail.layers.attention.memory import ContiguousMemory, KeyValueMemory, NoMemory, Remembered
+from dovetail.layers.attention.base import BaseAttention
+from dovetail.layers.attention.kv_cache import ContiguousKVCache, KVCache, NoKVCache
 from dovetail.layers.attention.mixing import Mixing
-from dovetail.layers.attention.scores import Scores, Scoring
+from dovetail.layers.attention.scores import Scores
 from dovetail.layers.decoder import Decoder
 from dovetail.layers.dropout import Dropout
 from dovetail.layers.embedding import Embedding
-from dovetail.layers.feed_forward.feed_forward import AnyFeedForward, FeedForward
+from dovetail.layers.feed_forward import BaseFeedForward, FeedForward
 from dovetail.layers.interfaces import (
-    AddsLowRank,
-    DecodesOtherwise,
-    Exact,
-    Forgetful,
-    Layer,
-    LowRank,
+    HasDecodingForm,
+    HasLowRankUpdate,
+    HasOutputNorm,
+    LowRankUpdate,
     Mergeable,
-    NormsOutput,
-    Places,
-    PositionEncoding,
+    PrecisionSensitive,
     Residual,
     SequenceMixer,
+    TokenContext,
     TokenMap,
+    TrainingCache,
     Vocabulary,
 )
 from dovetail.layers.linear.linear import Linear
-from dovetail.layers.loss.next_token import AnyLoss, Logits, NextTokenLoss, TokenLoss
-from dovetail.layers.norms.rms import AnyNorm, RMSNorm
-from dovetail.layers.positions.input import AnyInputPositions, InputPositions, NoInputPositions
-from dovetail.layers.positions.none import AnyPositions, NoPositions
-from dovetail.layers.residual.pre import NormedResidual, PreNorm
+from dovetail.layers.loss.next_token import BaseLoss, Logits, NextTokenLoss, TokenLoss
+from dovetail.layers.norms import BaseNorm, RMSNorm
+from dovetail.layers.positions.base import (
+    BaseInputPositions,
+    BasePositions,
+    NoInputPositions,
+    NoPositions,
+)
+from dovetail.layers.residual import BaseResidual, PreNorm
+from dovetail.layers.stack.blocks import TransformerBlock
 from dovetail.layers.stack.stack import (
     Pattern,
     Stack,
@@ -50,55 +53,49 @@ from dovetail.layers.stack.stack import (
     rearrange,
 )
 from dovetail.layers.stack.stages import LAYER_AXES, in_stages
-from dovetail.layers.stack.transformer import TransformerBlock
 
-import_submodules(__name__)  # so that config text may name every layer
+import_submodules(__name__)  # registers every layer, so config text can name it
 
 __all__ = [
     "LAYER_AXES",
-    "AddsLowRank",
-    "AnyAttention",
-    "AnyFeedForward",
-    "AnyInputPositions",
-    "AnyLoss",
-    "AnyNorm",
-    "AnyPositions",
     "Attention",
-    "ContiguousMemory",
+    "BaseAttention",
+    "BaseFeedForward",
+    "BaseInputPositions",
+    "BaseLoss",
+    "BaseNorm",
+    "BasePositions",
+    "BaseResidual",
+    "ContiguousKVCache",
     "Decoder",
-    "DecodesOtherwise",
     "Dropout",
     "Embedding",
-    "Exact",
     "FeedForward",
-    "Forgetful",
-    "InputPositions",
-    "KeyValueMemory",
-    "Layer",
+    "HasDecodingForm",
+    "HasLowRankUpdate",
+    "HasOutputNorm",
+    "KVCache",
     "Linear",
     "Logits",
-    "LowRank",
+    "LowRankUpdate",
     "Mergeable",
     "Mixing",
     "NextTokenLoss",
     "NoInputPositions",
-    "NoMemory",
+    "NoKVCache",
     "NoPositions",
-    "NormedResidual",
-    "NormsOutput",
     "Pattern",
-    "Places",
-    "PositionEncoding",
     "PreNorm",
+    "PrecisionSensitive",
     "RMSNorm",
-    "Remembered",
     "Residual",
     "Scores",
-    "Scoring",
     "SequenceMixer",
     "Stack",
+    "TokenContext",
     "TokenLoss",
     "TokenMap",
+    "TrainingCache",
     "TransformerBlock",
     "Vocabulary",
     "arrange",

@@ -8,7 +8,7 @@ from dovetail.config import Config, ConfigError
 
 
 def require_positive(config: Config[Any], *names: str) -> None:
-    """Raises where one of these fields is less than 1; None is left to its meaning."""
+    """Raises if one of these fields is less than 1; None is allowed."""
     for name in names:
         size = getattr(config, name)
         if size is not None and size < 1:

@@ -1,4 +1,4 @@
-"""Decoder: tokens to vectors, through a stack, to a last norm."""
+"""Decoder: embedding, stack of layers, final norm."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import jax
 
 from dovetail.config import REQUIRED, ConfigOf
 from dovetail.layers.embedding import Embedding
-from dovetail.layers.interfaces import Layer, Places, Vocabulary
-from dovetail.layers.norms.last import EndsInNorm
-from dovetail.layers.positions.input import InputPositions, NoInputPositions
+from dovetail.layers.interfaces import Layer, TokenContext, Vocabulary
+from dovetail.layers.norms import HasFinalNorm
+from dovetail.layers.positions.base import InputPositions, NoInputPositions
 from dovetail.layers.stack.stack import Stack
-from dovetail.layers.stack.stages import around, in_stages
+from dovetail.layers.stack.stages import in_stages, split_at_longest
 from dovetail.parallel import constrain
 
 
-class Decoder(EndsInNorm):
-    """Embedding, positions, stack and norm."""
+class Decoder(HasFinalNorm):
+    """Embedding, input positions, stack of layers and final norm."""
 
-    class Config(EndsInNorm.Config["Decoder"]):
+    class Config(HasFinalNorm.Config["Decoder"]):
         """Vocabulary and width are set by the parent."""
 
         vocab_size: int = REQUIRED
@@ -33,27 +33,27 @@ class Decoder(EndsInNorm):
         self.positions = config.positions.build(width=config.width)
         self.stack = in_stages(config.stack).build(width=config.width)
 
-    def __call__(self, tokens_BS: jax.Array, places: Places) -> jax.Array:
-        """Maps tokens [B, S] to vectors [B, S, E]."""
-        return self.end(self.middle(self.begin(tokens_BS, places), places), places)
+    def __call__(self, tokens_BS: jax.Array, context: TokenContext) -> jax.Array:
+        """Maps tokens [B, S] to the final residual stream [B, S, E]."""
+        return self.finish(self.run_layers(self.embed(tokens_BS, context), context), context)
 
-    # The same in three: a pipeline gives each of its devices a part of the middle.
+    # The forward pass in three: pipeline parallelism splits `run_layers` into stages.
 
-    def begin(self, tokens_BS: jax.Array, places: Places) -> jax.Array:
-        """Maps tokens [B, S] to what the longest stack reads."""
-        x_BSE = self.positions(self.embedding(tokens_BS), places)
-        x_BSE = constrain(x_BSE, "batch", "stream", "embed")
-        for layer in around(self.stack)[0]:
-            x_BSE = layer(x_BSE, places)
+    def embed(self, tokens_BS: jax.Array, context: TokenContext) -> jax.Array:
+        """Embeds tokens and runs the layers before the longest stack: [B, S] to [B, S, E]."""
+        x_BSE = self.positions(self.embedding(tokens_BS), context)
+        x_BSE = constrain(x_BSE, "batch", "residual_sequence", "embed")
+        for layer in split_at_longest(self.stack)[0]:
+            x_BSE = layer(x_BSE, context)
         return x_BSE
 
-    def middle(self, x_BSE: jax.Array, places: Places, first: Any = None) -> jax.Array:
-        """Runs the longest stack, or the part of it that begins with layer `first`."""
-        stack = around(self.stack)[1]
-        return stack(x_BSE, places) if first is None else stack(x_BSE, places, first)
+    def run_layers(self, x_BSE: jax.Array, context: TokenContext, first: Any = None) -> jax.Array:
+        """Runs the longest stack, or the stage of it that starts at layer `first`."""
+        stack = split_at_longest(self.stack)[1]
+        return stack(x_BSE, context) if first is None else stack(x_BSE, context, first)
 
-    def end(self, x_BSE: jax.Array, places: Places) -> jax.Array:
-        """Runs what comes after the longest stack."""
-        for layer in around(self.stack)[2]:
-            x_BSE = layer(x_BSE, places)
+    def finish(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
+        """Runs the layers after the longest stack, and the final norm."""
+        for layer in split_at_longest(self.stack)[2]:
+            x_BSE = layer(x_BSE, context)
         return self.norm(x_BSE)

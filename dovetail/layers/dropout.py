@@ -1,4 +1,4 @@
-"""Dropout: sets a part of the values to zero while training."""
+"""Dropout."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dovetail.module import Module
 
 
 class Dropout(Module):
-    """Drops values at a rate, and scales the others so that the mean stays."""
+    """Zeroes values at random in training, and scales the others to keep the mean."""
 
     class Config(Module.Config["Dropout"]):
-        """The share of values that is dropped."""
+        """The probability of dropping a value."""
 
         rate: float = 0.0
 
@@ -26,7 +26,7 @@ class Dropout(Module):
         self.rate = config.rate
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Keeps the shape; does nothing outside training."""
+        """Keeps the shape; the identity outside training."""
         if self.rate == 0.0 or not self.training:
             return x
         kept = jax.random.bernoulli(self.random_key("dropout"), 1.0 - self.rate, x.shape)

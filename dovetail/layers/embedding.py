@@ -1,4 +1,4 @@
-"""Embedding: one vector a token, to read tokens in and to score them at the end."""
+"""Token embedding, which also computes logits where it is tied to the output head."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigOf
-from dovetail.kernels.lookup import lookup
+from dovetail.kernels.embedding_lookup import embedding_lookup
 from dovetail.layers.checks import require_positive
 from dovetail.module import Initializer, Module, Normal, parameter
 
@@ -24,28 +24,28 @@ class Embedding(Module):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         require_positive(config, "vocab_size", "width")
-        # No fans: a lookup is not a matrix product, and matrix optimizers leave it alone.
+        # No fans: a lookup is not a matmul, so matrix optimizers leave the table alone.
         self.weight = parameter(
             (config.vocab_size, config.width), ("vocab", "embed"), config.weight_init
         )
 
     def __call__(self, tokens_BS: jax.Array) -> jax.Array:
-        """Looks tokens up: [B, S] to [B, S, E].
+        """Embeds tokens: [B, S] to [B, S, E].
 
-        A token beyond the vocabulary gives NaN: a wrong tokenizer must not train in silence.
+        A token id outside the vocabulary gives NaN, so a wrong tokenizer does not train silently.
         """
-        return lookup(self.weight, tokens_BS)
+        return embedding_lookup(self.weight, tokens_BS)
 
-    def scores(self, x_BSE: jax.Array) -> jax.Array:
-        """Scores every token of the vocabulary, in float32: [..., E] to [..., V]."""
+    def logits(self, x_BSE: jax.Array) -> jax.Array:
+        """Computes logits in float32: [..., E] to [..., V]."""
         return jnp.matmul(x_BSE, self.weight.T, preferred_element_type=jnp.float32)
 
 
 class ScaledEmbedding(Embedding):
-    """An embedding that multiplies what it looks up, and not what it scores (Gemma)."""
+    """An embedding with scaled vectors; the logits are not scaled (Gemma)."""
 
     class Config(Embedding.Config):
-        """The factor; None means the root of the width."""
+        """The factor; None means sqrt(width)."""
 
         factor: float | None = None
 
@@ -54,7 +54,7 @@ class ScaledEmbedding(Embedding):
         self.factor = config.width**0.5 if config.factor is None else config.factor
 
     def __call__(self, tokens_BS: jax.Array) -> jax.Array:
-        """Looks tokens up and scales them."""
+        """Embeds tokens and scales the vectors."""
         x_BSE = super().__call__(tokens_BS)
-        # Rounded to the type of the vectors first, as those who trained such models did.
+        # The factor is cast to the vectors' dtype first, as in the reference implementation.
         return x_BSE * jnp.asarray(self.factor, x_BSE.dtype)

@@ -1,4 +1,4 @@
-"""What layers promise each other. A parent types its children by these, never by class."""
+"""Interfaces of layers. A parent types its children by these, never by class."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from dovetail.config import Config
 
 Array = NDArray[Any]
 
-# Shape letters, here and in every file of this room:
-# B batch, S sequence (queries), T sequence (keys), E embed, H heads, K key-value heads, D head
-# width, F feed-forward width, V vocabulary.
+# Shape letters of all layers: B batch, S query sequence, T key-value sequence, E embed, H heads,
+# K key-value heads, D head dim, F feed-forward width, V vocabulary.
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Places:
-    """Where each token stands: its position in its segment, and which segment (0 is padding)."""
+class TokenContext:
+    """The position of each token within its segment, and its segment id (0 is padding)."""
 
     positions_BS: jax.Array
-    segments_BS: jax.Array
+    segment_ids_BS: jax.Array
 
 
-class Exact:
-    """A part whose own linear maps stay as they are: no adapters, no low precision.
+class PrecisionSensitive:
+    """A module whose linear maps are neither quantized nor adapted.
 
-    Such a part decides something (which experts a token goes to) that small errors would change.
+    Small errors there change discrete decisions (a router), or accumulate over tokens (a decay).
     """
 
 
 class TokenMap(Protocol):
-    """Maps each token on its own: a linear map, a norm, a feed-forward."""
+    """Maps each token independently: a linear map, a norm, a feed-forward layer."""
 
     def __call__(self, x: jax.Array, /) -> jax.Array:
         """Maps [..., in] to [..., out]."""
@@ -43,60 +42,60 @@ class TokenMap(Protocol):
 
 
 @runtime_checkable
-class DecodesOtherwise(Protocol):
-    """A config of a part whose output depends, by design, on tokens that decoding does not have.
+class HasDecodingForm(Protocol):
+    """A config of a component that cannot decode, because its output depends on later tokens.
 
-    Such a part (a dispatch that drops what exceeds a capacity) names the form that decodes, with
-    the same parameters; whoever makes a model decode swaps it in.
+    A dispatch with a capacity is one: which tokens it drops depends on the whole row. It names the
+    component with the same parameters that replaces it in decoding.
     """
 
     def for_decoding(self) -> Config[Any]:
-        """Returns the config that stands in its place when tokens come one by one."""
+        """Returns the config that replaces this one in decoding."""
         ...
 
 
 @runtime_checkable
-class Forgetful(Protocol):
-    """A config of a memory that keeps nothing, which is what training uses.
+class TrainingCache(Protocol):
+    """A config of a cache that stores nothing, which is what training uses.
 
-    A part that mixes tokens along the sequence has a child of this kind. It names what remembers
-    in its place, so that whoever makes a model decode knows no kind of memory.
+    Every sequence mixer has such a child. It names the cache that replaces it in decoding, so the
+    generator need not know the kinds of caches.
     """
 
-    def remembering(self, length: int) -> Config[Any]:
-        """Returns the memory that decodes sequences of up to `length` tokens."""
+    def decoding_cache(self, length: int) -> Config[Any]:
+        """Returns the config of a cache for sequences of up to `length` tokens."""
         ...
 
 
 @runtime_checkable
 class Mergeable(Protocol):
-    """A wrapper whose own parameters can be computed into those of what it wraps.
+    """A wrapper whose parameters can be merged into those of the layer it wraps.
 
-    So other programs, which know no such wrapper, get a model that computes the same.
+    Export merges them, so that programs without the wrapper compute the same.
     """
 
     def merged(self, name: str, value: Array, own: Mapping[str, Array], /) -> Array:
-        """Returns a parameter of the wrapped part, with the wrapper's own parameters taken in.
+        """Returns a parameter of the wrapped layer with the wrapper's own parameters merged in.
 
         Args:
-            name: its path from the wrapper on, such as "weight".
-            value: one layer's array.
-            own: the wrapper's own parameters by name, each one layer's array.
+            name: its path relative to the wrapper, such as "weight".
+            value: its value in one layer.
+            own: the wrapper's own parameters in that layer, by name.
         """
         ...
 
 
 @runtime_checkable
-class NormsOutput(Protocol):
-    """A config of a linear map that normalises its result, and knows the map without the norm."""
+class HasOutputNorm(Protocol):
+    """A config of a linear map with a norm on its output (QK-norm)."""
 
     def without_norm(self) -> Config[Any]:
-        """Returns the map alone, for a place where such a norm makes no sense."""
+        """Returns the linear map without the norm."""
         ...
 
 
-class LowRank(NamedTuple):
-    """What is added to a matrix [in, out]: `scale` times [in, rank] @ [rank, out]."""
+class LowRankUpdate(NamedTuple):
+    """An update of a weight [in, out]: `scale` times [in, rank] @ [rank, out]."""
 
     down: Array
     up: Array
@@ -104,18 +103,18 @@ class LowRank(NamedTuple):
 
 
 @runtime_checkable
-class AddsLowRank(Protocol):
-    """A mergeable wrapper that adds a product of two small matrices to the wrapped weight."""
+class HasLowRankUpdate(Protocol):
+    """A mergeable wrapper that adds a low-rank update to the wrapped weight (LoRA)."""
 
-    def low_rank(self, own: Mapping[str, Array], /) -> LowRank:
-        """Returns what is added, given the wrapper's own parameters of one layer."""
+    def low_rank_update(self, own: Mapping[str, Array], /) -> LowRankUpdate:
+        """Returns the update, given the wrapper's own parameters in one layer."""
         ...
 
 
 class SequenceMixer(Protocol):
-    """Lets tokens see each other: attention and its kin."""
+    """Mixes tokens along the sequence: attention, or a recurrent layer."""
 
-    def __call__(self, x_BSE: jax.Array, places: Places, /) -> jax.Array:
+    def __call__(self, x_BSE: jax.Array, context: TokenContext, /) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""
         ...
 
@@ -123,42 +122,42 @@ class SequenceMixer(Protocol):
 class Layer(Protocol):
     """One layer of a stack."""
 
-    def __call__(self, x_BSE: jax.Array, places: Places, /) -> jax.Array:
+    def __call__(self, x_BSE: jax.Array, context: TokenContext, /) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""
         ...
 
 
 class PositionEncoding(Protocol):
-    """Tells queries and keys where they stand."""
+    """Encodes positions into queries and keys."""
 
     def __call__(
-        self, query_BSHD: jax.Array, key_BSKD: jax.Array, positions_BS: jax.Array, /
+        self, q_BSHD: jax.Array, k_BSKD: jax.Array, positions_BS: jax.Array, /
     ) -> tuple[jax.Array, jax.Array]:
-        """Returns queries and keys that know their positions."""
+        """Returns the encoded queries and keys."""
         ...
 
 
 class Residual(Protocol):
-    """Joins a branch to the main stream, with norms placed before, after or both."""
+    """A residual connection around a sublayer: x -> after(x, sublayer(before(x)))."""
 
     def before(self, x_BSE: jax.Array, /) -> jax.Array:
-        """Returns what the branch reads."""
+        """Returns the sublayer's input, given the residual stream."""
         ...
 
-    def after(self, x_BSE: jax.Array, branch_BSE: jax.Array, /) -> jax.Array:
-        """Returns the stream with the branch joined to it."""
+    def after(self, x_BSE: jax.Array, output_BSE: jax.Array, /) -> jax.Array:
+        """Returns the residual stream with the sublayer's output added."""
         ...
 
 
 class Vocabulary(Protocol):
-    """A table of one vector a token, for reading tokens in and for scoring them at the end."""
+    """A token table, for the embedding and for the output head."""
 
     weight: jax.Array
 
     def __call__(self, tokens: jax.Array, /) -> jax.Array:
-        """Looks tokens up."""
+        """Embeds tokens."""
         ...
 
-    def scores(self, x: jax.Array, /) -> jax.Array:
-        """Returns a score for each token of the vocabulary (logits)."""
+    def logits(self, x: jax.Array, /) -> jax.Array:
+        """Returns the logits over the vocabulary."""
         ...

@@ -16,43 +16,34 @@ import numpy as np
 from dovetail.config import REQUIRED, Config, ConfigOf, replace
 from dovetail.layers import (
     Attention,
-    ContiguousMemory,
+    ContiguousKVCache,
     Decoder,
     Dropout,
     Embedding,
     FeedForward,
     Linear,
     NoInputPositions,
-    NoMemory,
+    NoKVCache,
     NoPositions,
     Pattern,
-    Places,
     PreNorm,
     Residual,
     RMSNorm,
     Stack,
+    TokenContext,
     TransformerBlock,
 )
-from dovetail.layers.attention.differential import DifferentialHeads
-from dovetail.layers.attention.gated import GatedHeads
-from dovetail.layers.attention.inverse_width import InverseWidth
 from dovetail.layers.attention.latent import LatentAttention
-from dovetail.layers.attention.sigmoid import SigmoidAttention
-from dovetail.layers.attention.sinks import LearnedSinks
-from dovetail.layers.attention.soft_cap import SoftCappedScores
+from dovetail.layers.attention.mixing import DifferentialAttention, GatedAttention
+from dovetail.layers.attention.scores import LearnedSinks, SigmoidAttention, SoftCappedScores
 from dovetail.layers.embedding import ScaledEmbedding
-from dovetail.layers.feed_forward.clamped import ClampedFeedForward
-from dovetail.layers.feed_forward.plain import PlainFeedForward
-from dovetail.layers.feed_forward.squared_relu import squared_relu
-from dovetail.layers.linear.dora import DoRA
-from dovetail.layers.linear.fp8 import Fp8Product
-from dovetail.layers.linear.int8 import Int8Product
-from dovetail.layers.linear.lora import LoRA
-from dovetail.layers.linear.low_rank import LowRankLinear
-from dovetail.layers.linear.normed import NormedLinear
+from dovetail.layers.feed_forward import ClampedFeedForward, PlainFeedForward, squared_relu
+from dovetail.layers.linear.adapters import DoRA, LoRA
+from dovetail.layers.linear.linear import LowRankLinear, NormedLinear
+from dovetail.layers.linear.quantized import Fp8Matmul, Int8Matmul
 from dovetail.layers.moe import (
     Capacity,
-    GroupedTopExperts,
+    GroupLimitedSelection,
     LoadBalanceLoss,
     LossFreeBias,
     MixtureOfExperts,
@@ -60,26 +51,20 @@ from dovetail.layers.moe import (
     SigmoidScores,
     TopKRouter,
 )
-from dovetail.layers.moe.expert_choice import ExpertChoice
-from dovetail.layers.norms.dynamic_tanh import DynamicTanh
-from dovetail.layers.norms.layer import LayerNorm
-from dovetail.layers.norms.none import NoNorm
-from dovetail.layers.norms.offset import OffsetRMSNorm
-from dovetail.layers.norms.readout import ScaledReadout
+from dovetail.layers.moe.capacity import ExpertChoice
+from dovetail.layers.mup import InverseWidthScale, ScaledReadout
+from dovetail.layers.norms import DynamicTanh, LayerNorm, NoNorm, OffsetRMSNorm
 from dovetail.layers.positions.alibi import Alibi
-from dovetail.layers.positions.interleaved import InterleavedRotaryEmbedding
 from dovetail.layers.positions.learned import LearnedPositions
-from dovetail.layers.positions.rotary import RotaryEmbedding
-from dovetail.layers.positions.yarn_scaling import YarnScaling
+from dovetail.layers.positions.rope_scaling import YarnScaling
+from dovetail.layers.positions.rotary import InterleavedRotaryEmbedding, RotaryEmbedding
 from dovetail.layers.recurrent.gated_delta import GatedDelta
 from dovetail.layers.recurrent.mamba2 import Mamba2
-from dovetail.layers.recurrent.memory import KeptState
-from dovetail.layers.residual.branch import BranchNorm
-from dovetail.layers.residual.post import PostNorm
-from dovetail.layers.residual.sandwich import SandwichNorm
-from dovetail.layers.residual.scaled import ScaledBranch
-from dovetail.layers.stack.parallel import ParallelBlock
-from dovetail.layers.stack.shared import SharedStack
+from dovetail.layers.recurrent.state_cache import RecurrentStateCache
+from dovetail.layers.residual import BranchNorm, PostNorm, SandwichNorm
+from dovetail.layers.scaled_residual import ScaledResidual
+from dovetail.layers.stack.blocks import ParallelBlock
+from dovetail.layers.stack.stack import SharedStack
 from dovetail.module import Module, parameter_specs
 
 BATCH, SEQUENCE, WIDTH, HEADS, KV_HEADS, HIDDEN, VOCAB = 4, 6, 16, 4, 2, 24, 32
@@ -95,7 +80,7 @@ class Case:
 
 
 class Joined(Module):
-    """A residual around a fixed branch, so that a residual can be called like a layer."""
+    """A residual connection around a fixed sublayer, so that it can be called like a layer."""
 
     class Config(Module.Config["Joined"]):
         residual: ConfigOf[Residual] = REQUIRED
@@ -123,21 +108,21 @@ def tokens() -> jax.Array:
     return jax.random.randint(jax.random.key(7), (BATCH, SEQUENCE), 0, VOCAB)
 
 
-def places() -> Places:
+def token_context() -> TokenContext:
     """One segment a row, from position 0."""
     positions = jnp.broadcast_to(jnp.arange(SEQUENCE), (BATCH, SEQUENCE))
-    return Places(positions, jnp.ones_like(positions))
+    return TokenContext(positions, jnp.ones_like(positions))
 
 
 def queries_and_keys() -> tuple[Any, ...]:
     query = vectors(1, BATCH, SEQUENCE, HEADS, HEAD_WIDTH)
     key = vectors(2, BATCH, SEQUENCE, KV_HEADS, HEAD_WIDTH)
-    return query, key, places().positions_BS
+    return query, key, token_context().positions_BS
 
 
 def keys_and_values() -> tuple[Any, ...]:
     shape = (BATCH, SEQUENCE, KV_HEADS, HEAD_WIDTH)
-    return vectors(1, *shape), vectors(2, *shape), places()
+    return vectors(1, *shape), vectors(2, *shape), token_context()
 
 
 def attention() -> Attention.Config:
@@ -179,7 +164,7 @@ def deep_mixture() -> MixtureOfExperts.Config:
     """Everything that can be swapped, swapped: DeepSeek-V3's router and a shared expert."""
     router = TopKRouter.Config(
         scores=SigmoidScores.Config(),
-        selection=GroupedTopExperts.Config(num_groups=2, top_groups=1),
+        selection=GroupLimitedSelection.Config(num_groups=2, top_groups=1),
         bias=LossFreeBias.Config(),
         scaling=2.5,
     )
@@ -223,7 +208,7 @@ def one() -> tuple[Any, ...]:
 
 
 def mixing() -> tuple[Any, ...]:
-    return vectors(), places()
+    return vectors(), token_context()
 
 
 CASES: dict[str, Case] = {
@@ -239,7 +224,7 @@ CASES: dict[str, Case] = {
             out_features=HIDDEN,
             in_axis="embed",
             out_axis="mlp",
-            product=Fp8Product.Config(),
+            matmul=Fp8Matmul.Config(),
         ),
         one,
     ),
@@ -249,7 +234,7 @@ CASES: dict[str, Case] = {
             out_features=HIDDEN,
             in_axis="embed",
             out_axis="mlp",
-            product=Int8Product.Config(),
+            matmul=Int8Matmul.Config(),
         ),
         one,
     ),
@@ -297,13 +282,13 @@ CASES: dict[str, Case] = {
     "post-norm": Case(Joined.Config(residual=PostNorm.Config()), one),
     "sandwich-norm": Case(Joined.Config(residual=SandwichNorm.Config()), one),
     "branch-norm": Case(Joined.Config(residual=BranchNorm.Config()), one),
-    "scaled-branch": Case(
-        Joined.Config(residual=BranchNorm.Config(dropout=ScaledBranch.Config(factor=0.5))), one
+    "scaled-residual": Case(
+        Joined.Config(residual=BranchNorm.Config(dropout=ScaledResidual.Config(factor=0.5))), one
     ),
     "interleaved-rotary": Case(
         InterleavedRotaryEmbedding.Config(head_width=HEAD_WIDTH), queries_and_keys
     ),
-    "rotary-in-part": Case(
+    "partial-rotary": Case(
         RotaryEmbedding.Config(
             head_width=HEAD_WIDTH,
             fraction=0.5,
@@ -313,8 +298,8 @@ CASES: dict[str, Case] = {
     ),
     "rotary": Case(RotaryEmbedding.Config(head_width=HEAD_WIDTH), queries_and_keys),
     "no-positions": Case(NoPositions.Config(head_width=HEAD_WIDTH), queries_and_keys),
-    "no-memory": Case(NoMemory.Config(), keys_and_values),
-    "contiguous-memory": Case(ContiguousMemory.Config(length=SEQUENCE), keys_and_values),
+    "no-kv-cache": Case(NoKVCache.Config(), keys_and_values),
+    "contiguous-kv-cache": Case(ContiguousKVCache.Config(length=SEQUENCE), keys_and_values),
     "feed-forward": Case(FeedForward.Config(width=WIDTH, hidden=HIDDEN), one),
     "plain-feed-forward": Case(PlainFeedForward.Config(width=WIDTH, hidden=HIDDEN), one),
     "squared-relu": Case(
@@ -337,7 +322,7 @@ CASES: dict[str, Case] = {
     ),
     "attention": Case(attention().set(width=WIDTH), mixing),
     "attention-by-inverse-width": Case(
-        attention().set(width=WIDTH, scale=InverseWidth.Config(base_width=2)), mixing
+        attention().set(width=WIDTH, scale=InverseWidthScale.Config(base_width=2)), mixing
     ),
     "attention-with-adapters": Case(adapted(attention().set(width=WIDTH)), mixing),
     "attention-with-sinks-and-cap": Case(
@@ -356,10 +341,10 @@ CASES: dict[str, Case] = {
         mixing,
     ),
     "attention-with-gated-heads": Case(
-        attention().set(width=WIDTH, mixing=GatedHeads.Config()), mixing
+        attention().set(width=WIDTH, mixing=GatedAttention.Config()), mixing
     ),
     "differential-attention": Case(
-        attention().set(width=WIDTH, mixing=DifferentialHeads.Config()), mixing
+        attention().set(width=WIDTH, mixing=DifferentialAttention.Config()), mixing
     ),
     "latent-attention-with-all": Case(
         latent_attention().set(
@@ -368,13 +353,15 @@ CASES: dict[str, Case] = {
             scores=LearnedSinks.Config(),
             # Random exponents would bring a weight of 0.8 to 0.97, and there two maps nearly
             # cancel: what bfloat16 leaves of their difference is no measure of the layer.
-            mixing=GatedHeads.Config(base=DifferentialHeads.Config(first_weight=0.5)),
+            mixing=GatedAttention.Config(base=DifferentialAttention.Config(first_weight=0.5)),
         ),
         mixing,
     ),
     "latent-attention": Case(latent_attention().set(width=WIDTH), mixing),
     "mamba2": Case(mamba().set(width=WIDTH), mixing),
-    "mamba2-remembering": Case(mamba().set(width=WIDTH, memory=KeptState.Config()), mixing),
+    "mamba2-with-state-cache": Case(
+        mamba().set(width=WIDTH, cache=RecurrentStateCache.Config()), mixing
+    ),
     "gated-delta": Case(gated_delta().set(width=WIDTH), mixing),
     "recurrent-hybrid": Case(recurrent_hybrid(), mixing),
     "stack": Case(Stack.Config(width=WIDTH, num_layers=3, layer=block()), mixing),
@@ -399,6 +386,6 @@ CASES: dict[str, Case] = {
         Decoder.Config(
             vocab_size=VOCAB, width=WIDTH, stack=Stack.Config(num_layers=2, layer=block())
         ),
-        lambda: (tokens(), places()),
+        lambda: (tokens(), token_context()),
     ),
 }

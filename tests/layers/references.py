@@ -34,17 +34,17 @@ def rotary(x_BSHD: Array, positions_BS: Array, base: float) -> Array:
 
 
 def grouped_attention(
-    query_BSHD: Array, key_BSKD: Array, value_BSKD: Array, segments_BS: Array, scale: float
+    q_BSHD: Array, k_BSKD: Array, v_BSKD: Array, segment_ids_BS: Array, scale: float
 ) -> Array:
     """Causal within each segment, one head, one row and one query at a time."""
-    batch, length, heads, _ = query_BSHD.shape
-    group = heads // key_BSKD.shape[2]
-    result = np.zeros_like(query_BSHD)
+    batch, length, heads, _ = q_BSHD.shape
+    group = heads // k_BSKD.shape[2]
+    result = np.zeros_like(q_BSHD)
     for b in range(batch):
         for h in range(heads):
             for s in range(length):
-                seen = [t for t in range(s + 1) if segments_BS[b, t] == segments_BS[b, s]]
-                scores = key_BSKD[b, seen, h // group] @ query_BSHD[b, s, h] * scale
+                seen = [t for t in range(s + 1) if segment_ids_BS[b, t] == segment_ids_BS[b, s]]
+                scores = k_BSKD[b, seen, h // group] @ q_BSHD[b, s, h] * scale
                 weights = np.exp(scores - scores.max())
-                result[b, s, h] = weights / weights.sum() @ value_BSKD[b, seen, h // group]
+                result[b, s, h] = weights / weights.sum() @ v_BSKD[b, seen, h // group]
     return result

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dovetail.config import REQUIRED, ConfigError, ConfigOf, select
-from dovetail.layers import Dropout, Places, PreNorm, Stack, TokenMap
+from dovetail.layers import Dropout, PreNorm, Stack, TokenContext, TokenMap
 from dovetail.module import Module, functional
 from tests.layers.cases import WIDTH, Joined, block, mixing, random_params, vectors
 
@@ -26,7 +26,7 @@ class Dropping(Module):
         super().__init__(config)
         self.dropout = config.dropout.build()
 
-    def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
+    def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
         first, second = self.dropout(jnp.ones_like(x_BSE)), self.dropout(jnp.ones_like(x_BSE))
         self.add_output("masks", jnp.stack([first == 0, second == 0]))
         return x_BSE

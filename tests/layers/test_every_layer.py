@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,22 +13,22 @@ import numpy as np
 import pytest
 
 from dovetail.config import Config, from_text, to_text, visit
-from dovetail.generate import with_memory
-from dovetail.layers import NormedResidual, Places
-from dovetail.layers.attention.scores import PositionedScores, SoftmaxFree
-from dovetail.layers.linear.adapter import Adapter
+from dovetail.generate import with_kv_cache
+from dovetail.layers import TokenContext
+from dovetail.layers.attention.scores import PositionalScores, SoftmaxFree
+from dovetail.layers.linear.adapters import Adapter
 from dovetail.layers.moe.losses import WeightedLoss
-from dovetail.layers.norms.last import EndsInNorm
+from dovetail.layers.norms import HasFinalNorm
 from dovetail.module import Module, functional, parameter_specs, variable_specs
-from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
+from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
 from tests.layers.cases import CASES, SEQUENCE, random_params
 
 KEY = jax.random.key(0)
 
 
 def mixes_tokens(config: Config[Any]) -> bool:
-    """Says whether some part of a layer has a memory."""
-    return any("memory" in type(found).fields() for _, found in visit(config))
+    """Returns whether a layer contains a cache."""
+    return any("cache" in type(found).fields() for _, found in visit(config))
 
 
 every_layer = pytest.mark.parametrize("name", CASES)
@@ -38,7 +39,7 @@ every_mixer = pytest.mark.parametrize(
 
 @dataclass(frozen=True)
 class Computed:
-    """What one layer gives on one device."""
+    """The output and gradients of one layer on one device."""
 
     module: Module
     params: Any
@@ -57,19 +58,18 @@ def computed(name: str) -> Computed:
 
 
 def test_no_layer_is_left_out() -> None:
-    layers = {part for part in subclasses(Module) if part.__module__.startswith("dovetail.layers.")}
+    layers = {each for each in subclasses(Module) if each.__module__.startswith("dovetail.layers.")}
     swept = {type(found).builds() for case in CASES.values() for _, found in visit(case.config)}
-    # What others are made of, and nothing by itself.
-    bases = {part for part in layers if part.__name__.startswith(("Any", "Changed"))}
-    bases |= {Adapter, EndsInNorm, NormedResidual, PositionedScores, SoftmaxFree, WeightedLoss}
+    bases = {each for each in layers if re.match("Base|.*Wrapper$", each.__name__)}
+    bases |= {Adapter, HasFinalNorm, PositionalScores, SoftmaxFree, WeightedLoss}
     # A loss is run in a model, by tests/models and tests/layers/loss.
-    losses = {part for part in layers if part.__module__.startswith("dovetail.layers.loss.")}
+    losses = {each for each in layers if each.__module__.startswith("dovetail.layers.loss.")}
     assert layers - swept - bases - losses == set()
 
 
-def subclasses(part: type) -> set[type]:
+def subclasses(base: type) -> set[type]:
     """Returns all classes that extend a class, at any distance."""
-    return {found for child in part.__subclasses__() for found in {child, *subclasses(child)}}
+    return {found for child in base.__subclasses__() for found in {child, *subclasses(child)}}
 
 
 @every_layer
@@ -110,15 +110,15 @@ def test_sharded_equals_unsharded(name: str) -> None:
     }
 
     def sharded(params: Any, arguments: Any) -> Any:
-        with placed(placement):
+        with use_placement(placement):
             return run_and_differentiate(one.module, params, arguments)
 
     batch = placement.sharding(("batch",))
     compute = jax.jit(sharded, in_shardings=(shardings, batch), out_shardings=(None, shardings))
     result, gradients = compute(one.params, one.arguments)
     assert all(len(leaf.sharding.device_set) == 8 for leaf in jax.tree.leaves(result))
-    for split, whole in zip(result, one.result, strict=True):
-        assert_close(split, whole)
+    for sharded, unsharded in zip(result, one.result, strict=True):
+        assert_close(sharded, unsharded)
     for path, gradient in gradients.items():
         assert_close(gradient, one.gradients[path])
 
@@ -139,13 +139,13 @@ def test_bfloat16(name: str) -> None:
 @every_mixer
 def test_step_by_step_equals_all_at_once(name: str) -> None:
     one = computed(name)
-    module = with_memory(CASES[name].config, SEQUENCE + 2).build()
+    module = with_kv_cache(CASES[name].config, SEQUENCE + 2).build()
     step = jax.jit(lambda *inputs, cache: functional(module, *inputs, cache=cache))
-    x, places = one.arguments
+    x, context = one.arguments
     cache, start, results = None, 0, []
     for length in (3, 1, 1, 1):
         span = slice(start, start + length)
-        here = Places(places.positions_BS[:, span], places.segments_BS[:, span])
+        here = TokenContext(context.positions_BS[:, span], context.segment_ids_BS[:, span])
         result, outputs = step(one.params, (x[:, span], here), cache=cache)
         results.append(result)
         cache, start = outputs.cache, start + length

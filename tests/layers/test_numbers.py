@@ -10,12 +10,19 @@ import numpy as np
 import pytest
 
 from dovetail.config import Config, ConfigError
-from dovetail.layers import Attention, Embedding, FeedForward, Linear, Places, PreNorm, RMSNorm
-from dovetail.layers.norms.layer import LayerNorm
-from dovetail.layers.positions.ntk_scaling import NtkScaling
+from dovetail.layers import (
+    Attention,
+    Embedding,
+    FeedForward,
+    Linear,
+    PreNorm,
+    RMSNorm,
+    TokenContext,
+)
+from dovetail.layers.norms import LayerNorm
+from dovetail.layers.positions.rope_scaling import NtkScaling
 from dovetail.layers.positions.rotary import RotaryEmbedding
-from dovetail.layers.residual.post import PostNorm
-from dovetail.layers.residual.sandwich import SandwichNorm
+from dovetail.layers.residual import PostNorm, SandwichNorm
 from dovetail.module import functional, parameter_specs
 from tests.layers import references
 from tests.layers.cases import BATCH, HEADS, HIDDEN, KV_HEADS, SEQUENCE, VOCAB, WIDTH, tokens
@@ -53,12 +60,12 @@ def x() -> np.ndarray:
 
 
 @pytest.fixture
-def packed() -> Places:
+def packed() -> TokenContext:
     """Two segments in a row, the second from position 0 again."""
     positions = np.array([0, 1, 2, 3, 0, 1])
     segments = np.array([1, 1, 1, 1, 2, 2])
     shape = (BATCH, SEQUENCE)
-    return Places(*(jnp.asarray(np.broadcast_to(a, shape)) for a in (positions, segments)))
+    return TokenContext(*(jnp.asarray(np.broadcast_to(a, shape)) for a in (positions, segments)))
 
 
 def test_linear(x: np.ndarray) -> None:
@@ -72,8 +79,8 @@ def test_embedding(x: np.ndarray) -> None:
     params = params_of(config)
     close(run(config, params, tokens()), params["weight"][np.asarray(tokens())])
     lowered = {"weight": jnp.asarray(params["weight"], jnp.float32)}
-    scores, _ = functional(config.build(), lowered, jnp.asarray(x, jnp.float32), method="scores")
-    close(scores, x @ params["weight"].T)
+    logits, _ = functional(config.build(), lowered, jnp.asarray(x, jnp.float32), method="logits")
+    close(logits, x @ params["weight"].T)
 
 
 def test_a_token_beyond_the_vocabulary_is_not_taken_for_another() -> None:
@@ -131,7 +138,9 @@ def test_rotary_scores_depend_on_distance_alone() -> None:
 
 @pytest.mark.parametrize("head_width", [None, 6])
 @pytest.mark.parametrize("kv_heads", [HEADS, KV_HEADS, 1])
-def test_attention(x: np.ndarray, packed: Places, kv_heads: int, head_width: int | None) -> None:
+def test_attention(
+    x: np.ndarray, packed: TokenContext, kv_heads: int, head_width: int | None
+) -> None:
     config = Attention.Config(
         width=WIDTH,
         num_heads=HEADS,
@@ -146,7 +155,7 @@ def test_attention(x: np.ndarray, packed: Places, kv_heads: int, head_width: int
         (x @ params[f"{name}/weight"]).reshape(BATCH, SEQUENCE, -1, width)
         for name in ("query", "key", "value")
     )
-    positions, segments = np.asarray(packed.positions_BS), np.asarray(packed.segments_BS)
+    positions, segments = np.asarray(packed.positions_BS), np.asarray(packed.segment_ids_BS)
     query = references.rotary(query, positions, 10_000.0)
     key = references.rotary(key, positions, 10_000.0)
     mixed = references.grouped_attention(query, key, value, segments, width**-0.5)
@@ -161,21 +170,21 @@ def test_attention(x: np.ndarray, packed: Places, kv_heads: int, head_width: int
     np.testing.assert_allclose(mixed, theirs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("joint", [PreNorm, PostNorm, SandwichNorm])
-def test_norm_placement(x: np.ndarray, joint: Any) -> None:
-    config = joint.Config(width=WIDTH)
-    params, branch = params_of(config), numbers(9, BATCH, SEQUENCE, WIDTH)
+@pytest.mark.parametrize("residual", [PreNorm, PostNorm, SandwichNorm])
+def test_norm_placement(x: np.ndarray, residual: Any) -> None:
+    config = residual.Config(width=WIDTH)
+    params, output = params_of(config), numbers(9, BATCH, SEQUENCE, WIDTH)
 
     def norm(value: np.ndarray, name: str = "norm") -> np.ndarray:
         return references.rms_norm(value, params[f"{name}/scale"], 1e-6)
 
     before, after = {
-        PreNorm: lambda: (norm(x), x + branch),
-        PostNorm: lambda: (x, norm(x + branch)),
-        SandwichNorm: lambda: (norm(x), x + norm(branch, "output_norm")),
-    }[joint]()
+        PreNorm: lambda: (norm(x), x + output),
+        PostNorm: lambda: (x, norm(x + output)),
+        SandwichNorm: lambda: (norm(x), x + norm(output, "output_norm")),
+    }[residual]()
     lowered = {path: jnp.asarray(value, jnp.float32) for path, value in params.items()}
-    arrays = [jnp.asarray(value, jnp.float32) for value in (x, branch)]
+    arrays = [jnp.asarray(value, jnp.float32) for value in (x, output)]
     module = config.build()
     close(functional(module, lowered, arrays[0], method="before")[0], before)
     close(functional(module, lowered, tuple(arrays), method="after")[0], after)
@@ -190,5 +199,5 @@ def test_ntk_scaling_is_a_larger_base() -> None:
     np.testing.assert_allclose(scaled, larger**-exponents, rtol=1e-12)
     assert scaled[0] == 1.0
     assert scaled[-1] == pytest.approx(base ** -exponents[-1] / factor)
-    with pytest.raises(ConfigError, match=r"factor: a scaling stretches by 1 or more, got 0.5"):
+    with pytest.raises(ConfigError, match=r"factor: expected 1 or more, got 0.5"):
         NtkScaling.Config(factor=0.5).build()

@@ -1,4 +1,4 @@
-"""Stacks: a loop is its layers in order, and remat changes only what is kept."""
+"""Stacks: a scan equals its layers in order, and remat changes only what is saved."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 from dovetail.config import Config, ConfigError, select
 from dovetail.layers import Pattern, Stack, layers_of, rearrange
-from dovetail.layers.residual.sandwich import SandwichNorm
+from dovetail.layers.residual import SandwichNorm
 from dovetail.module import functional
-from dovetail.parallel import KeepAll, KeepDots, KeepNothing, KeepTags
+from dovetail.parallel import SaveAll, SaveDots, SaveNamed, SaveNothing
 from tests.layers.cases import (
     BATCH,
     HIDDEN,
@@ -29,9 +29,9 @@ from tests.layers.cases import (
 LAYERS = 2
 TOKENS = BATCH * SEQUENCE
 POLICIES = {
-    "nothing": KeepNothing.Config(),
-    "dots": KeepDots.Config(),
-    "tags": KeepTags.Config(names=("attention_output", "feed_forward_gate")),
+    "nothing": SaveNothing.Config(),
+    "dots": SaveDots.Config(),
+    "tags": SaveNamed.Config(names=("attention_output", "feed_forward_gate")),
 }
 # How many numbers of each tagged value one token has.
 TAGS = {
@@ -78,13 +78,13 @@ def kept_values(remat: Config[Any], layer: Config[Any] | None = None) -> int:
 
 def test_a_stack_applies_its_layers_in_order() -> None:
     config = stack(layer=alternating(), num_layers=2)
-    params, (x, places) = random_params(config.build()), mixing()
-    together = run(config, params, x, places)
+    params, (x, context) = random_params(config.build()), mixing()
+    together = run(config, params, x, context)
     for index in range(2):
         for place, layer in enumerate(alternating().layers):
             prefix = f"layer/layers/{place}/"
             own = {p.removeprefix(prefix): v[index] for p, v in params.items() if prefix in p}
-            x = run(layer.clone(width=WIDTH), own, x, places)
+            x = run(layer.clone(width=WIDTH), own, x, context)
     np.testing.assert_allclose(together, x, rtol=1e-4, atol=1e-4)
 
 
@@ -100,15 +100,15 @@ def test_remat_gives_equal_gradients(policy: str, unroll: int) -> None:
 def test_remat_keeps_fewer_values() -> None:
     kept = {name: kept_values(config) for name, config in POLICIES.items()}
     assert kept["tags"] - kept["nothing"] == LAYERS * TOKENS * (WIDTH + HIDDEN)
-    assert kept["nothing"] < kept["dots"] < kept_values(KeepAll.Config())
+    assert kept["nothing"] < kept["dots"] < kept_values(SaveAll.Config())
 
 
 @pytest.mark.parametrize("name", TAGS)
 def test_every_tag_can_be_kept(name: str) -> None:
     # The output of the feed-forward is of use to the backward pass only where a norm follows it.
     layer = block().set(feed_forward_residual=SandwichNorm.Config())
-    kept = kept_values(KeepTags.Config(names=(name,)), layer)
-    assert kept - kept_values(KeepNothing.Config(), layer) == LAYERS * TOKENS * TAGS[name]
+    kept = kept_values(SaveNamed.Config(names=(name,)), layer)
+    assert kept - kept_values(SaveNothing.Config(), layer) == LAYERS * TOKENS * TAGS[name]
 
 
 @pytest.mark.parametrize("field", ["num_layers", "unroll"])
@@ -125,21 +125,21 @@ def test_a_pattern_has_layers() -> None:
 
 
 def test_every_nth_layer_is_changed_and_the_rest_stays_in_loops() -> None:
-    plain = stack(num_layers=7, remat=KeepDots.Config())
+    plain = stack(num_layers=7, remat=SaveDots.Config())
     other = block().set(feed_forward_residual=SandwichNorm.Config())
     changed = rearrange(plain, lambda layer: other, every=3)
     kinds = [layer == other for layer in layers_of(changed)]
     assert kinds == [False, False, True, False, False, True, False]
     loops = list(select(changed, Stack))
     assert [loop.num_layers for loop in loops] == [2, 1]
-    assert all(loop.remat == KeepDots.Config() for loop in loops)
+    assert all(loop.remat == SaveDots.Config() for loop in loops)
     twice = rearrange(changed, lambda layer: layer, every=2)
-    assert all(loop.remat == KeepDots.Config() for loop in select(twice, Stack))
+    assert all(loop.remat == SaveDots.Config() for loop in select(twice, Stack))
     assert rearrange(plain, lambda layer: layer).clone(width=WIDTH) == plain
     assert layers_of(rearrange(alternating(), lambda layer: other, every=2))[1] == other
 
 
 @pytest.mark.parametrize("every", [0, 3, -1])
 def test_there_must_be_an_nth_layer(every: int) -> None:
-    with pytest.raises(ConfigError, match=f"every: expected 1 to 2, .* got {every}"):
+    with pytest.raises(ConfigError, match=f"every: expected 1 to 2 .*, got {every}"):
         rearrange(stack(), lambda layer: layer, every=every)

@@ -1,1 +1,1 @@
-"""Attention: tokens look at each other. What it is made of and what changes it, a file each."""
+"""Attention layers, their KV caches, and variants of scores and mixing."""

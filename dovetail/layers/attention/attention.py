@@ -1,25 +1,24 @@
-"""Attention: tokens look at each other. Projections, positions, mask and memory are children."""
+"""Multi-head attention. Projections, position encoding, mask and KV cache are children."""
 
 from __future__ import annotations
 
 import jax
 
 from dovetail.config import ConfigError, ConfigOf
-from dovetail.layers.attention.base import AnyAttention
+from dovetail.layers.attention.base import BaseAttention
 from dovetail.layers.checks import require_positive
-from dovetail.layers.interfaces import Places, TokenMap
+from dovetail.layers.interfaces import TokenContext, TokenMap
 from dovetail.layers.linear.linear import Linear
 from dovetail.parallel import constrain, tag
 
 
-class Attention(AnyAttention):
+class Attention(BaseAttention):
     """Multi-head attention with grouped key-value heads (https://arxiv.org/abs/2305.13245)."""
 
-    class Config(AnyAttention.Config):
-        """Keys and values.
+    class Config(BaseAttention.Config):
+        """`num_kv_heads` below `num_heads` is grouped-query attention; None means as many as heads.
 
-        Fewer key-value heads than heads share keys among heads; None means as many. The head width
-        is the width divided by the heads, unless it is given.
+        `head_width` is the head dim; None means `width / num_heads`.
         """
 
         num_kv_heads: int | None = None
@@ -41,22 +40,22 @@ class Attention(AnyAttention):
         self.positions = config.positions.build(head_width=self.head_width)
 
     def _build_projections(self, config: Config) -> None:
-        inward = {"in_features": config.width, "in_axis": "embed"}
+        in_sizes = {"in_features": config.width, "in_axis": "embed"}
         queries = {"out_features": self.num_heads * self.head_width, "out_axis": "heads"}
         keys = {"out_features": self.num_kv_heads * self.head_width, "out_axis": "kv_heads"}
-        self.query = config.query.build(**inward, **queries)
-        self.key = config.key.build(**inward, **keys)
-        self.value = config.value.build(**inward, **keys)
-        self._build_way_out(config, self.head_width, self.head_width)
+        self.query = config.query.build(**in_sizes, **queries)
+        self.key = config.key.build(**in_sizes, **keys)
+        self.value = config.value.build(**in_sizes, **keys)
+        self._build_output(config, self.head_width, self.head_width)
 
-    def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
+    def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""
-        query_BSHD = self._heads(tag(self.query(x_BSE), "attention_query"), "heads")
-        key_BSKD = self._heads(tag(self.key(x_BSE), "attention_key"), "kv_heads")
-        value_BSKD = self._heads(tag(self.value(x_BSE), "attention_value"), "kv_heads")
-        query_BSHD, key_BSKD = self.positions(query_BSHD, key_BSKD, places.positions_BS)
-        seen = self.memory(key_BSKD, value_BSKD, places)
-        return self.mix(query_BSHD, seen, places, x_BSE)
+        q_BSHD = self._heads(tag(self.query(x_BSE), "attention_query"), "heads")
+        k_BSKD = self._heads(tag(self.key(x_BSE), "attention_key"), "kv_heads")
+        v_BSKD = self._heads(tag(self.value(x_BSE), "attention_value"), "kv_heads")
+        q_BSHD, k_BSKD = self.positions(q_BSHD, k_BSKD, context.positions_BS)
+        kv = self.cache(k_BSKD, v_BSKD, context)
+        return self.attend(q_BSHD, kv, context, x_BSE)
 
     def _heads(self, x: jax.Array, axis: str) -> jax.Array:
         x_BSHD = x.reshape(*x.shape[:2], -1, self.head_width)

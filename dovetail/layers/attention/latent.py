@@ -1,7 +1,7 @@
-"""Multi-head latent attention: keys and values are read from one small vector a token.
+"""Multi-head latent attention (MLA): keys and values are up-projections of one latent per token.
 
-B batch, S queries, T keys, E embed, H heads, N head width without positions, R rotated width,
-W value width, C latent width.
+R rotary head dim, W value head dim, C latent width, X plain and value head dims together, beside
+the letters of all layers.
 """
 
 from __future__ import annotations
@@ -10,23 +10,24 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigOf
-from dovetail.layers.attention.base import AnyAttention
-from dovetail.layers.attention.memory import Remembered
+from dovetail.layers.attention.base import BaseAttention
+from dovetail.layers.attention.kv_cache import KeyValues
 from dovetail.layers.checks import require_positive
-from dovetail.layers.interfaces import Places, TokenMap
+from dovetail.layers.interfaces import TokenContext, TokenMap
 from dovetail.layers.linear.linear import Linear
-from dovetail.layers.norms.rms import RMSNorm
+from dovetail.layers.norms import RMSNorm
 from dovetail.parallel import constrain, tag
 
 
-class LatentAttention(AnyAttention):
-    """Attention that remembers a latent vector and one rotated key a token (arXiv 2405.04434).
+class LatentAttention(BaseAttention):
+    """MLA of DeepSeek-V2 (https://arxiv.org/abs/2405.04434).
 
-    A memory holds C + R numbers a token, whatever the number of heads.
+    The KV cache holds the latent and one rotary key per token: C + R numbers, whatever the number
+    of heads.
     """
 
-    class Config(AnyAttention.Config):
-        """Each head has `plain_width` features that know no position, `rotated_width` that do."""
+    class Config(BaseAttention.Config):
+        """A head has `plain_width` features without positions and `rotated_width` rotary ones."""
 
         latent_width: int = REQUIRED
         plain_width: int = REQUIRED
@@ -41,11 +42,11 @@ class LatentAttention(AnyAttention):
         require_positive(config, "latent_width", "plain_width", "rotated_width", "value_width")
         self.plain = config.plain_width
         heads, rotated = config.num_heads, config.rotated_width
-        inward = {"in_features": config.width, "in_axis": "embed"}
+        in_sizes = {"in_features": config.width, "in_axis": "embed"}
         self.query = config.query.build(
-            **inward, out_features=heads * (self.plain + rotated), out_axis="heads"
+            **in_sizes, out_features=heads * (self.plain + rotated), out_axis="heads"
         )
-        self.latent = config.latent.build(**inward, out_features=config.latent_width + rotated)
+        self.latent = config.latent.build(**in_sizes, out_features=config.latent_width + rotated)
         self.latent_norm = config.latent_norm.build(width=config.latent_width, axis=None)
         self.expand = config.expand.build(
             in_features=config.latent_width,
@@ -53,35 +54,35 @@ class LatentAttention(AnyAttention):
             out_features=heads * (self.plain + config.value_width),
             out_axis="heads",
         )
-        self._build_way_out(config, self.plain + rotated, config.value_width)
+        self._build_output(config, self.plain + rotated, config.value_width)
         self.positions = config.positions.build(head_width=rotated)
 
-    def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
+    def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""
-        query_BSHD, seen = self._read(x_BSE, places)
-        key_BTHD, value_BTHW = self._expanded(seen)
-        seen = seen._replace(key_BTKD=key_BTHD, value_BTKD=value_BTHW)
-        return self.mix(query_BSHD, seen, places, x_BSE)
+        q_BSHD, cached = self._project(x_BSE, context)
+        k_BTHD, v_BTHW = self._up_project(cached)
+        kv = cached._replace(k_BTKD=k_BTHD, v_BTKW=v_BTHW)
+        return self.attend(q_BSHD, kv, context, x_BSE)
 
-    def _read(self, x_BSE: jax.Array, places: Places) -> tuple[jax.Array, Remembered]:
-        """Returns the queries, and all latents and rotated keys that they may see."""
-        query_BSHD = self._heads(tag(self.query(x_BSE), "attention_query"))
+    def _project(self, x_BSE: jax.Array, context: TokenContext) -> tuple[jax.Array, KeyValues]:
+        """Returns the queries, and the cached rotary keys (as keys) and latents (as values)."""
+        q_BSHD = self._heads(tag(self.query(x_BSE), "attention_query"))
         both = tag(self.latent(x_BSE), "attention_latent")
         width = self.config.latent_width
         latent_BSC = self.latent_norm(both[..., :width])
-        plain, rotated = query_BSHD[..., : self.plain], query_BSHD[..., self.plain :]
-        # One rotated key serves all heads; a memory knows it as a single key-value head.
-        rotated, key_BS1R = self.positions(rotated, both[:, :, None, width:], places.positions_BS)
-        query_BSHD = jnp.concatenate([plain, rotated], axis=-1)
-        return query_BSHD, self.memory(key_BS1R, latent_BSC[:, :, None], places)
+        plain, rotated = q_BSHD[..., : self.plain], q_BSHD[..., self.plain :]
+        # All heads share one rotary key; the KV cache stores it as a single key-value head.
+        rotated, k_BS1R = self.positions(rotated, both[:, :, None, width:], context.positions_BS)
+        q_BSHD = jnp.concatenate([plain, rotated], axis=-1)
+        return q_BSHD, self.cache(k_BS1R, latent_BSC[:, :, None], context)
 
-    def _expanded(self, seen: Remembered) -> tuple[jax.Array, jax.Array]:
-        """Returns each head's own keys and values of all that is remembered."""
-        expanded_BTHX = self._heads(self.expand(seen.value_BTKD[:, :, 0]))
-        plain, value_BTHW = expanded_BTHX[..., : self.plain], expanded_BTHX[..., self.plain :]
-        shape = (*plain.shape[:-1], seen.key_BTKD.shape[-1])
-        key_BTHD = jnp.concatenate([plain, jnp.broadcast_to(seen.key_BTKD, shape)], axis=-1)
-        return key_BTHD, value_BTHW
+    def _up_project(self, cached: KeyValues) -> tuple[jax.Array, jax.Array]:
+        """Returns keys and values of every head."""
+        expanded_BTHX = self._heads(self.expand(cached.v_BTKW[:, :, 0]))
+        plain, v_BTHW = expanded_BTHX[..., : self.plain], expanded_BTHX[..., self.plain :]
+        shape = (*plain.shape[:-1], cached.k_BTKD.shape[-1])
+        k_BTHD = jnp.concatenate([plain, jnp.broadcast_to(cached.k_BTKD, shape)], axis=-1)
+        return k_BTHD, v_BTHW
 
     def _heads(self, x: jax.Array) -> jax.Array:
         x_BSHD = x.reshape(*x.shape[:2], self.num_heads, -1)

@@ -1,55 +1,57 @@
-"""Scores: how attention turns the fit of a query and a key into the weight of the key.
+"""Attention scores: soft cap, sinks, bias, and what replaces the softmax.
 
-A feature of attention that concerns scores is a part of its own, which wraps another: so features
-add up, and attention knows none of them by name.
+Each feature of the scores is a wrapper around another `Scores`, so features compose and attention
+knows none of them by name.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
 from dovetail.config import REQUIRED, ConfigOf, wraps
-from dovetail.kernels.attention import ScoreBias, ScoreMap
-from dovetail.module import Module
+from dovetail.kernels.attention import ScoreBias, ScoreMap, SoftCap
+from dovetail.layers.checks import require_positive
+from dovetail.module import Initializer, Module, Normal, parameter
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Scoring:
-    """What the attention op is told of scores; see `dovetail.kernels.attention.attention`."""
+class ScoreOptions:
+    """The score arguments of the attention op; see `dovetail.kernels.attention.attention`."""
 
     sinks_H: jax.Array | None = None
     score_map: ScoreMap | None = dataclasses.field(default=None, metadata={"static": True})
     score_bias: ScoreBias | None = dataclasses.field(default=None, metadata={"static": True})
-    weigh: ScoreMap | None = dataclasses.field(default=None, metadata={"static": True})
+    score_activation: ScoreMap | None = dataclasses.field(default=None, metadata={"static": True})
 
     def options(self) -> dict[str, Any]:
-        """Returns them as arguments of the op."""
+        """Returns them as keyword arguments."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
 class Scores(Module):
-    """A softmax over plain scores; what the others begin from."""
+    """A plain softmax; the innermost of the wrappers below."""
 
     class Config(Module.Config["Scores"]):
         """The number of heads is set by the parent."""
 
         num_heads: int = REQUIRED
 
-    def __call__(self) -> Scoring:
-        """Returns what the op is told."""
-        return Scoring()
+    def __call__(self) -> ScoreOptions:
+        """Returns the arguments of the op."""
+        return ScoreOptions()
 
 
-class ChangedScores(Scores):
-    """Scores that change one thing about others."""
+class ScoresWrapper(Scores):
+    """Changes some options of the scores that it wraps."""
 
     class Config(Scores.Config):
-        """What is changed."""
+        """The wrapped scores."""
 
         base: ConfigOf[Scores] = wraps(Scores.Config())
 
@@ -57,22 +59,89 @@ class ChangedScores(Scores):
         super().__init__(config)
         self.base = config.base.build(num_heads=config.num_heads)
 
-    def __call__(self) -> Scoring:
-        """Returns what the op is told."""
+    def __call__(self) -> ScoreOptions:
+        """Returns the arguments of the op."""
         return dataclasses.replace(self.base(), **self.changes())
 
     def changes(self) -> dict[str, Any]:
-        """Returns the fields of `Scoring` that differ."""
+        """Returns the fields of `ScoreOptions` to replace."""
         raise NotImplementedError
 
 
-class PositionedScores(ChangedScores):
-    """Scores that know positions: a model that is told of them otherwise goes without these."""
+class PositionalScores(ScoresWrapper):
+    """A position encoding by score bias; it excludes other position encodings."""
 
 
-class ChangedSoftmax(ChangedScores):
-    """Scores that change the softmax, and so need one."""
+class SoftmaxWrapper(ScoresWrapper):
+    """A wrapper that needs the softmax."""
 
 
-class SoftmaxFree(ChangedScores):
-    """Scores that become weights without a softmax."""
+class SoftmaxFree(ScoresWrapper):
+    """A wrapper that replaces the softmax."""
+
+
+class SoftCappedScores(ScoresWrapper):
+    """Soft-capped scores: cap * tanh(score / cap) (Gemma 2, https://arxiv.org/abs/2408.00118)."""
+
+    class Config(ScoresWrapper.Config):
+        """Scores are between -cap and cap."""
+
+        cap: float = REQUIRED
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.score_map = SoftCap(config.cap)
+
+    def changes(self) -> dict[str, Any]:
+        """Sets the soft cap."""
+        return {"score_map": self.score_map}
+
+
+class LearnedSinks(SoftmaxWrapper):
+    """Attention sinks: a learned logit per head (gpt-oss; https://arxiv.org/abs/2309.17453)."""
+
+    class Config(SoftmaxWrapper.Config):
+        """The initialization of the logits."""
+
+        weight_init: ConfigOf[Initializer] = Normal.Config(standard_deviation=0.02)
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.sinks = parameter((config.num_heads,), ("heads",), config.weight_init, decays=False)
+
+    def changes(self) -> dict[str, Any]:
+        """Adds the sink logits to the softmax."""
+        return {"sinks_H": self.sinks}
+
+
+@dataclass(frozen=True)
+class BiasedSigmoid(ScoreMap):
+    """sigmoid(score + bias)."""
+
+    bias: float
+
+    def __call__(self, scores: jax.Array, /) -> jax.Array:
+        """Returns weights between 0 and 1."""
+        return jax.nn.sigmoid(scores + self.bias)
+
+
+class SigmoidAttention(SoftmaxFree):
+    """Sigmoid attention: an elementwise sigmoid replaces the softmax (https://arxiv.org/abs/2409.04431).
+
+    The bias is -log(length): at initialization the weights of a sequence sum to about 1, as those
+    of a softmax do.
+    """
+
+    class Config(SoftmaxFree.Config):
+        """The sequence length of training, which sets the bias."""
+
+        length: int = 2048
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        require_positive(config, "length")
+        self.score_activation = BiasedSigmoid(-math.log(config.length))
+
+    def changes(self) -> dict[str, Any]:
+        """Replaces the softmax."""
+        return {"score_activation": self.score_activation}

@@ -1,1 +1,1 @@
-"""Linear maps, and what wraps them."""
+"""Linear maps, adapters and quantized matmuls."""

@@ -1,1 +1,1 @@
-"""Losses of next tokens."""
+"""Token losses."""

@@ -1,4 +1,4 @@
-"""Sums over tokens that need scores of the whole vocabulary, without holding all of them.
+"""Chunked sums over tokens, for terms that need logits of the whole vocabulary.
 
 B batch, S sequence, K chunks, L tokens of a chunk.
 """
@@ -14,14 +14,14 @@ from dovetail.kernels.cross_entropy import count_chunks
 
 
 def sum_over_chunks(function: Callable[..., jax.Array], *arrays_BS: jax.Array) -> jax.Array:
-    """Adds up what a function gives for parts of the sequence, one after the other.
+    """Sums a function over chunks of the sequence, in a scan.
 
-    Going backwards each part is computed anew, so that memory is needed for one part only. The
-    batch stays whole, and so it stays split over devices as it was.
+    The backward pass recomputes each chunk, so only one is in memory. The batch is not chunked, so
+    its sharding does not change.
 
     Args:
-        function: from the parts of all arrays [B, L, ...] to a scalar. What fills up the last part
-            is zeros.
+        function: maps chunks of all arrays [B, L, ...] to a scalar. The last chunk is padded with
+            zeros.
         arrays_BS: each [B, S, ...].
     """
     batch, sequence = arrays_BS[0].shape[:2]
@@ -29,13 +29,13 @@ def sum_over_chunks(function: Callable[..., jax.Array], *arrays_BS: jax.Array) -
     length = -(-sequence // chunks)
 
     def split(array: jax.Array) -> jax.Array:
-        missing = [(0, 0), (0, length * chunks - sequence), *[(0, 0)] * (array.ndim - 2)]
-        array = jnp.pad(array, missing) if missing[1][1] else array
+        padding = [(0, 0), (0, length * chunks - sequence), *[(0, 0)] * (array.ndim - 2)]
+        array = jnp.pad(array, padding) if padding[1][1] else array
         return jnp.moveaxis(array.reshape(batch, chunks, length, *array.shape[2:]), 1, 0)
 
     @jax.checkpoint
-    def add(total: jax.Array, parts: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
-        return total + function(*parts), None
+    def add(total: jax.Array, chunk: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
+        return total + function(*chunk), None
 
     zero = jnp.zeros((), jnp.float32)
     return jax.lax.scan(add, zero, tuple(split(array) for array in arrays_BS))[0]

@@ -1,4 +1,4 @@
-"""Multi-token prediction: further heads that look more than one token ahead, while training."""
+"""Multi-token prediction (MTP): extra heads predict further tokens in training."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ import jax.numpy as jnp
 from dovetail.config import ConfigOf
 from dovetail.kernels.cross_entropy import cross_entropy
 from dovetail.layers.checks import require_positive
-from dovetail.layers.interfaces import Layer, Places, TokenMap, Vocabulary
+from dovetail.layers.interfaces import Layer, TokenContext, TokenMap, Vocabulary
 from dovetail.layers.linear.linear import Linear
-from dovetail.layers.loss.changed import ChangedLoss
-from dovetail.layers.loss.next_token import Logits
-from dovetail.layers.norms.last import EndsInNorm
-from dovetail.layers.norms.rms import RMSNorm
-from dovetail.layers.stack.transformer import TransformerBlock
+from dovetail.layers.loss.next_token import Logits, LossWrapper
+from dovetail.layers.norms import HasFinalNorm, RMSNorm
+from dovetail.layers.stack.blocks import TransformerBlock
 from dovetail.module import Batch, Mean, Shared
 
 
-class Ahead(EndsInNorm):
-    """A head that is told one token more than the one before it, and predicts the next after it."""
+class MultiTokenHead(HasFinalNorm):
+    """An MTP module: reads one token more than the head before it, and predicts the one after."""
 
-    class Config(EndsInNorm.Config["Ahead"]):
+    class Config(HasFinalNorm.Config["MultiTokenHead"]):
         """The width is set by the parent."""
 
         stream_norm: ConfigOf[TokenMap] = RMSNorm.Config()
@@ -39,38 +37,37 @@ class Ahead(EndsInNorm):
         )
         self.layer = config.layer.build(width=width)
 
-    def __call__(self, x_BSE: jax.Array, token_BSE: jax.Array, places: Places) -> jax.Array:
-        """Returns the stream of the next head, given the one before and a further token of each."""
+    def __call__(self, x_BSE: jax.Array, token_BSE: jax.Array, context: TokenContext) -> jax.Array:
+        """Returns this head's residual stream, given the previous head's and the next token."""
         both = [self.stream_norm(x_BSE), self.token_norm(token_BSE)]
-        return self.layer(self.projection(jnp.concatenate(both, axis=-1)), places)
+        return self.layer(self.projection(jnp.concatenate(both, axis=-1)), context)
 
     def add(
         self, logits: Logits, targets_BS: jax.Array, weights_BS: jax.Array, share: float
     ) -> None:
-        """Adds the loss of what it predicts, which counts for a share."""
-        x_BSE, weight_VE, bound = logits
+        """Adds the cross-entropy of its predictions, weighted by `share`."""
+        x_BSE, weight_VE, logit_map = logits
         normed = self.norm(x_BSE)
-        result = cross_entropy(normed, weight_VE, targets_BS, weights_BS, logit_map=bound)
+        result = cross_entropy(normed, weight_VE, targets_BS, weights_BS, logit_map=logit_map)
         total = weights_BS.sum()
         self.add_loss("ahead", share * result.loss_sum, total)
         self.add_summary("ahead", Mean(result.nll_sum, total))
 
 
-class MultiTokenLoss(ChangedLoss):
-    """Another loss, and that of `depth` tokens more (DeepSeek-V3, arXiv 2412.19437, 2.2).
+class MultiTokenLoss(LossWrapper):
+    """MTP of DeepSeek-V3 with `depth` heads (https://arxiv.org/abs/2412.19437, section 2.2).
 
-    The heads stand in a row: each reads the stream of the one before it and the embedding of the
-    next token. They share embedding and output layer with the model. Only training runs them, so
-    evaluation and decoding are those of the loss that is wrapped. No token is predicted from
-    another segment, and each counts as much as its loss weight says.
+    The heads are sequential: each reads the residual stream of the previous one and the embedding
+    of the next token. They share embedding and output head with the model. They run in training
+    only. No token is predicted across segments, and loss weights apply.
     """
 
-    class Config(ChangedLoss.Config):
-        """How far to look, and how much all heads together count."""
+    class Config(LossWrapper.Config):
+        """The number of heads, and the weight of all their losses together."""
 
         depth: int = 1
         weight: float = 0.3
-        head: ConfigOf[Ahead] = Ahead.Config()
+        head: ConfigOf[MultiTokenHead] = MultiTokenHead.Config()
         embedding: ConfigOf[Vocabulary] = Shared.Config(path="decoder/embedding")
 
     def __init__(self, config: Config) -> None:
@@ -86,10 +83,10 @@ class MultiTokenLoss(ChangedLoss):
         self.base(logits, batch)
         if not self.training:
             return
-        batch, places = self.counted(batch), Places(batch.positions, batch.segment_ids)
+        batch, context = self.reweight(batch), TokenContext(batch.positions, batch.segment_ids)
         token_BSE, x_BSE = self.embedding(batch.tokens), logits.x_BSE
         for ahead, head in enumerate(self.heads, start=1):
-            x_BSE = head(x_BSE, _shifted(token_BSE, ahead), places)
+            x_BSE = head(x_BSE, _shifted(token_BSE, ahead), context)
             is_same_BS = batch.segment_ids == _shifted(batch.segment_ids, ahead)
             weights_BS = _shifted(batch.loss_weights, ahead) * is_same_BS
             targets_BS = _shifted(batch.targets, ahead)
@@ -97,6 +94,6 @@ class MultiTokenLoss(ChangedLoss):
 
 
 def _shifted(array: jax.Array, by: int) -> jax.Array:
-    """Brings what stands `by` places later to each place; zeros (padding) come in at the end."""
+    """Shifts the sequence to the left by `by` tokens; pads with zeros (segment 0) at the end."""
     fill = [(0, 0), (0, by), *[(0, 0)] * (array.ndim - 2)]
     return jnp.pad(array, fill)[:, by:]

@@ -1,65 +1,73 @@
-"""Next-token loss: output layer and cross-entropy as one part that never holds all logits."""
+"""Next-token loss, and wrappers that smooth its labels or weight it by document.
+
+The output head and the cross-entropy are fused, so the logits of all tokens never exist at once.
+
+L tokens of a chunk, beside the letters of all layers.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
+from dovetail.config import REQUIRED, ConfigError, ConfigOf, wraps
 from dovetail.kernels.cross_entropy import ScoreMap, cross_entropy
+from dovetail.layers.loss.chunks import sum_over_chunks
 from dovetail.module import Batch, Mean, Module
 
 
 class Logits(NamedTuple):
-    """The scores of all next tokens as what they are made of: all of them would not fit.
+    """The logits of all next tokens in factored form, because [B, S, V] would not fit.
 
     Attributes:
-        x_BSE: the decoder's vectors.
-        weight_VE: the table of the vocabulary.
-        bound: what is applied to every score.
+        x_BSE: the output of the decoder.
+        weight_VE: the output head.
+        logit_map: applied to every logit, such as a soft cap.
     """
 
     x_BSE: jax.Array
     weight_VE: jax.Array
-    bound: ScoreMap | None = None
+    logit_map: ScoreMap | None = None
 
     def of(self, x_BLE: jax.Array) -> jax.Array:
-        """Returns the scores [B, L, V] of some of the vectors, in float32."""
-        scores_BLV = jnp.einsum(
+        """Returns the logits [B, L, V] of some tokens, in float32."""
+        logits_BLV = jnp.einsum(
             "ble,ve->blv", x_BLE, self.weight_VE, preferred_element_type=jnp.float32
         )
-        return scores_BLV if self.bound is None else self.bound(scores_BLV)
+        return logits_BLV if self.logit_map is None else self.logit_map(logits_BLV)
 
 
 class TokenLoss(Protocol):
-    """Adds the loss of a batch, given the scores of its next tokens."""
+    """Adds the loss of a batch, given the logits of its next tokens."""
 
     def __call__(self, logits: Logits, batch: Batch, /) -> None:
         """Adds losses and summaries."""
         ...
 
 
-class AnyLoss(Module):
-    """What losses of next tokens have in common: `replace(config, AnyLoss, ...)` finds them."""
+class BaseLoss(Module):
+    """The base of token losses: `replace(config, BaseLoss, ...)` finds them all."""
 
-    class Config(Module.Config["AnyLoss"]):
-        """Nothing that all of them can be told."""
+    class Config(Module.Config["BaseLoss"]):
+        """No common fields."""
 
     def __call__(self, logits: Logits, batch: Batch) -> None:
         """Adds losses and summaries."""
         raise NotImplementedError
 
-    def counted(self, batch: Batch) -> Batch:
-        """Returns the batch with the weights that this loss gives its tokens."""
+    def reweight(self, batch: Batch) -> Batch:
+        """Returns the batch with the loss weights that this loss uses."""
         return batch
 
 
-class NextTokenLoss(AnyLoss):
+class NextTokenLoss(BaseLoss):
     """Cross-entropy of the next token, and optionally z-loss (https://arxiv.org/abs/2204.02311)."""
 
-    class Config(AnyLoss.Config):
-        """How much the squared log of the softmax's denominator counts; 0 leaves it out."""
+    class Config(BaseLoss.Config):
+        """The coefficient of the z-loss, the squared logsumexp of the logits."""
 
         z_loss: float = 0.0
 
@@ -68,7 +76,7 @@ class NextTokenLoss(AnyLoss):
         self.z_loss = config.z_loss
 
     def __call__(self, logits: Logits, batch: Batch) -> None:
-        """Adds the loss, and bits per byte where the input says how many bytes a target has."""
+        """Adds the loss, and bits per byte where the batch has the bytes of each target."""
         weights_BS = batch.loss_weights
         result = cross_entropy(
             logits.x_BSE,
@@ -76,10 +84,120 @@ class NextTokenLoss(AnyLoss):
             batch.targets,
             weights_BS,
             z_loss=self.z_loss,
-            logit_map=logits.bound,
+            logit_map=logits.logit_map,
         )
         self.add_loss("next_token", result.loss_sum, weights_BS.sum())
         bytes_BS = batch.extras.get("target_bytes")
         if bytes_BS is not None:
             bits = result.nll_sum / jnp.log(2.0)
             self.add_summary("bits_per_byte", Mean(bits, (bytes_BS * weights_BS).sum()))
+
+
+class LossWrapper(BaseLoss):
+    """Changes the loss that it wraps.
+
+    A wrapper that changes the loss weights overrides `reweight`. One that adds a term takes its
+    weights from there, and adds it in training only: evaluation uses the wrapped loss.
+    """
+
+    class Config(BaseLoss.Config):
+        """The wrapped loss. The sizes are set by the model."""
+
+        vocab_size: int = REQUIRED
+        width: int = REQUIRED
+        base: ConfigOf[BaseLoss] = wraps(NextTokenLoss.Config())
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        known = [name for name in ("vocab_size", "width") if name in config.base.fields()]
+        self.base = config.base.build(**{name: getattr(config, name) for name in known})
+
+    def reweight(self, batch: Batch) -> Batch:
+        """Returns the batch with the loss weights that this loss uses."""
+        return self.base.reweight(batch)
+
+
+class SmoothedLoss(LossWrapper):
+    """Label smoothing (https://arxiv.org/abs/1512.00567).
+
+    With a share s spread over the vocabulary, the loss grows by s * (target logit - mean logit).
+    Only that term is computed here, so the plain loss remains a metric of its own.
+    """
+
+    class Config(LossWrapper.Config):
+        """The probability that is spread over the vocabulary."""
+
+        share: float = 0.1
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if not 0 <= config.share < 1:
+            raise ConfigError(
+                f"{config.locate('share')}: expected from 0 to below 1, got {config.share}."
+            )
+        self.share = config.share
+
+    def __call__(self, logits: Logits, batch: Batch) -> None:
+        """Adds the wrapped loss, and in training the smoothing term."""
+        self.base(logits, batch)
+        if not self.training:
+            return
+        batch = self.reweight(batch)
+        term = self._term if logits.logit_map is None else self._mapped_term
+        total = term(logits, batch)
+        self.add_loss("smoothing", self.share * total, batch.loss_weights.sum())
+
+    def _term(self, logits: Logits, batch: Batch) -> jax.Array:
+        """Sums target logit - mean logit. It is linear in x, so no other logits are needed."""
+        x_BSE, weight_VE, _ = logits
+        mean_E = weight_VE.astype(jnp.float32).mean(axis=0)
+        target_BSE = jnp.take(weight_VE, batch.targets, axis=0, mode="clip").astype(jnp.float32)
+        term_BS = jnp.einsum("bse,bse->bs", x_BSE.astype(jnp.float32), target_BSE - mean_E)
+        return (batch.loss_weights * term_BS).sum()
+
+    def _mapped_term(self, logits: Logits, batch: Batch) -> jax.Array:
+        """The same with a logit map, where the mean needs all logits."""
+
+        def term(x_BLE: jax.Array, targets_BL: jax.Array, weights_BL: jax.Array) -> jax.Array:
+            logits_BLV = logits.of(x_BLE)
+            index_BL1 = targets_BL[..., None]
+            target_BL = jnp.take_along_axis(logits_BLV, index_BL1, axis=-1, mode="clip")[..., 0]
+            return (weights_BL * (target_BL - logits_BLV.mean(axis=-1))).sum()
+
+        return sum_over_chunks(term, logits.x_BSE, batch.targets, batch.loss_weights)
+
+
+class DocumentLoss(LossWrapper):
+    """Gives every document the same weight, whatever its length.
+
+    A document is a segment in one row of the batch. The loss weights of its tokens are divided by
+    their sum, so the mean loss is a mean over documents.
+    """
+
+    class Config(LossWrapper.Config):
+        """How many tokens at the start of a document have no loss."""
+
+        skip: int = 0
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if config.skip < 0:
+            raise ConfigError(f"{config.locate('skip')}: expected 0 or more, got {config.skip}.")
+        self.skip = config.skip
+
+    def __call__(self, logits: Logits, batch: Batch) -> None:
+        """Adds the wrapped loss with the new weights."""
+        self.base(logits, self._normalized(batch))
+
+    def reweight(self, batch: Batch) -> Batch:
+        """Returns the batch with the loss weights that this loss uses."""
+        return self.base.reweight(self._normalized(batch))
+
+    def _normalized(self, batch: Batch) -> Batch:
+        weights_BS = jnp.where(batch.positions < self.skip, 0, batch.loss_weights)
+        rows, length = weights_BS.shape
+        index = (jnp.arange(rows)[:, None], batch.segment_ids)
+        # A row has at most as many segments as tokens, and segment 0 is padding.
+        sums = jnp.zeros((rows, length + 1), weights_BS.dtype).at[index].add(weights_BS)
+        share_BS = weights_BS / jnp.where(sums > 0, sums, 1)[index]
+        return dataclasses.replace(batch, loss_weights=share_BS)

@@ -1,12 +1,11 @@
-"""Mixture of experts: a router chooses among experts for each token, and a dispatch runs them.
+"""Mixture of experts (MoE): a router selects experts for each token, and a dispatch runs them.
 
-Shape letters of this folder, beside those of the room: X experts, K choices of a token (not
-key-value heads here), C capacity of an expert in a row, N rows (a token times its choices).
+Shape letters, beside those of all layers: X experts, K selected experts of a token (top-k, not
+key-value heads), C capacity of an expert per row of the batch, N rows (token times top-k).
 """
 
-from dovetail.layers.moe.balancing import LossFreeBias, NoBias, SelectionBias
 from dovetail.layers.moe.capacity import Capacity
-from dovetail.layers.moe.dispatch import Dispatch, Dispatched
+from dovetail.layers.moe.dispatch import Dispatch, DispatchOutput
 from dovetail.layers.moe.dropless import Dropless
 from dovetail.layers.moe.losses import (
     LoadBalanceLoss,
@@ -17,40 +16,47 @@ from dovetail.layers.moe.losses import (
 from dovetail.layers.moe.mixture import MixtureOfExperts
 from dovetail.layers.moe.router import Router, Routing, TopKRouter
 from dovetail.layers.moe.scoring import (
-    ChoiceWeights,
+    ExpertWeights,
     NormalizedWeights,
-    Scores,
+    RouterScores,
     ScoreWeights,
     SigmoidScores,
     SoftmaxScores,
     SoftmaxWeights,
 )
-from dovetail.layers.moe.selection import GroupedTopExperts, Selection, TopExperts
+from dovetail.layers.moe.selection import (
+    ExpertSelection,
+    GroupLimitedSelection,
+    LossFreeBias,
+    NoSelectionBias,
+    SelectionBias,
+    TopKSelection,
+)
 
 __all__ = [
     "Capacity",
-    "ChoiceWeights",
     "Dispatch",
-    "Dispatched",
+    "DispatchOutput",
     "Dropless",
-    "GroupedTopExperts",
+    "ExpertSelection",
+    "ExpertWeights",
+    "GroupLimitedSelection",
     "LoadBalanceLoss",
     "LossFreeBias",
     "MixtureOfExperts",
-    "NoBias",
+    "NoSelectionBias",
     "NormalizedWeights",
     "Router",
+    "RouterScores",
     "RouterZLoss",
     "Routing",
     "RoutingLoss",
     "ScoreWeights",
-    "Scores",
-    "Selection",
     "SelectionBias",
     "SigmoidScores",
     "SoftmaxScores",
     "SoftmaxWeights",
-    "TopExperts",
     "TopKRouter",
+    "TopKSelection",
     "without_balance_loss",
 ]

@@ -1,6 +1,6 @@
-"""Dispatch: brings tokens to their experts and back.
+"""Dispatch: sends tokens to their experts, and combines the experts' outputs.
 
-A dispatch is no module: what it runs is the mixture's own child, in the mixture's frame.
+A dispatch is not a module: the expert that it runs is a child of the mixture.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import jax.numpy as jnp
 from dovetail.layers.moe.router import Routing
 
 
-class Dispatched(NamedTuple):
-    """The experts' results, weighed and added up for each token, and figures to be logged."""
+class DispatchOutput(NamedTuple):
+    """The combined expert outputs of each token, and metrics."""
 
-    mixed_BSE: jax.Array
+    output_BSE: jax.Array
     summaries: dict[str, Any]
 
 
 class Dispatch(Protocol):
     """Runs experts on the tokens that were routed to them."""
 
-    def __call__(self, expert: Any, x_BSE: jax.Array, routing: Routing, /) -> Dispatched:
-        """Maps [B, S, E] to [B, S, E]; `expert` is a repeated child of the module that calls."""
+    def __call__(self, expert: Any, x_BSE: jax.Array, routing: Routing, /) -> DispatchOutput:
+        """Maps [B, S, E] to [B, S, E]; `expert` is a repeated child of the calling module."""
         ...
 
 
-def mixed(result_BSKE: jax.Array, weights_BSK: jax.Array) -> jax.Array:
-    """Adds up the results of a token's experts by their weights, in float32."""
-    weighed = result_BSKE.astype(jnp.float32) * weights_BSK[..., None]
-    return weighed.sum(axis=-2)
+def combine(output_BSKE: jax.Array, weights_BSK: jax.Array) -> jax.Array:
+    """Sums the outputs of each token's experts by their weights, in float32."""
+    weighted = output_BSKE.astype(jnp.float32) * weights_BSK[..., None]
+    return weighted.sum(axis=-2)

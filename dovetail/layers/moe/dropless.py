@@ -1,11 +1,11 @@
-"""Dropless dispatch: every token reaches every expert that it chose, however uneven that is.
+"""Dropless dispatch: every token reaches all its experts, however uneven the load.
 
-Tokens are sorted by expert, and each matrix product is one grouped product over all experts. Over
-several devices each sorts the tokens that it has; and where experts are split too, every device
-sends its rows to the devices that have their experts, and gets them back.
+Tokens are sorted by expert, and each matmul is one grouped matmul over all experts. On several
+devices, each sorts its own tokens. With expert parallelism, an all-to-all sends rows to the devices
+of their experts, and another one back.
 
-B batch, S sequence, K choices, E width, X experts, N = B S K rows; P devices among which experts
-are split, R rows that one takes from another.
+N = B S K rows; P expert-parallel shards, L experts of a shard, R capacity: rows that one shard
+receives from another; beside the letters of this folder.
 """
 
 from __future__ import annotations
@@ -18,70 +18,80 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from dovetail.config import ConfigError, Part
-from dovetail.kernels.exchange import Runs, exchange, exchange_back
+from dovetail.config import Component, ConfigError
+from dovetail.kernels.all_to_all import SendRanges, all_to_all, inverse_all_to_all
 from dovetail.kernels.grouped_matmul import grouped_matmul
-from dovetail.kernels.sharded import GatheredParts, context_mesh, indivisible, mesh_axes, parts
-from dovetail.layers.moe.dispatch import Dispatched, mixed
+from dovetail.kernels.sharded import (
+    GatheredShards,
+    context_mesh,
+    indivisible,
+    mesh_axes,
+    num_shards,
+)
+from dovetail.layers.moe.dispatch import DispatchOutput, combine
 from dovetail.layers.moe.router import Routing
-from dovetail.module import grouped, shard_map
-from dovetail.parallel import constrain, gather_again
+from dovetail.module import ragged_vmap, shard_map
+from dovetail.parallel import constrain, remat_all_gathers
 
 TOKEN_AXES = ("batch", "sequence")
 
 
-class Dropless(Part):
-    """Every token reaches every expert that it chose.
+class Dropless(Component):
+    """Dispatch without dropped tokens (MegaBlocks, https://arxiv.org/abs/2211.15841).
 
-    Where experts are split over devices, arrays have to have room for what may come. Nothing is
-    ever lost where it is enough for the worst case, in which all tokens choose experts of one
-    device; that is the default, and takes as much memory as there are devices to share the experts.
+    With expert parallelism the all-to-all needs buffers of fixed capacity. By default they fit the
+    worst case, all tokens at the experts of one shard, so no token is dropped. Their memory then
+    grows with the number of shards.
     """
 
-    class Config(Part.Config["Dropless"]):
-        """`room` for rows from another device, as a multiple of an even load; None means for all.
+    class Config(Component.Config["Dropless"]):
+        """The capacity for rows of another shard, as a multiple of an even load; None fits all.
 
-        What finds no room is dropped, and `dropped` says how much that is.
+        Rows beyond the capacity are dropped; the metric `dropped` is their fraction.
         """
 
-        room: float | None = None
+        capacity_factor: float | None = None
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.room = config.room
-        if self.room is not None and not self.room > 0:
-            raise ConfigError(f"{config.locate('room')}: expected above 0, got {self.room}.")
+        factor = self.capacity_factor = config.capacity_factor
+        if factor is not None and not factor > 0:
+            raise ConfigError(
+                f"{config.locate('capacity_factor')}: expected above 0, got {factor}."
+            )
 
-    def __call__(self, expert: Any, x_BSE: jax.Array, routing: Routing) -> Dispatched:
+    def __call__(self, expert: Any, x_BSE: jax.Array, routing: Routing) -> DispatchOutput:
         """Maps [B, S, E] to [B, S, E]."""
         experts = routing.counts_X.shape[0]
-        run = self._on_devices(expert, experts) if _is_even(x_BSE, experts) else None
+        run = self._sharded(expert, experts) if _is_divisible(x_BSE, experts) else None
         if run is None:
-            run = self._part(expert, experts, (), 1)
-        mixed_BSE, kept = run(x_BSE, routing.experts_BSK, routing.weights_BSK)
-        summaries = {} if self.room is None else {"dropped": 1 - kept}
-        return Dispatched(mixed_BSE, summaries)
+            run = self._per_shard(expert, experts, (), 1)
+        output_BSE, kept = run(x_BSE, routing.experts_BSK, routing.weights_BSK)
+        summaries = {} if self.capacity_factor is None else {"dropped": 1 - kept}
+        return DispatchOutput(output_BSE, summaries)
 
-    def _on_devices(self, expert: Any, experts: int) -> Callable[..., Any] | None:
-        """Returns what runs on each device's own tokens, with its own experts."""
+    def _sharded(self, expert: Any, experts: int) -> Callable[..., Any] | None:
+        """Returns the shard_map over tokens and experts; None without a mesh."""
         axes = mesh_axes(*TOKEN_AXES, "expert")
         mesh = context_mesh()
         if not axes or mesh is None:
             return None
         tokens = PartitionSpec(mesh_axes("batch") or None, mesh_axes("sequence") or None)
-        part = self._part(expert, experts, mesh_axes("expert"), parts("expert"), axes)
+        per_shard = self._per_shard(
+            expert, experts, mesh_axes("expert"), num_shards("expert"), axes
+        )
         return shard_map(
-            part,
+            per_shard,
             mesh=mesh,
             in_specs=(tokens, tokens, tokens),
             out_specs=(tokens, PartitionSpec()),
             axis_names=axes,
             layer=expert,
-            parts=GatheredParts(axes, apart=mesh_axes("expert")),
-            around=gather_again,
+            state_sharding=GatheredShards(axes, keep_sharded=mesh_axes("expert")),
+            around=remat_all_gathers,
         )
 
-    def _part(
+    def _per_shard(
         self,
         expert: Any,
         experts: int,
@@ -89,7 +99,7 @@ class Dropless(Part):
         shards: int,
         axes: tuple[str, ...] = (),
     ) -> Callable[..., Any]:
-        def part(x_BSE: jax.Array, experts_BSK: jax.Array, weights_BSK: jax.Array) -> Any:
+        def per_shard(x_BSE: jax.Array, experts_BSK: jax.Array, weights_BSK: jax.Array) -> Any:
             *lead, width = x_BSE.shape
             choices = experts_BSK.shape[-1]
             order_N = jnp.argsort(experts_BSK.reshape(-1), stable=True)
@@ -98,22 +108,25 @@ class Dropless(Part):
             if shards == 1:
                 result_NE, kept = _run(expert, x_NE, counts_X, lead), jnp.ones(())
             else:
-                room = self._room(x_NE.shape[0], shards)
-                result_NE, kept = _elsewhere(expert, x_NE, counts_X, expert_axes, shards, room)
+                capacity = self._capacity(x_NE.shape[0], shards)
+                result_NE, kept = _run_expert_parallel(
+                    expert, x_NE, counts_X, expert_axes, shards, capacity
+                )
             back_N = jnp.argsort(order_N)
             result_BSKE = result_NE[back_N].reshape(*experts_BSK.shape, width)
             kept = jax.lax.pmean(kept, axes) if axes else kept
-            return mixed(result_BSKE, weights_BSK).astype(x_BSE.dtype), kept
+            return combine(result_BSKE, weights_BSK).astype(x_BSE.dtype), kept
 
-        return part
+        return per_shard
 
-    def _room(self, rows: int, shards: int) -> int:
-        """Returns how many rows one device takes from another."""
-        return rows if self.room is None else min(rows, math.ceil(self.room * rows / shards))
+    def _capacity(self, rows: int, shards: int) -> int:
+        """Returns how many rows one shard receives from another, at most."""
+        factor = self.capacity_factor
+        return rows if factor is None else min(rows, math.ceil(factor * rows / shards))
 
 
-def _is_even(x_BSE: jax.Array, experts: int) -> bool:
-    """Says whether tokens and experts divide over the devices as they are to be split."""
+def _is_divisible(x_BSE: jax.Array, experts: int) -> bool:
+    """Returns whether tokens and experts divide over their mesh axes."""
     if x_BSE.ndim != 3:
         return False
     batch, length, _ = x_BSE.shape
@@ -126,46 +139,46 @@ def _is_even(x_BSE: jax.Array, experts: int) -> bool:
 
 
 def _run(expert: Any, x_NE: jax.Array, sizes_X: jax.Array, lead: Sequence[int]) -> jax.Array:
-    """Runs experts on rows that are sorted by expert, in the shape of tokens."""
-    # As many rows as the batch has tokens, times the choices: so they split over devices as the
-    # batch does, though which token stands where is another matter now.
+    """Runs experts on rows sorted by expert, reshaped to [B, rows, E] for sharding."""
+    # The number of rows is a multiple of the batch size, so they shard as the batch does, though
+    # sorting has moved them across it.
     rows = x_NE.reshape(*lead[:-1], -1, x_NE.shape[-1])
     rows = constrain(rows, "batch", "sequence", "embed") if rows.ndim == 3 else rows
-    result = grouped(expert, expert, rows, group_sizes=sizes_X, product=grouped_matmul)
+    result = ragged_vmap(expert, expert, rows, group_sizes=sizes_X, matmul=grouped_matmul)
     result_NE: jax.Array = result.reshape(x_NE.shape[0], -1)
     return result_NE
 
 
-def _elsewhere(
+def _run_expert_parallel(
     expert: Any,
     x_NE: jax.Array,
     counts_X: jax.Array,
     axes: tuple[str, ...],
     shards: int,
-    room: int,
+    capacity: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Runs experts on the devices that have them; returns results and how much found room."""
+    """Runs experts on their shards; returns the results, and the fraction of rows not dropped."""
     count, width = x_NE.shape
     wanted_P = counts_X.reshape(shards, -1).sum(axis=1)
     starts_P = jnp.cumsum(wanted_P) - wanted_P
-    runs = Runs(starts_P, jnp.minimum(wanted_P, room))
-    came_PRE = exchange(axes, room, x_NE, runs)
-    local_PR, sizes_X = _experts_of(_counts_that_come(counts_X, axes, shards), room)
+    ranges = SendRanges(starts_P, jnp.minimum(wanted_P, capacity))
+    received_PRE = all_to_all(axes, capacity, x_NE, ranges)
+    local_PR, sizes_L = _received_experts(_received_counts(counts_X, axes, shards), capacity)
     order = jnp.argsort(local_PR.reshape(-1), stable=True)
-    result = _run(expert, came_PRE.reshape(-1, width)[order], sizes_X, (1, 0))
-    result_PRE = result[jnp.argsort(order)].reshape(shards, room, -1)
-    kept = runs.sizes_P.sum() / count
-    return exchange_back(axes, count, result_PRE, runs), kept
+    result = _run(expert, received_PRE.reshape(-1, width)[order], sizes_L, (1, 0))
+    result_PRE = result[jnp.argsort(order)].reshape(shards, capacity, -1)
+    kept = ranges.sizes_P.sum() / count
+    return inverse_all_to_all(axes, count, result_PRE, ranges), kept
 
 
-def _counts_that_come(counts_X: jax.Array, axes: tuple[str, ...], shards: int) -> jax.Array:
-    """Returns how many rows each device has for each of this one's experts: [P, experts here]."""
+def _received_counts(counts_X: jax.Array, axes: tuple[str, ...], shards: int) -> jax.Array:
+    """Returns how many rows each shard sends to each local expert: [P, L]."""
     return jax.lax.all_to_all(counts_X.reshape(shards, -1), axes, 0, 0, tiled=True)
 
 
-def _experts_of(counts_PX: jax.Array, room: int) -> tuple[jax.Array, jax.Array]:
-    """Returns the expert of each row that came, one past the last for none; and rows an expert."""
-    stops_PX = jnp.minimum(jnp.cumsum(counts_PX, axis=1), room)
-    local_PR = (jnp.arange(room)[None, :, None] >= stops_PX[:, None, :]).sum(axis=2)
-    starts_PX = jnp.pad(stops_PX, [(0, 0), (1, 0)])[:, :-1]
-    return local_PR, (stops_PX - starts_PX).sum(axis=0)
+def _received_experts(counts_PL: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array]:
+    """Returns the local expert of each received row (past the last: none), and rows per expert."""
+    stops_PL = jnp.minimum(jnp.cumsum(counts_PL, axis=1), capacity)
+    local_PR = (jnp.arange(capacity)[None, :, None] >= stops_PL[:, None, :]).sum(axis=2)
+    starts_PL = jnp.pad(stops_PL, [(0, 0), (1, 0)])[:, :-1]
+    return local_PR, (stops_PL - starts_PL).sum(axis=0)

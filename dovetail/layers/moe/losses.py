@@ -1,6 +1,6 @@
-"""Losses of the router. Each is a mean over tokens and over the layers that add it.
+"""Router losses: load balancing and z-loss. Each is a mean over tokens and layers.
 
-They see every token that comes in, padding too: a token map is not told which tokens are padding.
+They include padding, because a token map does not know which tokens are padding.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dovetail.module import Module
 
 
 class RoutingLoss(Protocol):
-    """Adds a loss that routing should make small."""
+    """An auxiliary loss of the router."""
 
     def __call__(self, routing: Routing, /) -> None:
         """Adds it to the training loss."""
@@ -24,10 +24,10 @@ class RoutingLoss(Protocol):
 
 
 class WeightedLoss(Module):
-    """What the losses below have in common: a coefficient."""
+    """The base of router losses."""
 
     class Config(Module.Config["WeightedLoss"]):
-        """How much it counts beside the main loss."""
+        """The weight relative to the main loss."""
 
         coefficient: float = 0.0
 
@@ -41,16 +41,16 @@ class WeightedLoss(Module):
 
 
 class LoadBalanceLoss(WeightedLoss):
-    """X * sum over experts of f * P: share of the choices times mean score (Switch Transformer).
+    """The load-balancing loss of Switch Transformer (https://arxiv.org/abs/2101.03961).
 
-    Even routing gives 1, all tokens to one expert gives X, for any number of choices. (The function
-    of that name in Hugging Face's transformers counts shares of tokens instead: top_k times as
-    much.) Shares are taken over the whole micro-batch, on all devices. Scores that do not sum to 1
-    are divided by their sum, as in DeepSeek-V3. https://arxiv.org/abs/2101.03961
+    X * sum over experts of f * P: f is the fraction of selections, P the mean router probability.
+    Even routing gives 1, and all tokens to one expert gives X, for any top_k. (In Hugging Face's
+    transformers f is the fraction of tokens, so the loss is top_k times as large.) Both are over
+    the global micro-batch. Scores that do not sum to 1 are normalized, as in DeepSeek-V3.
     """
 
     class Config(WeightedLoss.Config):
-        """Another coefficient."""
+        """Overrides the default coefficient."""
 
         coefficient: float = 0.01
 
@@ -59,22 +59,19 @@ class LoadBalanceLoss(WeightedLoss):
         scores_BSX, counts_X = routing.scores_BSX, routing.counts_X
         num_experts = scores_BSX.shape[-1]
         tokens = scores_BSX.size // num_experts
-        share_X = counts_X / routing.experts_BSK.size
-        probability_BSX = scores_BSX / scores_BSX.sum(axis=-1, keepdims=True)
-        mean_X = probability_BSX.reshape(-1, num_experts).mean(axis=0)
-        unevenness = num_experts * jnp.sum(jax.lax.stop_gradient(share_X) * mean_X)
+        fraction_X = counts_X / routing.experts_BSK.size
+        probs_BSX = scores_BSX / scores_BSX.sum(axis=-1, keepdims=True)
+        mean_X = probs_BSX.reshape(-1, num_experts).mean(axis=0)
+        unevenness = num_experts * jnp.sum(jax.lax.stop_gradient(fraction_X) * mean_X)
         self.add_summary("unevenness", unevenness)
         self.add_loss("load_balance", self.coefficient * unevenness * tokens, tokens)
 
 
 class RouterZLoss(WeightedLoss):
-    """The squared log of the softmax's denominator: keeps logits small (ST-MoE).
-
-    https://arxiv.org/abs/2202.08906
-    """
+    """Router z-loss: the squared logsumexp of the router logits (https://arxiv.org/abs/2202.08906)."""
 
     class Config(WeightedLoss.Config):
-        """Another coefficient."""
+        """Overrides the default coefficient."""
 
         coefficient: float = 0.001
 
@@ -85,10 +82,10 @@ class RouterZLoss(WeightedLoss):
 
 
 def without_balance_loss(mixture: Any) -> Any:
-    """Returns the config of a mixture whose load something else evens out than a loss."""
-    kept = {
+    """Returns the config of a mixture without its load-balancing loss."""
+    losses = {
         name: loss
         for name, loss in mixture.losses.items()
         if not isinstance(loss, LoadBalanceLoss.Config)
     }
-    return mixture.clone(losses=kept)
+    return mixture.clone(losses=losses)

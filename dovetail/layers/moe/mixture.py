@@ -1,4 +1,4 @@
-"""MixtureOfExperts: many feed-forwards in the place of one, of which each token uses a few."""
+"""Mixture of experts: each token uses a few of many feed-forward layers."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 import jax
 
 from dovetail.config import REQUIRED, ConfigOf, wraps
-from dovetail.layers.feed_forward.feed_forward import FeedForward
+from dovetail.layers.feed_forward import FeedForward
 from dovetail.layers.interfaces import TokenMap
 from dovetail.layers.moe.dispatch import Dispatch
 from dovetail.layers.moe.dropless import Dropless
 from dovetail.layers.moe.losses import LoadBalanceLoss, RoutingLoss
 from dovetail.layers.moe.router import Router, Routing, TopKRouter
-from dovetail.layers.moe.selection import require_choice
+from dovetail.layers.moe.selection import require_top_k
 from dovetail.module import Maximum, Module, repeated
 from dovetail.parallel import tag
 
 
 class MixtureOfExperts(Module):
-    """A token map of many: each token goes to `top_k` of the experts, and to the shared one.
+    """Routes each token to `top_k` experts, and to the shared expert if there is one.
 
-    It replaces any token map, which then becomes the expert and keeps the paths of its parameters,
-    with a leading axis: `feed_forward/gate/weight` is [X, E, F].
+    It wraps any token map as its expert. The expert keeps its parameter paths, with a leading axis:
+    `feed_forward/gate/weight` is [X, E, F].
     """
 
     class Config(Module.Config["MixtureOfExperts"]):
@@ -39,7 +39,7 @@ class MixtureOfExperts(Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        require_choice(config)
+        require_top_k(config)
         sizes = {"num_experts": config.num_experts, "top_k": config.top_k}
         expert: Any = config.expert.build(width=config.width)  # a TokenMap and a Module
         self.expert = repeated(expert, config.num_experts, "expert", active=config.top_k)
@@ -56,8 +56,8 @@ class MixtureOfExperts(Module):
                 loss(routing)
         result = self.dispatch(self.expert, x_BSE, routing)
         self._summarize(routing, result.summaries)
-        mixed_BSE = tag(result.mixed_BSE, "mixture_output")
-        return mixed_BSE if self.shared is None else mixed_BSE + self.shared(x_BSE)
+        output_BSE = tag(result.output_BSE, "mixture_output")
+        return output_BSE if self.shared is None else output_BSE + self.shared(x_BSE)
 
     def _summarize(self, routing: Routing, summaries: dict[str, Any]) -> None:
         """Logs the load of the busiest expert, as a multiple of the mean load."""

@@ -1,4 +1,4 @@
-"""From logits to scores, by which experts are chosen, and to the weights of those chosen."""
+"""Router scores, by which experts are selected, and the weights of the selected experts."""
 
 from __future__ import annotations
 
@@ -6,64 +6,64 @@ from typing import Protocol
 
 import jax
 
-from dovetail.config import Part
+from dovetail.config import Component
 
-# So small that it matters only where every score is zero (DeepSeek-V3 has the same).
+# Avoids 0 / 0 where all scores underflow (as in DeepSeek-V3).
 _TINY = 1e-20
 
 
-class Scores(Protocol):
-    """Says how much a token wants each expert; experts are chosen by it."""
+class RouterScores(Protocol):
+    """Maps router logits to the scores by which experts are selected."""
 
     def __call__(self, logits_BSX: jax.Array, /) -> jax.Array:
-        """Maps float32 logits to scores, all of them above 0."""
+        """Maps float32 logits to positive scores."""
         ...
 
 
-class ChoiceWeights(Protocol):
-    """Says how much each chosen expert counts in the result."""
+class ExpertWeights(Protocol):
+    """Computes the combine weights of the selected experts."""
 
     def __call__(self, logits_BSK: jax.Array, scores_BSK: jax.Array, /) -> jax.Array:
-        """Maps the logits and scores of the chosen experts to weights."""
+        """Maps the logits and scores of the selected experts to weights."""
         ...
 
 
-class SoftmaxScores(Part):
-    """Experts compete: a softmax over all of them (Mixtral, Qwen3-MoE)."""
+class SoftmaxScores(Component):
+    """Router probabilities: a softmax over all experts (Mixtral, Qwen3-MoE)."""
 
     def __call__(self, logits_BSX: jax.Array) -> jax.Array:
         """Returns probabilities."""
         return jax.nn.softmax(logits_BSX, axis=-1)
 
 
-class SigmoidScores(Part):
-    """Each expert on its own (DeepSeek-V3, https://arxiv.org/abs/2412.19437)."""
+class SigmoidScores(Component):
+    """A sigmoid per expert (DeepSeek-V3, https://arxiv.org/abs/2412.19437)."""
 
     def __call__(self, logits_BSX: jax.Array) -> jax.Array:
-        """Returns numbers between 0 and 1, whose sum is free."""
+        """Returns scores between 0 and 1, which need not sum to 1."""
         return jax.nn.sigmoid(logits_BSX)
 
 
-class ScoreWeights(Part):
-    """The scores themselves, so that the chosen experts count for less than 1 together."""
+class ScoreWeights(Component):
+    """The scores themselves; with softmax scores the weights sum to less than 1."""
 
     def __call__(self, logits_BSK: jax.Array, scores_BSK: jax.Array) -> jax.Array:
         """Returns the scores."""
         return scores_BSK
 
 
-class NormalizedWeights(Part):
-    """The scores of the chosen experts, divided by their sum."""
+class NormalizedWeights(Component):
+    """The scores of the selected experts, normalized to sum to 1."""
 
     def __call__(self, logits_BSK: jax.Array, scores_BSK: jax.Array) -> jax.Array:
         """Returns weights whose sum is 1."""
         return scores_BSK / (scores_BSK.sum(axis=-1, keepdims=True) + _TINY)
 
 
-class SoftmaxWeights(Part):
-    """A softmax over the logits of the chosen experts alone (gpt-oss).
+class SoftmaxWeights(Component):
+    """A softmax over the logits of the selected experts (gpt-oss).
 
-    In exact arithmetic that is `NormalizedWeights` of `SoftmaxScores`, and it cannot underflow.
+    In exact arithmetic it equals `NormalizedWeights` of `SoftmaxScores`, but cannot underflow.
     """
 
     def __call__(self, logits_BSK: jax.Array, scores_BSK: jax.Array) -> jax.Array:

@@ -1,4 +1,7 @@
-"""Selection: which experts a token goes to, given its scores."""
+"""Expert selection: top-k, group-limited top-k, and the bias of loss-free load balancing.
+
+G groups of experts, M experts of a group, beside the letters of this folder.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,23 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import REQUIRED, ConfigError, Part
+from dovetail.config import REQUIRED, Component, ConfigError
 from dovetail.layers.checks import require_positive
+from dovetail.module import Module, variable
 
 
-class Selection(Protocol):
-    """Chooses experts."""
+class ExpertSelection(Protocol):
+    """Selects experts."""
 
     def __call__(self, scores_BSX: jax.Array, /) -> jax.Array:
-        """Returns the indices [B, S, K] of the chosen experts, the best first."""
+        """Returns the indices [B, S, K] of the selected experts, best first."""
         ...
 
 
-class TopExperts(Part):
-    """The experts with the highest scores."""
+class TopKSelection(Component):
+    """The top-k experts by score."""
 
-    class Config(Part.Config["TopExperts"]):
+    class Config(Component.Config["TopKSelection"]):
         """Both are set by the router."""
 
         num_experts: int = REQUIRED
@@ -30,23 +34,22 @@ class TopExperts(Part):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        require_choice(config)
+        require_top_k(config)
         self.num_experts, self.top_k = config.num_experts, config.top_k
 
     def __call__(self, scores_BSX: jax.Array) -> jax.Array:
-        """Returns the indices of the best; among equals the first."""
+        """Returns the indices of the best; ties go to the lower index."""
         return jax.lax.top_k(scores_BSX, self.top_k)[1]
 
 
-class GroupedTopExperts(TopExperts):
-    """The best experts within the best groups, so that a token visits few machines.
+class GroupLimitedSelection(TopKSelection):
+    """Group-limited top-k, which bounds the number of hosts per token.
 
-    A group counts as much as its two best experts together (DeepSeek-V3,
-    https://arxiv.org/abs/2412.19437).
+    The score of a group is the sum of its two best (DeepSeek-V3, https://arxiv.org/abs/2412.19437).
     """
 
-    class Config(TopExperts.Config):
-        """Into how many groups the experts fall, and from how many of them a token chooses."""
+    class Config(TopKSelection.Config):
+        """The number of expert groups, and from how many of them a token selects."""
 
         num_groups: int = REQUIRED
         top_groups: int = REQUIRED
@@ -58,9 +61,8 @@ class GroupedTopExperts(TopExperts):
         _check_groups(config)
 
     def __call__(self, scores_BSX: jax.Array) -> jax.Array:
-        """Returns the indices of the best in the chosen groups."""
+        """Returns the indices of the best in the selected groups."""
         shape = scores_BSX.shape
-        # G groups, M members of a group.
         scores_BSGM = scores_BSX.reshape(*shape[:-1], self.num_groups, -1)
         best_BSG = jax.lax.top_k(scores_BSGM, 2)[0].sum(axis=-1)
         groups = jax.lax.top_k(best_BSG, self.top_groups)[1]
@@ -69,8 +71,8 @@ class GroupedTopExperts(TopExperts):
         return super().__call__(scores_BSGM.reshape(shape))
 
 
-def require_choice(config: Any) -> None:
-    """Raises where `top_k` is not a number of experts that can be chosen among `num_experts`."""
+def require_top_k(config: Any) -> None:
+    """Raises unless 1 <= `top_k` <= `num_experts`."""
     require_positive(config, "num_experts", "top_k")
     if config.top_k > config.num_experts:
         raise ConfigError(
@@ -79,15 +81,76 @@ def require_choice(config: Any) -> None:
         )
 
 
-def _check_groups(config: GroupedTopExperts.Config) -> None:
+def _check_groups(config: GroupLimitedSelection.Config) -> None:
     experts, groups, top = config.num_experts, config.num_groups, config.top_groups
     if experts % groups or experts // groups < 2:
         raise ConfigError(
-            f"{config.locate('num_groups')}: {experts} experts do not fall into {groups} groups of "
-            "equal size, 2 or more. Choose another number of groups."
+            f"{config.locate('num_groups')}: {experts} experts do not divide into {groups} groups "
+            "of 2 or more. Choose another number of groups."
         )
     if top > groups or top * (experts // groups) < config.top_k:
         raise ConfigError(
             f"{config.locate('top_groups')}: {top} of {groups} groups, with {experts // groups} "
-            f"experts each, leave no choice of {config.top_k} experts. Choose from more groups."
+            f"experts each, are fewer than {config.top_k} experts per token. Select more groups."
         )
+
+
+class SelectionBias(Protocol):
+    """A bias on the scores, for selection only, updated from the load that results.
+
+    It is a variable, not a parameter: it has no gradient, and does not change the weights of the
+    selected experts (https://arxiv.org/abs/2408.15664).
+    """
+
+    def __call__(self, scores_BSX: jax.Array, /) -> jax.Array:
+        """Returns the scores by which experts are selected."""
+        ...
+
+    def update(self, counts_X: jax.Array, /) -> None:
+        """Updates the bias in training, given the load of each expert."""
+        ...
+
+
+class NoSelectionBias(Module):
+    """Selects by the unbiased scores."""
+
+    class Config(Module.Config["NoSelectionBias"]):
+        """The number of experts is set by the router."""
+
+        num_experts: int = REQUIRED
+
+    def __call__(self, scores_BSX: jax.Array) -> jax.Array:
+        """Returns its input."""
+        return scores_BSX
+
+    def update(self, counts_X: jax.Array) -> None:
+        """Does nothing."""
+
+
+class LossFreeBias(Module):
+    """Loss-free load balancing: a fixed step up for underloaded experts, down for the others.
+
+    With gradient accumulation it is updated after each micro-batch.
+    """
+
+    class Config(Module.Config["LossFreeBias"]):
+        """The number of experts is set by the router; `rate` is the size of a step."""
+
+        num_experts: int = REQUIRED
+        rate: float = 1e-3
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if config.rate < 0:
+            raise ConfigError(f"{config.locate('rate')}: expected 0 or more, got {config.rate}.")
+        self.rate = config.rate
+        self.bias = variable((config.num_experts,), (None,))
+
+    def __call__(self, scores_BSX: jax.Array) -> jax.Array:
+        """Adds the bias."""
+        return scores_BSX + self.bias
+
+    def update(self, counts_X: jax.Array) -> None:
+        """Moves the bias against the load."""
+        load_X = counts_X.astype(jnp.float32)
+        self.bias = self.bias + self.rate * jnp.sign(load_X.mean() - load_X)

@@ -1,4 +1,4 @@
-"""ALiBi: the farther a key lies back, the less it counts; each head at a pace of its own."""
+"""ALiBi: a score bias linear in the distance, with one slope per head."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from dovetail.kernels.attention import ScoreBias
-from dovetail.layers.attention.scores import PositionedScores
+from dovetail.layers.attention.scores import PositionalScores
 
 
 @dataclass(frozen=True)
 class LinearBias(ScoreBias):
-    """Takes the distance times the head's slope off a score (https://arxiv.org/abs/2108.12409)."""
+    """The bias -slope * distance (https://arxiv.org/abs/2108.12409)."""
 
     slopes: tuple[float, ...]
 
     def __call__(
         self, heads: jax.Array, query_positions: jax.Array, key_positions: jax.Array, /
     ) -> jax.Array:
-        """Returns what is added: 0 at the query's own position, and less on both sides."""
+        """Returns the bias: 0 at the query's own position, negative on both sides."""
         slopes = jnp.asarray(np.asarray(self.slopes, np.float32))[heads]
         return -slopes * jnp.abs(query_positions - key_positions)
 
@@ -31,8 +31,8 @@ class LinearBias(ScoreBias):
 def alibi_slopes(num_heads: int) -> tuple[float, ...]:
     """Returns the slopes of the paper: a geometric series from 2^(-8/n) to 2^-8.
 
-    Where the number of heads is no power of two, the paper's authors take the series of the power
-    below it, and the rest from every second slope of the one above.
+    If the number of heads is not a power of two, take the series of the power below it, and the
+    rest from every second slope of the power above, as the authors' code does.
     """
     power = 2 ** math.floor(math.log2(num_heads))
     slopes = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
@@ -40,13 +40,13 @@ def alibi_slopes(num_heads: int) -> tuple[float, ...]:
     return tuple(slopes + finer[: num_heads - power])
 
 
-class Alibi(PositionedScores):
-    """Scores with a linear bias of position; it stands in the place of a position encoding."""
+class Alibi(PositionalScores):
+    """Scores with the ALiBi bias, in place of a position encoding of queries and keys."""
 
     def __init__(self, config: Alibi.Config) -> None:
         super().__init__(config)
         self.score_bias = LinearBias(alibi_slopes(config.num_heads))
 
     def changes(self) -> dict[str, Any]:
-        """Prefers what is near."""
+        """Sets the score bias."""
         return {"score_bias": self.score_bias}

@@ -1,4 +1,4 @@
-"""A learned vector for each position."""
+"""Learned absolute position embeddings."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigOf
 from dovetail.layers.checks import require_positive
-from dovetail.layers.interfaces import Places
-from dovetail.layers.positions.input import AnyInputPositions
+from dovetail.layers.interfaces import TokenContext
+from dovetail.layers.positions.base import BaseInputPositions
 from dovetail.module import Initializer, Normal, parameter
 
 
-class LearnedPositions(AnyInputPositions):
-    """Adds a learned vector for each position (GPT-2)."""
+class LearnedPositions(BaseInputPositions):
+    """Adds a learned embedding of the position to each token (GPT-2)."""
 
-    class Config(AnyInputPositions.Config):
+    class Config(BaseInputPositions.Config):
         """A sequence has at most `length` tokens."""
 
         length: int = REQUIRED
@@ -26,7 +26,7 @@ class LearnedPositions(AnyInputPositions):
         require_positive(config, "width", "length")
         self.weight = parameter((config.length, config.width), (None, "embed"), config.weight_init)
 
-    def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
-        """Adds the vector of each position; one beyond the table gives NaN, never a wrong one."""
-        vectors = jnp.take(self.weight, places.positions_BS, axis=0, mode="fill")
+    def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
+        """Adds the position embeddings; a position beyond the table gives NaN."""
+        vectors = jnp.take(self.weight, context.positions_BS, axis=0, mode="fill")
         return x_BSE + vectors.astype(x_BSE.dtype)

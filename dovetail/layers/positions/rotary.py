@@ -1,29 +1,49 @@
-"""Rotary embedding: queries and keys are turned by angles that grow with their positions."""
+"""Rotary position embedding (RoPE).
+
+N frequencies, one for each rotated pair of features, beside the letters of all layers.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dovetail.config import ConfigError, ConfigOf
-from dovetail.layers.positions.none import AnyPositions
-from dovetail.layers.positions.scaling import FrequencyScaling, NoScaling
+from dovetail.config import Component, ConfigError, ConfigOf
+from dovetail.layers.positions.base import BasePositions
 
 
-class RotaryEmbedding(AnyPositions):
+class FrequencyScaling(Protocol):
+    """Changes the rotary frequencies, to extend the context; see `rope_scaling`."""
+
+    magnitude: float
+    """A factor on the rotated features (YaRN's attention temperature)."""
+
+    def scaled(self, frequencies: np.ndarray, base: float, /) -> np.ndarray:
+        """Returns the new frequencies, given those of all pairs, fastest first (float64)."""
+        ...
+
+
+class NoScaling(Component):
+    """Keeps the frequencies."""
+
+    magnitude = 1.0
+
+    def scaled(self, frequencies: np.ndarray, base: float) -> np.ndarray:
+        """Returns its input."""
+        return frequencies
+
+
+class RotaryEmbedding(BasePositions):
     """RoPE: rotates pairs of features by angles that grow with position (https://arxiv.org/abs/2104.09864).
 
     Feature i is paired with feature i + D/2, as Hugging Face's Llama does.
     """
 
-    class Config(AnyPositions.Config):
-        """Only the first `fraction` of the head width is rotated.
-
-        A scaling stretches the frequencies, for sequences longer than those of pre-training.
-        """
+    class Config(BasePositions.Config):
+        """Only the first `fraction` of the head dim is rotated (partial RoPE)."""
 
         base: float = 10_000.0
         fraction: float = 1.0
@@ -42,23 +62,23 @@ class RotaryEmbedding(AnyPositions):
             )
 
     def __call__(
-        self, query_BSHD: jax.Array, key_BSKD: jax.Array, positions_BS: jax.Array
+        self, q_BSHD: jax.Array, k_BSKD: jax.Array, positions_BS: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Rotates both by the angles of their positions."""
-        # In double precision, because an error grows with the position it is multiplied by.
+        """Applies the rotary embedding: rotates queries and keys by angles of their positions."""
+        # In float64: the error of a frequency is multiplied by the position.
         exponents = np.arange(0, self.width, 2, dtype=np.float64) / self.width
         frequencies = self.scaling.scaled(self.base**-exponents, self.base)
-        angles_BSD = positions_BS[..., None].astype(jnp.float32) * frequencies.astype(np.float32)
-        cosine = jnp.cos(angles_BSD)[:, :, None, :] * self.scaling.magnitude
-        sine = jnp.sin(angles_BSD)[:, :, None, :] * self.scaling.magnitude
-        return self._turned(query_BSHD, cosine, sine), self._turned(key_BSKD, cosine, sine)
+        angles_BSN = positions_BS[..., None].astype(jnp.float32) * frequencies.astype(np.float32)
+        cosine = jnp.cos(angles_BSN)[:, :, None, :] * self.scaling.magnitude
+        sine = jnp.sin(angles_BSN)[:, :, None, :] * self.scaling.magnitude
+        return self._encode(q_BSHD, cosine, sine), self._encode(k_BSKD, cosine, sine)
 
-    def _turned(self, x_BSHD: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
-        turned = self._rotate(x_BSHD[..., : self.width].astype(jnp.float32), cosine, sine)
-        turned = turned.astype(x_BSHD.dtype)
+    def _encode(self, x_BSHD: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
+        rotated = self._rotate(x_BSHD[..., : self.width].astype(jnp.float32), cosine, sine)
+        rotated = rotated.astype(x_BSHD.dtype)
         if self.width == x_BSHD.shape[-1]:
-            return turned
-        return jnp.concatenate([turned, x_BSHD[..., self.width :]], axis=-1)
+            return rotated
+        return jnp.concatenate([rotated, x_BSHD[..., self.width :]], axis=-1)
 
     def _rotate(self, x_BSHD: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
         first, second = jnp.split(x_BSHD, 2, axis=-1)
@@ -67,6 +87,19 @@ class RotaryEmbedding(AnyPositions):
 
 
 def rotary(old: Any, **values: Any) -> Any:
-    """Returns rotary positions with these values; what is rotary already keeps its pairs."""
+    """Returns rotary positions with these values; an existing rotary config keeps its pairing."""
     is_rotary = isinstance(old, RotaryEmbedding.Config)
     return old.set(**values) if is_rotary else RotaryEmbedding.Config(**values)
+
+
+class InterleavedRotaryEmbedding(RotaryEmbedding):
+    """RoPE that pairs feature 2i with 2i + 1, as in the paper and in DeepSeek's models."""
+
+    class Config(RotaryEmbedding.Config):
+        """Same as RotaryEmbedding's."""
+
+    def _rotate(self, x_BSHD: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
+        # The output stays in split-half order: queries and keys agree on it, and only their dot
+        # products matter.
+        halves = jnp.concatenate([x_BSHD[..., ::2], x_BSHD[..., 1::2]], axis=-1)
+        return super()._rotate(halves, cosine, sine)

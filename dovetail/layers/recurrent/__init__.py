@@ -1,1 +1,1 @@
-"""Recurrent layers: sequence mixers whose memory does not grow with the sequence."""
+"""Recurrent layers: sequence mixers with a state of fixed size."""

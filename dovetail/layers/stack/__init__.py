@@ -1,1 +1,1 @@
-"""Blocks of layers, and stacks of blocks."""
+"""Transformer blocks, and stacks of layers."""

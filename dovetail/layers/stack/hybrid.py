@@ -1,4 +1,4 @@
-"""Hybrids: a part swapped in most layers of a model, and left as it is in some."""
+"""Hybrid models: a component replaced in most layers of a decoder, and kept in some."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ C = TypeVar("C", bound=Config[Any])
 
 
 def replace_but_every(config: C, old: Any, new: Callable[[Any], Config[Any]], every: int) -> C:
-    """Returns a tree in which every decoder's layers have `new` for `old`, but for some.
+    """Returns a tree in which `new` replaces `old` in the layers of every decoder, except some.
 
     Args:
         config: the tree; it is not changed.
-        old: the kind that is swapped.
+        old: the kind to replace.
         new: from the old config to the new one.
-        every: of the layers that have an `old`, each so-manieth keeps it; 0: none does.
+        every: every `every`-th layer that has an `old` keeps it; 0 means none does.
     """
     if every < 0 or every == 1:
-        raise ConfigError(
-            f"every: expected 0 (no layer stays as it is), or 2 or more, got {every}."
-        )
+        raise ConfigError(f"every: expected 0 (replace in all layers), or 2 or more, got {every}.")
 
     def changed(decoder: Decoder.Config) -> Decoder.Config:
         return decoder.set(stack=_changed(decoder.stack, old, new, every))
@@ -36,7 +34,7 @@ def _changed(stack: Any, old: Any, new: Callable[[Any], Config[Any]], every: int
     layers = layers_of(stack)
     having = [index for index, layer in enumerate(layers) if select(layer, old).found]
     swapped = [index for count, index in enumerate(having, 1) if not every or count % every]
-    # Once a kind: equal layers that are one object are found at once.
+    # Replace in each distinct object once: equal layers that are one object compare fast.
     kinds = {id(layers[index]): layers[index] for index in swapped}
     made = {key: replace(layer, old, new) for key, layer in kinds.items()}
     for index in swapped:
@@ -45,7 +43,7 @@ def _changed(stack: Any, old: Any, new: Callable[[Any], Config[Any]], every: int
 
 
 def _with_remat(arranged: Config[Any], stack: Any) -> Config[Any]:
-    """Keeps what the first loop said of the backward pass."""
+    """Inherits the remat policy of the first stack, if it is set."""
     first: Any = next(iter(select(stack, Stack)), None)
-    is_said = first is not None and first.is_set("remat")
-    return select(arranged, Stack).set(remat=first.remat) if is_said else arranged
+    has_remat = first is not None and first.is_set("remat")
+    return select(arranged, Stack).set(remat=first.remat) if has_remat else arranged

@@ -1,4 +1,4 @@
-"""Stacks: the same layer many times, as one array with a leading axis and one loop."""
+"""Stacks: layers that run as a scan, with their parameters stacked along a leading axis."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import jax
 
 from dovetail.config import REQUIRED, Config, ConfigError, ConfigOf, incidental, visit
 from dovetail.layers.checks import require_positive
-from dovetail.layers.interfaces import Layer, Places
-from dovetail.layers.stack.transformer import TransformerBlock
+from dovetail.layers.interfaces import Layer, TokenContext
+from dovetail.layers.stack.blocks import TransformerBlock
 from dovetail.module import Module, repeated, scan
-from dovetail.parallel import KeepAll, Remat, tag
+from dovetail.parallel import Remat, SaveAll, tag
 
 
 class Stack(Module):
-    """Applies a layer `num_layers` times, each time with its own slice of the parameters.
+    """Scans over `num_layers` copies of a layer, each with its own slice of the parameters.
 
-    "Unrolled" is a setting of the loop, not another layout: `unroll=num_layers` gives straight
-    code. A stack is a layer itself, so a pattern of stacks puts different ones in a row.
+    Unrolling does not change the layout of the parameters: `unroll=num_layers` gives straight-line
+    code. A stack is itself a layer, so a `Pattern` can hold several stacks.
     """
 
     class Config(Module.Config["Stack"]):
@@ -29,42 +29,42 @@ class Stack(Module):
         width: int = REQUIRED
         num_layers: int = REQUIRED
         layer: ConfigOf[Layer] = TransformerBlock.Config()
-        remat: ConfigOf[Remat] = incidental(KeepAll.Config())
+        remat: ConfigOf[Remat] = incidental(SaveAll.Config())
         unroll: int = incidental(1)
-        # The logical name of the axis that the layers' parameters are stacked along.
+        # The logical axis along which the parameters are stacked.
         axis: str = incidental("layers")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         require_positive(config, "num_layers", "unroll")
         layer: Any = config.layer.build(width=config.width)  # a Layer, and a Module too
-        self.layer = self._declared(layer, config.num_layers, config.axis)
+        self.layer = self._declare_layers(layer, config.num_layers, config.axis)
         in_loop = config.unroll < config.num_layers
-        self.around = functools.partial(config.remat.build().around, in_loop=in_loop)
+        self.around = functools.partial(config.remat.build().wrap, in_loop=in_loop)
         self.unroll = config.unroll
 
-    # How often scan() is to run a layer that is not declared as repeated; None: it is.
+    # The length of the scan if the layer is not declared as repeated.
     _times: int | None = None
 
-    def _declared(self, layer: Any, count: int, axis: str) -> Any:
-        """Says how the layers' parameters lie: each has its own."""
+    def _declare_layers(self, layer: Any, count: int, axis: str) -> Any:
+        """Declares the parameters of all layers; a subclass may share them."""
         return repeated(layer, count, axis)
 
-    def __call__(self, x_BSE: jax.Array, places: Places, first: Any = 0) -> jax.Array:
+    def __call__(self, x_BSE: jax.Array, context: TokenContext, first: Any = 0) -> jax.Array:
         """Maps [B, S, E] to [B, S, E].
 
-        Where this is a part of a longer stack, `first` is the number of its first layer there.
+        In a pipeline stage, `first` is the index of its first layer in the model's stack.
         """
 
         def body(x_BSE: jax.Array, _: None) -> tuple[jax.Array, None]:
-            return self.layer(tag(x_BSE, "layer_input"), places), None
+            return self.layer(tag(x_BSE, "layer_input"), context), None
 
         loop: dict[str, Any] = {"unroll": self.unroll, "around": self.around, "times": self._times}
         return scan(self.layer, body, x_BSE, first=first, **loop)[0]
 
 
 class Pattern(Module):
-    """Several layers in a row, as one layer; a stack of a pattern is a hybrid model."""
+    """Several layers in sequence, as one layer. A stack of a pattern is a hybrid model."""
 
     class Config(Module.Config["Pattern"]):
         """The width is set by the parent."""
@@ -78,18 +78,18 @@ class Pattern(Module):
             raise ConfigError(f"{config.locate('layers')}: expected at least one layer, got none.")
         self.layers = [layer.build(width=config.width) for layer in config.layers]
 
-    def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
+    def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
         """Applies the layers in order."""
         for layer in self.layers:
-            x_BSE = layer(x_BSE, places)
+            x_BSE = layer(x_BSE, context)
         return x_BSE
 
 
 def arrange(layers: Sequence[Config[Any]]) -> Config[Any]:
-    """Returns the stack that applies these layers in order, with a loop over whatever repeats.
+    """Returns a stack of these layers, with a scan over whatever repeats.
 
-    Equal layers become one `Stack`; alternating ones a stack of a `Pattern`; what changes on the
-    way (three dense layers, then experts) a pattern of stacks.
+    Equal layers become one `Stack`, alternating ones a stack of a `Pattern`, and runs of different
+    layers (three dense layers, then experts) a pattern of stacks.
     """
     groups: list[Stack.Config] = []
     rest = list(layers)
@@ -105,7 +105,7 @@ def arrange(layers: Sequence[Config[Any]]) -> Config[Any]:
 def layers_of(stack: Any) -> list[Any]:
     """Returns the config of each layer of a stack, in order: the inverse of `arrange`.
 
-    A stack of another kind than `arrange` makes counts as one layer.
+    A kind of stack that `arrange` does not make counts as one layer.
     """
     if type(stack) is Stack.Config:
         return layers_of(stack.layer) * stack.num_layers
@@ -115,29 +115,29 @@ def layers_of(stack: Any) -> list[Any]:
 
 
 def last_layer(stack: Any) -> Any:
-    """Returns the config of the last single layer, whatever kind of stack it stands in."""
+    """Returns the config of the last single layer, in any kind of stack."""
     last = layers_of(stack)[-1]
     return last_layer(last.layer) if isinstance(last, Stack.Config) else last
 
 
 def rearrange(stack: Any, change: Callable[[Any], Config[Any]], every: int = 1) -> Config[Any]:
-    """Returns a stack of the same layers in loops again, with each `every`-th one changed.
+    """Returns a stack of the same layers, with every `every`-th one changed.
 
-    What the first loop says of the backward pass (`remat`) the new loops say too.
+    The new stacks inherit the remat policy of the first one, if it is set.
     """
     layers = layers_of(stack)
     if not 1 <= every <= len(layers):
         raise ConfigError(
-            f"every: expected 1 to {len(layers)}, as many layers as there are, got {every}."
+            f"every: expected 1 to {len(layers)} (the number of layers), got {every}."
         )
-    # Once a kind: equal layers that are one object are found at once.
+    # Change each distinct object once: equal layers that are one object compare fast.
     kinds = {id(layer): layer for layer in layers[every - 1 :: every]}
     changed = {key: change(layer) for key, layer in kinds.items()}
     for index in range(every - 1, len(layers), every):
         layers[index] = changed[id(layers[index])]
-    loops = [found for _, found in visit(stack) if isinstance(found, Stack.Config)]
-    is_said = bool(loops) and loops[0].is_set("remat")
-    return _with_remat(arrange(layers), loops[0]) if is_said else arrange(layers)
+    stacks = [found for _, found in visit(stack) if isinstance(found, Stack.Config)]
+    has_remat = bool(stacks) and stacks[0].is_set("remat")
+    return _with_remat(arrange(layers), stacks[0]) if has_remat else arrange(layers)
 
 
 def _with_remat(stack: Any, old: Stack.Config) -> Config[Any]:
@@ -147,11 +147,25 @@ def _with_remat(stack: Any, old: Stack.Config) -> Config[Any]:
 
 
 def _repeats(layers: list[Any], period: int) -> tuple[int, int]:
-    """Returns how often the first `period` layers come in a row, and how many that makes.
+    """Returns how often the first `period` layers repeat, and how many layers that covers.
 
-    What comes once makes none, unless it is a single layer: it would be no loop.
+    A period of several layers that does not repeat covers none: it would not be a scan.
     """
     count = 1
     while layers[count * period : (count + 1) * period] == layers[:period]:
         count += 1
     return count, count * period if count > 1 or period == 1 else 0
+
+
+class SharedStack(Stack):
+    """Applies one layer `num_layers` times (ALBERT, https://arxiv.org/abs/1909.11942).
+
+    All iterations share parameters and variables; each has its own cache.
+    """
+
+    class Config(Stack.Config):
+        """Same as Stack's."""
+
+    def _declare_layers(self, layer: Any, count: int, axis: str) -> Any:
+        self._times = count
+        return layer

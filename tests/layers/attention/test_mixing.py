@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from dovetail.config import Config, ConfigError
-from dovetail.layers import Attention, Places
-from dovetail.layers.attention.differential import DifferentialHeads
-from dovetail.layers.attention.gated import GatedHeads
+from dovetail.layers import Attention, TokenContext
 from dovetail.layers.attention.latent import LatentAttention
+from dovetail.layers.attention.mixing import DifferentialAttention, GatedAttention
 from dovetail.layers.positions.rotary import RotaryEmbedding
 from dovetail.module import functional, parameter_specs
 from tests.layers import references
-from tests.layers.cases import BATCH, HEADS, KV_HEADS, SEQUENCE, WIDTH, places
+from tests.layers.cases import BATCH, HEADS, KV_HEADS, SEQUENCE, WIDTH, token_context
 
 HEAD = WIDTH // HEADS
 Params = dict[str, np.ndarray]
@@ -43,10 +42,12 @@ def params_of(config: Config[Any]) -> Params:
     return {path: 0.4 * numbers(len(path), *spec.shape) for path, spec in specs.items()}
 
 
-def run(config: Config[Any], params: Params, x: np.ndarray, where: Places | None = None) -> Any:
+def run(
+    config: Config[Any], params: Params, x: np.ndarray, where: TokenContext | None = None
+) -> Any:
     module = config.build()
     lowered = {path: jnp.asarray(value, jnp.float32) for path, value in params.items()}
-    inputs = (jnp.asarray(x, jnp.float32), where or places())
+    inputs = (jnp.asarray(x, jnp.float32), where or token_context())
     return jax.jit(lambda *arguments: functional(module, *arguments)[0])(lowered, inputs)
 
 
@@ -64,7 +65,7 @@ def heads(x: np.ndarray, params: Params) -> list[np.ndarray]:
     return [*(references.rotary(one, positions, 10_000.0) for one in (query, key)), value]
 
 
-def look(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
+def attend(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
     """A causal softmax over each head's keys; values may be wider than keys."""
     result = np.zeros((*query.shape[:3], value.shape[-1]))
     group = query.shape[2] // key.shape[2]
@@ -76,9 +77,9 @@ def look(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
 
 
 def test_gated_heads() -> None:
-    config = attention(GatedHeads.Config())
+    config = attention(GatedAttention.Config())
     params, x = params_of(config), numbers(0, BATCH, SEQUENCE, WIDTH)
-    mixed = look(*heads(x, params)).reshape(BATCH, SEQUENCE, -1)
+    mixed = attend(*heads(x, params)).reshape(BATCH, SEQUENCE, -1)
     gate = 1 / (1 + np.exp(-(x @ params["mixing/gate/weight"])))
     expected = (mixed * gate) @ params["output/weight"]
     np.testing.assert_allclose(run(config, params, x), expected, rtol=1e-4, atol=1e-5)
@@ -86,13 +87,13 @@ def test_gated_heads() -> None:
 
 def test_differential_heads() -> None:
     """The paper's formula: two softmax maps, a norm for each head, and 1 - lambda_init."""
-    config = attention(DifferentialHeads.Config(first_weight=0.6))
+    config = attention(DifferentialAttention.Config(first_weight=0.6))
     params, x = params_of(config), numbers(0, BATCH, SEQUENCE, WIDTH)
     query, key, value = heads(x, params)
-    (query_1, key_1), (query_2, key_2) = params["mixing/exponents"]
-    weight = np.exp(query_1 @ key_1) - np.exp(query_2 @ key_2) + 0.6
-    difference = look(query[..., ::2], key[..., ::2], value)
-    difference -= weight * look(query[..., 1::2], key[..., 1::2], value)
+    (q_1, k_1), (q_2, k_2) = params["mixing/exponents"]
+    weight = np.exp(q_1 @ k_1) - np.exp(q_2 @ k_2) + 0.6
+    difference = attend(query[..., ::2], key[..., ::2], value)
+    difference -= weight * attend(query[..., 1::2], key[..., 1::2], value)
     normed = 0.4 * references.rms_norm(difference, params["mixing/norm/scale"], 1e-5)
     expected = normed.reshape(BATCH, SEQUENCE, -1) @ params["output/weight"]
     np.testing.assert_allclose(run(config, params, x), expected, rtol=1e-4, atol=1e-4)
@@ -100,16 +101,16 @@ def test_differential_heads() -> None:
 
 @pytest.mark.parametrize("num_kv_heads", [HEADS, 1])
 def test_both_maps_know_distances_alone(num_kv_heads: int) -> None:
-    """A rotary embedding still does in each map what it does in the whole."""
-    config = attention(DifferentialHeads.Config(), num_kv_heads=num_kv_heads)
+    """Rotary embedding acts on each map as on the full heads."""
+    config = attention(DifferentialAttention.Config(), num_kv_heads=num_kv_heads)
     params, x = params_of(config), numbers(0, BATCH, SEQUENCE, WIDTH)
-    here = places()
-    there = Places(here.positions_BS + 50, here.segments_BS)
+    here = token_context()
+    there = TokenContext(here.positions_BS + 50, here.segment_ids_BS)
     found = [run(config, params, x, where) for where in (here, there)]
     np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("mixing", [GatedHeads, DifferentialHeads])
+@pytest.mark.parametrize("mixing", [GatedAttention, DifferentialAttention])
 def test_what_is_there_keeps_its_parameters(mixing: Any) -> None:
     latent = LatentAttention.Config(
         width=WIDTH, num_heads=2, latent_width=8, plain_width=4, rotated_width=4, value_width=6
@@ -122,7 +123,7 @@ def test_what_is_there_keeps_its_parameters(mixing: Any) -> None:
 
 def test_an_odd_head_cannot_make_two_maps() -> None:
     config = Attention.Config(
-        width=WIDTH, num_heads=4, head_width=5, mixing=DifferentialHeads.Config()
+        width=WIDTH, num_heads=4, head_width=5, mixing=DifferentialAttention.Config()
     )
     with pytest.raises(
         ConfigError, match=r"mixing.key_width: .* must be even, got 5. Set the attention's head_wid"

@@ -13,10 +13,10 @@ from dovetail.config import replace, select
 from dovetail.features import NotApplicable
 from dovetail.interop import unwrapped
 from dovetail.layers import Linear
-from dovetail.layers.linear.dora import DoRA
-from dovetail.layers.linear.normed import NormedLinear
+from dovetail.layers.linear.adapters import DoRA
+from dovetail.layers.linear.linear import NormedLinear
 from dovetail.layers.moe import TopKRouter
-from dovetail.learner import select_trained
+from dovetail.learner import select_trainable
 from dovetail.module import functional, initialize, parameter_specs
 from tests.features.representatives import every_representative, tiny
 from tests.layers.cases import random_params, vectors
@@ -89,7 +89,7 @@ def test_only_the_adapters_are_trained(name: str) -> None:
     routers = select(config, TopKRouter).found
     alone = {path for path in select(config, Linear).found if not path.endswith(".base")}
     assert all(any(path.startswith(f"{router}.") for router in routers) for path in alone)
-    trained = select_trained(parameter_specs(config.build().model), config.learner.frozen).specs
+    trained = select_trainable(parameter_specs(config.build().model), config.learner.frozen).specs
     assert trained
     assert all("/dora_" in path for path in trained)
     for both in (("lora", "dora"), ("dora", "lora"), ("dora", "dora")):

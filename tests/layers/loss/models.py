@@ -56,7 +56,7 @@ def total(model: Any, params: Any, **options: Any) -> jax.Array:
 
 def scores(model: Any, params: Any) -> jax.Array:
     """All scores, with the map applied."""
-    x, weight, logit_map = functional(model, params, batch(), method="scoring")[0]
+    x, weight, logit_map = functional(model, params, batch(), method="factored_logits")[0]
     logits = jnp.einsum("bse,ve->bsv", x, weight)
     return logits if logit_map is None else logit_map(logits)
 

@@ -11,19 +11,25 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError, replace, select
-from dovetail.generate import with_memory
+from dovetail.generate import with_kv_cache
 from dovetail.interop import unwrapped
 from dovetail.layers import FeedForward, Linear, NextTokenLoss
-from dovetail.layers.feed_forward.plain import PlainFeedForward
+from dovetail.layers.feed_forward import PlainFeedForward
 from dovetail.layers.loss import chunks
 from dovetail.layers.loss.distillation import DistillationLoss
-from dovetail.layers.loss.documents import DocumentLoss
+from dovetail.layers.loss.next_token import DocumentLoss
 from dovetail.layers.moe import LossFreeBias, MixtureOfExperts, TopKRouter
 from dovetail.layers.moe.losses import LoadBalanceLoss
 from dovetail.module import functional, initialize_variables, parameter_specs, variable_specs
 from dovetail.runtime import RunFolder, abstract_state
-from dovetail.trainer import FromRun, FromScratch, Hooks, PartAsModel, PartFromRun
-from dovetail.trainer.start import first_state
+from dovetail.trainer import (
+    Hooks,
+    InitFromRun,
+    InitSubmoduleFromModel,
+    InitSubmoduleFromRun,
+    RandomInit,
+)
+from dovetail.trainer.initialization import initial_state
 from tests.features.representatives import every_representative, tiny
 from tests.layers.loss.models import KEY, batch, config, first_params, losses, scores
 
@@ -101,7 +107,7 @@ def test_a_teacher_is_only_asked() -> None:
 def test_a_teacher_of_other_tokens_is_refused() -> None:
     teacher = config(NextTokenLoss.Config()).set(vocab_size=19)
     model = taught(teacher).build()
-    with pytest.raises(ConfigError, match=r"loss.teacher: it knows 19 tokens, and the model 17"):
+    with pytest.raises(ConfigError, match=r"its vocabulary has 19 tokens, and the student's 17"):
         losses(model, first_params(model))
 
 
@@ -126,7 +132,7 @@ def test_it_applies_and_leaves_again(name: str) -> None:
     leaves = jax.tree_util.tree_leaves_with_path(state.optimizer)
     kept = {getattr(key, "key", None) for place, _ in leaves for key in place}
     assert kept & state.params.keys() == own
-    assert parameter_specs(with_memory(model.config, 8).build()).keys() == own
+    assert parameter_specs(with_kv_cache(model.config, 8).build()).keys() == own
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +151,7 @@ def test_from_a_run(large: Path, tmp_path: Path) -> None:
     config.model.decoder.stack.num_layers = 1
     trainer, said = config.build(), []
     trainer.train(tmp_path / "small", hooks=Hooks(said.append))
-    assert any("loss/teacher started from step 2" in text for text in said)
+    assert any("loss/teacher initialized from step 2" in text for text in said)
     stored = restored(tiny("tiny-lm").build(), large)
     small = restored(trainer, tmp_path / "small")
     for path, array in stored.params.items():
@@ -162,28 +168,30 @@ def restored(trainer: Any, folder: Path) -> Any:
     return trainer.checkpointer.restore(like)[1]
 
 
-def test_a_part_must_be_found_whole(large: Path) -> None:
-    start = PartFromRun.Config(part="loss/teacher", source=str(large)).build()
+def test_a_submodule_must_be_complete(large: Path) -> None:
+    start = InitSubmoduleFromRun.Config(submodule="loss/teacher", source=str(large)).build()
     struct = jax.ShapeDtypeStruct((32,), jnp.float32)
     known = {"loss/teacher/decoder/norm/scale": struct}
     with pytest.raises(ConfigError, match=r"source: the model has no parameters below 'loss/tea"):
         start.arrays({"decoder/norm/scale": struct}, print)
-    with pytest.raises(ConfigError, match=r"loss/teacher should begin from .* has no 'other/x'"):
+    with pytest.raises(ConfigError, match=r"loss/teacher is loaded from .* has no 'other/x'"):
         start.arrays({**known, "loss/teacher/other/x": struct}, print)
 
 
 def test_a_run_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a run folder"):
         tiny("tiny-lm", f"distill:path={tmp_path}")
-    start = PartFromRun.Config(part="loss/teacher", source=str(tmp_path / "no")).build()
+    start = InitSubmoduleFromRun.Config(
+        submodule="loss/teacher", source=str(tmp_path / "no")
+    ).build()
     with pytest.raises(ConfigError, match="does not exist"):
         start.check()
 
 
 def test_without_a_path_the_teacher_is_the_model_as_it_begins(large: Path) -> None:
     config = tiny("tiny-lm", f"from-run:path={large}", "distill")
-    assert config.start.source == config.start.run == str(large)
-    assert config.start.rest == FromRun.Config(run=str(large))
+    assert config.initialization.source == config.initialization.run == str(large)
+    assert config.initialization.rest == InitFromRun.Config(run=str(large))
     assert config.model.loss.teacher == tiny("tiny-lm").model
 
 
@@ -191,8 +199,8 @@ def test_without_a_path_the_teacher_is_the_model_as_it_begins(large: Path) -> No
 def test_without_any_run_too(name: str) -> None:
     """From nothing, teacher and student begin with the same random values, variables too."""
     trainer = tiny(name, "distill").build()
-    assert trainer.start.config.rest == FromScratch.Config()
-    state = first_state(trainer.program(), trainer.start, print)
+    assert trainer.initialization.config.rest == RandomInit.Config()
+    state = initial_state(trainer.program(), trainer.initialization, print)
     for arrays in (state.params, state.variables):
         for path in [path for path in arrays if not path.startswith("loss/teacher/")]:
             np.testing.assert_array_equal(arrays[f"loss/teacher/{path}"], arrays[path])
@@ -202,11 +210,11 @@ def test_without_any_run_too(name: str) -> None:
 
 
 def test_a_model_that_was_changed_since_cannot_be_copied() -> None:
-    start = PartAsModel.Config(part="loss/teacher").build()
+    start = InitSubmoduleFromModel.Config(submodule="loss/teacher").build()
     struct, other = (jax.ShapeDtypeStruct((size,), jnp.float32) for size in (32, 16))
-    with pytest.raises(ConfigError, match=r"part: the model has no parameters below 'loss/tea"):
+    with pytest.raises(ConfigError, match=r"submodule: the model has no parameters below"):
         start.copies({"scale": struct})
-    with pytest.raises(ConfigError, match=r"model's scale, of shape \(32,\), which is not there"):
+    with pytest.raises(ConfigError, match=r"of shape \(32,\), is a copy of .* which is not there"):
         start.copies({"loss/teacher/scale": struct})
     with pytest.raises(ConfigError, match=r"which is of shape \(16,\): the model was changed"):
         start.copies({"loss/teacher/scale": struct, "scale": other})

@@ -11,13 +11,13 @@ import pytest
 
 from dovetail.config import from_text, to_text
 from dovetail.generate import Generator
-from dovetail.layers import NextTokenLoss, Places, layers_of
-from dovetail.layers.loss.multi_token import Ahead, MultiTokenLoss
+from dovetail.layers import NextTokenLoss, TokenContext, layers_of
+from dovetail.layers.loss.multi_token import MultiTokenHead, MultiTokenLoss
 from dovetail.learner import main_loss
 from dovetail.models import CausalLM
 from dovetail.models.llama import llama
 from dovetail.module import Batch, functional, parameter_specs
-from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
+from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
 from tests.layers.cases import random_params
 from tests.layers.references import rms_norm
 
@@ -33,7 +33,7 @@ def plain() -> CausalLM.Config:
 
 def model() -> CausalLM.Config:
     config = plain()
-    head = Ahead.Config(layer=layers_of(config.decoder.stack)[-1])
+    head = MultiTokenHead.Config(layer=layers_of(config.decoder.stack)[-1])
     return config.set(loss=MultiTokenLoss.Config(depth=DEPTH, weight=0.4, head=head))
 
 
@@ -63,10 +63,10 @@ def expected_losses(params: Any, given: Batch) -> list[tuple[float, float]]:
     """The heads by the paper's equations 21 to 25, each token fetched from its own place."""
     config = model()
     p = {path: np.asarray(value, np.float64) for path, value in params.items()}
-    places = Places(given.positions, given.segment_ids)
+    context = TokenContext(given.positions, given.segment_ids)
     decoder = config.decoder.clone(vocab_size=VOCAB, width=WIDTH).build()
     layer = config.loss.head.layer.clone(width=WIDTH).build()
-    stream = functional(decoder, below(params, "decoder/"), (given.tokens, places))[0]
+    stream = functional(decoder, below(params, "decoder/"), (given.tokens, context))[0]
     table, found = p["decoder/embedding/weight"], []
     for number in range(DEPTH):
         own, ahead = f"loss/heads/{number}/", number + 1
@@ -79,7 +79,7 @@ def expected_losses(params: Any, given: Batch) -> list[tuple[float, float]]:
             rms_norm(further, p[f"{own}token_norm/scale"], 1e-6),
         ]
         joined = np.concatenate(both, axis=-1) @ p[f"{own}projection/weight"]
-        inputs = (jnp.asarray(joined, jnp.float32), places)
+        inputs = (jnp.asarray(joined, jnp.float32), context)
         stream = functional(layer, below(params, f"{own}layer/"), inputs)[0]
         logits = rms_norm(np.asarray(stream), p[f"{own}norm/scale"], 1e-6) @ p["head/weight"].T
         logs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
@@ -124,7 +124,7 @@ def test_gradients_reach_every_head_and_sharding_changes_nothing() -> None:
     placement = Placement(mesh, AxisRules.Config().build())
 
     def sharded(params: Any, given: Batch) -> Any:
-        with placed(placement):
+        with use_placement(placement):
             return jax.grad(lambda p: summed(config, p, given))(params)
 
     shardings = {path: placement.sharding(s.axes, s.shape, path) for path, s in specs.items()}
@@ -141,7 +141,7 @@ def test_nothing_but_training_runs_the_heads() -> None:
 
     def program(config: CausalLM.Config) -> str:
         module, index = config.build(), jnp.arange(4)[None]
-        inputs = (index, Places(index, jnp.ones_like(index)), jnp.array([3]))
+        inputs = (index, TokenContext(index, jnp.ones_like(index)), jnp.array([3]))
         own = {path: params[path] for path in parameter_specs(plain().build())}
         return str(jax.make_jaxpr(lambda p: functional(module, p, inputs, method="logits")[0])(own))
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from dovetail.config import Config, ConfigError, select
-from dovetail.generate import with_memory
-from dovetail.layers import DecodesOtherwise
+from dovetail.generate import with_kv_cache
+from dovetail.layers import HasDecodingForm
 from dovetail.layers.moe import Dropless, MixtureOfExperts, ScoreWeights, TopKRouter
-from dovetail.layers.moe.expert_choice import ExpertChoice
+from dovetail.layers.moe.capacity import ExpertChoice
 from dovetail.models.llama import llama
 from dovetail.module import functional
 from tests.layers.cases import SEQUENCE, mixture, random_params, vectors
@@ -73,7 +73,7 @@ def test_in_generation_tokens_choose_by_the_same_weights() -> None:
     config = choosing(9.0).set(
         top_k=EXPERTS, router=TopKRouter.Config(weights=ScoreWeights.Config())
     )
-    assert isinstance(config.dispatch, DecodesOtherwise)
+    assert isinstance(config.dispatch, HasDecodingForm)
     decoding = config.clone(dispatch=config.dispatch.for_decoding())
     assert isinstance(decoding.dispatch, Dropless.Config)
     # All experts for all tokens: then both ways of choosing are the same.
@@ -86,7 +86,7 @@ def test_in_generation_tokens_choose_by_the_same_weights() -> None:
 def test_a_model_that_decodes_has_none() -> None:
     model: Config[Any] = llama(vocab_size=32, width=16, num_layers=2, num_heads=2, hidden=24)
     model.decoder.stack.layer.feed_forward = choosing().clone()
-    decoding = with_memory(model, 8)
+    decoding = with_kv_cache(model, 8)
     assert len(select(model, ExpertChoice)) == 1
     assert len(select(decoding, ExpertChoice)) == 0
     assert len(select(decoding, Dropless)) == 1

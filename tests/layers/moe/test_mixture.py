@@ -12,7 +12,7 @@ from dovetail.layers import FeedForward
 from dovetail.layers.moe import (
     Capacity,
     Dropless,
-    GroupedTopExperts,
+    GroupLimitedSelection,
     LoadBalanceLoss,
     LossFreeBias,
     MixtureOfExperts,
@@ -39,7 +39,7 @@ def feed_forward(params: Any, expert: int, x: np.ndarray) -> np.ndarray:
 
 
 def by_hand(params: Any, kept: Any = lambda row, token, choice: True) -> np.ndarray:
-    """Softmax over all, the best two, normalised; token by token."""
+    """Softmax over all, the best two, normalized; token by token."""
     result = np.zeros_like(X)
     logits = X @ np.asarray(params["router/projection/weight"])
     for row, token in np.ndindex(X.shape[:2]):
@@ -68,17 +68,17 @@ def test_dropless_is_the_weighed_sum_of_the_chosen() -> None:
 
 
 def test_a_capacity_drops_later_tokens_and_later_choices() -> None:
-    factor = 0.67  # of 3 places that an even load would need: 2.01, so 3
+    factor = 0.67  # of 3 slots that an even load would need: 2.01, so 3
     model = mixture().set(dispatch=Capacity.Config(factor=factor)).build()
     params = random_params(model)
     chosen = choices(params)
     kept = np.zeros(chosen.shape, bool)
     for row in range(X.shape[0]):
-        room = dict.fromkeys(range(EXPERTS), 3)
+        capacity = dict.fromkeys(range(EXPERTS), 3)
         for choice in range(CHOICES):
             for token in range(X.shape[1]):
-                kept[row, token, choice] = room[chosen[row, token, choice]] > 0
-                room[chosen[row, token, choice]] -= 1
+                kept[row, token, choice] = capacity[chosen[row, token, choice]] > 0
+                capacity[chosen[row, token, choice]] -= 1
     assert 0 < (~kept).sum() < kept.size / 2
     result, outputs = functional(model, params, jnp.asarray(X))
     expected = by_hand(params, lambda *where: kept[where])
@@ -86,10 +86,10 @@ def test_a_capacity_drops_later_tokens_and_later_choices() -> None:
     np.testing.assert_allclose(outputs.summaries["dropped"].value(), (~kept).mean(), rtol=1e-6)
 
 
-def test_a_roomy_capacity_is_dropless() -> None:
+def test_a_capacityy_capacity_is_dropless() -> None:
     params = random_params(mixture().build())
-    roomy = mixture().set(dispatch=Capacity.Config(factor=float(EXPERTS)))
-    one, _ = functional(roomy.build(), params, jnp.asarray(X))
+    capacityy = mixture().set(dispatch=Capacity.Config(factor=float(EXPERTS)))
+    one, _ = functional(capacityy.build(), params, jnp.asarray(X))
     other, _ = functional(mixture().build(), params, jnp.asarray(X))
     np.testing.assert_allclose(one, other, atol=1e-5)
 
@@ -104,7 +104,7 @@ def test_the_shared_expert_is_added() -> None:
     np.testing.assert_allclose(result, by_hand(params) + shared, atol=1e-5)
 
 
-def test_softmax_of_the_chosen_is_the_normalised_softmax_of_all() -> None:
+def test_softmax_of_the_chosen_is_the_normalized_softmax_of_all() -> None:
     other = mixture().set(router=TopKRouter.Config(weights=SoftmaxWeights.Config()))
     params = random_params(other.build())
     result, _ = functional(other.build(), params, jnp.asarray(X))
@@ -127,12 +127,14 @@ def test_scaling_and_scores_as_weights() -> None:
 
 
 def test_groups_limit_the_choice() -> None:
-    selection = GroupedTopExperts.Config(num_experts=6, top_k=2, num_groups=3, top_groups=1).build()
+    selection = GroupLimitedSelection.Config(
+        num_experts=6, top_k=2, num_groups=3, top_groups=1
+    ).build()
     # The best single expert is in the second group; the best pair is the third.
-    scores = jnp.asarray([[0.1, 0.2, 0.9, 0.0, 0.5, 0.6]])
-    np.testing.assert_array_equal(selection(scores), [[5, 4]])
-    two = GroupedTopExperts.Config(num_experts=6, top_k=2, num_groups=3, top_groups=2).build()
-    np.testing.assert_array_equal(two(scores), [[2, 5]])
+    scores = jnp.asarray([[[0.1, 0.2, 0.9, 0.0, 0.5, 0.6]]])
+    np.testing.assert_array_equal(selection(scores), [[[5, 4]]])
+    two = GroupLimitedSelection.Config(num_experts=6, top_k=2, num_groups=3, top_groups=2).build()
+    np.testing.assert_array_equal(two(scores), [[[2, 5]]])
 
 
 def biased(rate: float = 0.1) -> TopKRouter.Config:
@@ -241,12 +243,12 @@ def test_the_modifier() -> None:
         ),
         (biased(rate=-1.0), "bias.rate: expected 0 or more"),
         (
-            GroupedTopExperts.Config(num_experts=6, top_k=2, num_groups=4, top_groups=1),
-            "num_groups: 6 experts do not fall into 4 groups",
+            GroupLimitedSelection.Config(num_experts=6, top_k=2, num_groups=4, top_groups=1),
+            "num_groups: 6 experts do not divide into 4 groups",
         ),
         (
-            GroupedTopExperts.Config(num_experts=6, top_k=3, num_groups=3, top_groups=1),
-            "top_groups: 1 of 3 groups, with 2 experts each, leave no choice of 3",
+            GroupLimitedSelection.Config(num_experts=6, top_k=3, num_groups=3, top_groups=1),
+            "top_groups: 1 of 3 groups, with 2 experts each, are fewer than 3",
         ),
     ],
 )

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from dovetail.config import Config, ConfigError, replace
-from dovetail.layers.linear.fp8 import Fp8Product
+from dovetail.layers.linear.adapters import LoRA
 from dovetail.layers.linear.linear import Linear
-from dovetail.layers.linear.lora import LoRA
+from dovetail.layers.linear.quantized import Fp8Matmul
 from dovetail.layers.moe import Capacity, Dropless
 from dovetail.module import functional, parameter_specs
-from dovetail.parallel import AxisRules, MeshLayout, Placement, placed
+from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
 from tests.layers.cases import mixture, random_params, vectors
 
 RULES = AxisRules.Config().build()
@@ -31,8 +31,8 @@ def adapted() -> Config[Any]:
 
 @pytest.mark.parametrize("mesh", MESHES)
 def test_split_experts_in_eight_bits_are_finite(mesh: str) -> None:
-    product = Fp8Product.Config()
-    model = replace(mixture(), Linear, lambda old: old.clone(product=product)).build()
+    product = Fp8Matmul.Config()
+    model = replace(mixture(), Linear, lambda old: old.clone(matmul=product)).build()
     placement = Placement(MESHES[mesh].build().mesh(), RULES)
     x = vectors(3, 4, 8, 16)
 
@@ -41,7 +41,7 @@ def test_split_experts_in_eight_bits_are_finite(mesh: str) -> None:
 
     @jax.jit
     def split(params: Any) -> Any:
-        with placed(placement):
+        with use_placement(placement):
             return jax.value_and_grad(total)(params)
 
     value, gradients = split(random_params(model))
@@ -73,7 +73,7 @@ def check_split(model: Any, mesh: str) -> None:
         return jax.grad(total, has_aux=True)(params)
 
     def split(params: Any, x: jax.Array) -> Any:
-        with placed(placement):
+        with use_placement(placement):
             return run(params, x)
 
     shardings = {
@@ -100,15 +100,15 @@ def test_gradients_are_nowhere_added_up_whole(make: Any) -> None:
     shardings = {path: placement.sharding(spec.axes, spec.shape) for path, spec in specs.items()}
 
     def total(params: Any, x: jax.Array) -> Any:
-        with placed(placement):
+        with use_placement(placement):
             return jnp.sum(jnp.sin(functional(model, params, x)[0]))
 
     shapes = (
         {path: spec.struct() for path, spec in specs.items()},
         jax.ShapeDtypeStruct((8, 8, 16), jnp.float32),
     )
-    places = (shardings, placement.sharding(("batch",)))
-    gradient = jax.jit(jax.grad(total), in_shardings=places, out_shardings=shardings)
+    inputs = (shardings, placement.sharding(("batch",)))
+    gradient = jax.jit(jax.grad(total), in_shardings=inputs, out_shardings=shardings)
     text = gradient.lower(*shapes).compile().as_text()
     # XLA may join several in one.
     results = re.findall(r" = (.*) all-reduce\(", text)
@@ -129,7 +129,7 @@ def test_what_is_gathered_does_not_wait_for_the_backward_pass(mesh: dict[str, in
 
     @jax.jit
     def kept(params: Any, x: jax.Array) -> Any:
-        with placed(placement):
+        with use_placement(placement):
             return jax.vjp(lambda params: functional(model, params, x)[0], params)[1]
 
     # Few tokens: an array with the size of a whole matrix on each of eight devices is one.
@@ -143,16 +143,16 @@ def _written(shape: tuple[int, ...]) -> str:
     return f"f32[{','.join(map(str, shape))}]"
 
 
-def test_what_finds_no_room_is_dropped_and_counted() -> None:
+def test_rows_beyond_the_capacity_are_dropped_and_counted() -> None:
     x = vectors(3, 4, 8, 16)
     placement = Placement(MESHES["experts"].build().mesh(), AxisRules.Config().build())
 
-    def run(room: float | None) -> tuple[Any, Any]:
-        model = mixture().set(dispatch=Dropless.Config(room=room)).build()
+    def run(factor: float | None) -> tuple[Any, Any]:
+        model = mixture().set(dispatch=Dropless.Config(capacity_factor=factor)).build()
 
         @jax.jit
         def call(params: Any) -> Any:
-            with placed(placement):
+            with use_placement(placement):
                 return functional(model, params, x, training=True, losses="discard")
 
         result, outputs = call(random_params(model))
@@ -169,6 +169,6 @@ def test_what_finds_no_room_is_dropped_and_counted() -> None:
     assert changed >= dropped
 
 
-def test_room_is_above_nothing() -> None:
-    with pytest.raises(ConfigError, match=r"room: expected above 0, got 0\.0"):
-        Dropless.Config(room=0.0).build()
+def test_capacity_factor_is_positive() -> None:
+    with pytest.raises(ConfigError, match=r"capacity_factor: expected above 0, got 0\.0"):
+        Dropless.Config(capacity_factor=0.0).build()

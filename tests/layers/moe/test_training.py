@@ -17,7 +17,7 @@ from dovetail.layers.moe import (
     RouterZLoss,
     TopKRouter,
 )
-from dovetail.learner import Accumulate, Autodiff, Constant, Learner
+from dovetail.learner import Accumulate, Autodiff, ConstantSchedule, Learner
 from dovetail.models.llama import llama
 from dovetail.module import Batch, initialize, initialize_variables
 
@@ -47,7 +47,9 @@ def model(**values: Any) -> Any:
 
 def step(model: Any, **values: Any) -> Any:
     """Takes one step; returns the first and the next state, and the report."""
-    learner = Learner.Config(schedule=Constant.Config(peak=0.01), clip_norm=None, **values).build()
+    learner = Learner.Config(
+        schedule=ConstantSchedule.Config(peak=0.01), clip_norm=None, **values
+    ).build()
     key = jax.random.key(1)
     state = learner.init(model, initialize(model, key), initialize_variables(model, key))
     new, report = jax.jit(lambda s, b: learner.step(model, s, b, key))(state, batch())

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dovetail.config import Config
-from dovetail.layers import Places
+from dovetail.layers import TokenContext
 from dovetail.module import functional
 from tests.layers.cases import random_params
 
@@ -30,14 +30,14 @@ SEGMENTS = np.array(
 )
 
 
-def packed() -> Places:
+def packed() -> TokenContext:
     """Several sequences a row, each of which counts its positions from 0."""
     positions = np.zeros_like(SEGMENTS)
     for row, segments in enumerate(SEGMENTS):
         for segment in set(segments) - {0}:
             (where,) = np.nonzero(segments == segment)
             positions[row, where] = np.arange(len(where))
-    return Places(jnp.asarray(positions), jnp.asarray(SEGMENTS))
+    return TokenContext(jnp.asarray(positions), jnp.asarray(SEGMENTS))
 
 
 def silu(x: Array) -> Array:
@@ -73,14 +73,14 @@ def by_segment(layer: Callable[[Params, Array], Array]) -> Layer:
 
 def check_values_and_gradients(config: Config[Any], layer: Layer, width: int) -> None:
     """Compares a layer with its recurrence, and its gradients with differences of that."""
-    module, places = config.build(), packed()
+    module, context = config.build(), packed()
     params, random = random_params(module), np.random.default_rng(1)
     x = random.normal(size=(*SEGMENTS.shape, width))
     is_real = SEGMENTS[..., None] > 0
     waves = np.sin(np.arange(x.size)).reshape(x.shape) * is_real
 
     def ours(params: Any, x: Any) -> Any:
-        return functional(module, params, (x, places))[0]
+        return functional(module, params, (x, context))[0]
 
     def loss(params: Any, x: Any) -> Any:
         return jnp.vdot(ours(params, x), waves)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.layers import Places
+from dovetail.layers import TokenContext
 from dovetail.layers.recurrent.mamba2 import Mamba2
 from dovetail.module import functional, initialize
 from tests.layers.recurrent.recurrences import (
@@ -64,9 +64,9 @@ def test_the_backward_pass_keeps_memory_linear_in_the_sequence() -> None:
         params = jax.eval_shape(lambda: initialize(module, jax.random.key(0)))
         x = jax.ShapeDtypeStruct((1, length, WIDTH), jnp.float32)
         index = jnp.arange(length)[None]
-        places = Places(index, jnp.ones_like(index))
+        context = TokenContext(index, jnp.ones_like(index))
         backward = jax.eval_shape(
-            lambda p, x: jax.vjp(lambda p, x: functional(module, p, (x, places))[0], p, x)[1],
+            lambda p, x: jax.vjp(lambda p, x: functional(module, p, (x, context))[0], p, x)[1],
             params,
             x,
         )

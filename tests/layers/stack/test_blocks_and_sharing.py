@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from dovetail.config import Config, replace
-from dovetail.layers import NoPositions, Places, Stack, TransformerBlock
-from dovetail.layers.residual.post import PostNorm
-from dovetail.layers.stack.parallel import ParallelBlock
-from dovetail.layers.stack.shared import SharedStack
+from dovetail.layers import NoPositions, Stack, TokenContext, TransformerBlock
+from dovetail.layers.residual import PostNorm
+from dovetail.layers.stack.blocks import ParallelBlock
+from dovetail.layers.stack.stack import SharedStack
 from dovetail.module import (
     Module,
     functional,
@@ -42,18 +42,18 @@ def parallel() -> ParallelBlock.Config:
 
 def test_a_parallel_block_adds_both_branches_of_one_norm() -> None:
     module = parallel().build()
-    params, (x, places) = random_params(module), mixing()
+    params, (x, context) = random_params(module), mixing()
     p = {path: np.asarray(value, np.float64) for path, value in params.items()}
     read = rms_norm(np.asarray(x, np.float64), p["attention_residual/norm/scale"], 1e-6)
     heads = [
         (read @ p[f"attention/{name}/weight"]).reshape(*x.shape[:2], -1, HEAD_WIDTH)
         for name in ("query", "key", "value")
     ]
-    mixed = grouped_attention(*heads, np.asarray(places.segments_BS), HEAD_WIDTH**-0.5)
+    mixed = grouped_attention(*heads, np.asarray(context.segment_ids_BS), HEAD_WIDTH**-0.5)
     attended = mixed.reshape(*x.shape[:2], -1) @ p["attention/output/weight"]
     maps = (p[f"feed_forward/{name}/weight"] for name in ("gate", "up", "down"))
     expected = x + attended + swiglu(read, *maps)
-    result, _ = functional(module, params, (x, places))
+    result, _ = functional(module, params, (x, context))
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -104,7 +104,7 @@ class Counting(Module):
         super().__init__(config)
         self.turns = variable((), ())
 
-    def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
+    def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
         self.turns = self.turns + 1
         self.write_cache("turn", self.turns)
         self.add_summary("turn", self.turns)
@@ -149,8 +149,8 @@ class Misused(Module):
         super().__init__(config)
         self.layer = repeated(block().set(width=WIDTH).build(), 2)
 
-    def __call__(self, x_BSE: jax.Array, places: Places) -> jax.Array:
-        body = lambda x, _: (self.layer(x, places), None)  # noqa: E731
+    def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
+        body = lambda x, _: (self.layer(x, context), None)  # noqa: E731
         return scan(self.layer, body, x_BSE, times=2)[0]
 
 

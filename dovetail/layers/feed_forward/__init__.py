@@ -1,1 +1,0 @@
-"""Feed-forwards: maps of each token alone."""

@@ -1,1 +1,0 @@
-"""Residual joints: how a branch joins the stream, and where norms stand."""

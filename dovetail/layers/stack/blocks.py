@@ -1,0 +1,72 @@
+"""Transformer blocks: a sequence mixer and a feed-forward layer with residual connections."""
+
+from __future__ import annotations
+
+import jax
+
+from dovetail.config import REQUIRED, ConfigOf
+from dovetail.layers.attention.attention import Attention
+from dovetail.layers.feed_forward import FeedForward
+from dovetail.layers.interfaces import Residual, SequenceMixer, TokenContext, TokenMap
+from dovetail.layers.residual import PreNorm
+from dovetail.module import Module
+from dovetail.parallel import constrain
+
+
+class TransformerBlock(Module):
+    """Attention, then feed-forward."""
+
+    class Config(Module.Config["TransformerBlock"]):
+        """The width is set by the parent."""
+
+        width: int = REQUIRED
+        attention: ConfigOf[SequenceMixer] = Attention.Config()
+        attention_residual: ConfigOf[Residual] = PreNorm.Config()
+        feed_forward: ConfigOf[TokenMap] = FeedForward.Config()
+        feed_forward_residual: ConfigOf[Residual] = PreNorm.Config()
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        width = config.width
+        self.attention = config.attention.build(width=width)
+        self.attention_residual = config.attention_residual.build(width=width)
+        self.feed_forward = config.feed_forward.build(width=width)
+        self.feed_forward_residual = config.feed_forward_residual.build(width=width)
+
+    def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
+        """Maps [B, S, E] to [B, S, E]."""
+        output_BSE = self.attention(self.attention_residual.before(x_BSE), context)
+        x_BSE = self.attention_residual.after(x_BSE, output_BSE)
+        output_BSE = self.feed_forward(self.feed_forward_residual.before(x_BSE))
+        x_BSE = self.feed_forward_residual.after(x_BSE, output_BSE)
+        return constrain(x_BSE, "batch", "residual_sequence", "embed")
+
+
+class ParallelBlock(Module):
+    """Attention and feed-forward in parallel, with one residual connection around both.
+
+    As in GPT-J and PaLM (https://arxiv.org/abs/2204.02311): one norm per block instead of two, and
+    the two sublayers do not wait for each other.
+    """
+
+    class Config(Module.Config["ParallelBlock"]):
+        """The width is set by the parent; the residual connection is around both sublayers."""
+
+        width: int = REQUIRED
+        attention: ConfigOf[SequenceMixer] = Attention.Config()
+        attention_residual: ConfigOf[Residual] = PreNorm.Config()
+        feed_forward: ConfigOf[TokenMap] = FeedForward.Config()
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        width = config.width
+        self.attention = config.attention.build(width=width)
+        self.attention_residual = config.attention_residual.build(width=width)
+        self.feed_forward = config.feed_forward.build(width=width)
+
+    def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
+        """Maps [B, S, E] to [B, S, E]."""
+        input_BSE = self.attention_residual.before(x_BSE)
+        output_BSE = self.attention(input_BSE, context) + self.feed_forward(input_BSE)
+        x_BSE = self.attention_residual.after(x_BSE, output_BSE)
+        return constrain(x_BSE, "batch", "residual_sequence", "embed")
