@@ -1,8 +1,8 @@
-"""How far is Dovetail's generation from a decode loop written by hand?
+"""Compares Dovetail's generation with a hand-written decode loop.
 
 Both continue the same prompts greedily with the same small Llama-style model and parameters. The
-loop by hand is made for this one case: all prompts have one length, nothing stops early, no text,
-no sampler. Rounds are interleaved, so that noise of the machine meets both alike.
+hand-written loop only supports this case: prompts of one length, no stop conditions, no text, no
+sampler. Rounds are interleaved, so that noise of the machine affects both equally.
 
     python benchmarks/generate.py
     python benchmarks/generate.py --rounds 5 --width 512 --layers 8 --vocab 32000
@@ -47,7 +47,7 @@ def main() -> None:
         "by hand": HandWritten(params, sizes.heads, sizes.length).starting_from(prompts),
     }
     tokens = {name: run(sizes.new) for name, run in contenders.items()}
-    assert tokens["dovetail"] == tokens["by hand"], "the two do not write the same tokens"
+    assert tokens["dovetail"] == tokens["by hand"], "the two generate different tokens"
     prefill, token = _time(contenders, sizes.rounds, sizes.new)
     _report(prefill, token, sizes)
 
@@ -81,7 +81,7 @@ def _dovetail(generator: Generator, prompts: np.ndarray) -> Callable[[int], list
 
 
 class HandWritten:
-    """A decode loop for one case: stacked layers, and a cache laid out as the products read it."""
+    """A decode loop for one case: stacked layers, and a KV cache in the layout of the matmuls."""
 
     def __init__(self, params: Params, heads: int, length: int) -> None:
         self.params, self.heads, self.length = params, heads, length
@@ -89,7 +89,7 @@ class HandWritten:
         self.decode = jax.jit(self._decode, donate_argnames="cache", static_argnames="count")
 
     def starting_from(self, prompts: np.ndarray) -> Callable[[int], list[list[int]]]:
-        """Returns a function from the number of new tokens to those tokens."""
+        """Returns a function that generates a given number of new tokens."""
 
         def run(new: int) -> list[list[int]]:
             cache, token = self.prefill(self.params, prompts)
@@ -126,8 +126,8 @@ class HandWritten:
             x, cache = carry
             index, weights = item
             y = _norm(x, weights["attention_residual/norm/scale"])
-            mixed, cache = self._attention(y, weights, cache, index, start)
-            x = x + mixed
+            output, cache = self._attention(y, weights, cache, index, start)
+            x = x + output
             y = _norm(x, weights["feed_forward_residual/norm/scale"])
             gate = jax.nn.silu(y @ weights["feed_forward/gate/weight"])
             hidden = gate * (y @ weights["feed_forward/up/weight"])
@@ -147,20 +147,20 @@ class HandWritten:
 
         positions = start + jnp.arange(count)
         rotate = functools.partial(_rotate, positions=positions)
-        query, new = rotate(heads("query")), (rotate(heads("key")), heads("value"))
+        q, new = rotate(heads("query")), (rotate(heads("key")), heads("value"))
         zero = jnp.zeros((), jnp.int32)
-        place = (layer, zero, zero, start, zero)
+        index = (layer, zero, zero, start, zero)
         cache = tuple(
-            jax.lax.dynamic_update_slice(old, value[None], place)
+            jax.lax.dynamic_update_slice(old, value[None], index)
             for old, value in zip(cache, new, strict=True)
         )
-        # While the prompt is read there is nothing to see but itself.
-        keys, values = new if count > 1 else (array[layer] for array in cache)
-        scores = jnp.einsum("bhsd,bhtd->bhst", query, keys) * query.shape[-1] ** -0.5
-        seen = jnp.arange(keys.shape[2]) <= positions[:, None]
-        weights_of = jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-1)
-        mixed = jnp.einsum("bhst,bhtd->bhsd", weights_of, values).swapaxes(1, 2)
-        return mixed.reshape(rows, count, -1) @ weights["attention/output/weight"], cache
+        # Prefill only attends to the prompt itself.
+        k, v = new if count > 1 else (array[layer] for array in cache)
+        scores = jnp.einsum("bhsd,bhtd->bhst", q, k) * q.shape[-1] ** -0.5
+        mask = jnp.arange(k.shape[2]) <= positions[:, None]
+        probs = jax.nn.softmax(jnp.where(mask, scores, -1e30), axis=-1)
+        output = jnp.einsum("bhst,bhtd->bhsd", probs, v).swapaxes(1, 2)
+        return output.reshape(rows, count, -1) @ weights["attention/output/weight"], cache
 
 
 def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:
@@ -176,7 +176,7 @@ def _rotate(x: jax.Array, positions: jax.Array) -> jax.Array:
 
 
 def _time(contenders: dict[str, Any], rounds: int, new: int) -> tuple[Any, Any]:
-    """Returns the seconds of each round: to the first token, and for each token after it."""
+    """Returns the seconds per round: to the first token, and per token after it."""
     prefill: dict[str, list[float]] = {name: [] for name in contenders}
     token: dict[str, list[float]] = {name: [] for name in contenders}
     for round_number in range(rounds + 1):
@@ -196,8 +196,8 @@ def _time(contenders: dict[str, Any], rounds: int, new: int) -> tuple[Any, Any]:
 
 def _report(prefill: Any, token: Any, sizes: argparse.Namespace) -> None:
     for what, times in (("first token", prefill), ("next token", token)):
-        figures = "  ".join(f"{n} {1e3 * np.median(t):8.3f} ms" for n, t in times.items())
-        print(f"{what:<12} {figures}  ratio {_ratio(times):.3f}")
+        medians = "  ".join(f"{n} {1e3 * np.median(t):8.3f} ms" for n, t in times.items())
+        print(f"{what:<12} {medians}  ratio {_ratio(times):.3f}")
     result = {
         "prefill_ms": round(1e3 * float(np.median(prefill["dovetail"])), 3),
         "token_ms": round(1e3 * float(np.median(token["dovetail"])), 3),
@@ -210,7 +210,7 @@ def _report(prefill: Any, token: Any, sizes: argparse.Namespace) -> None:
 
 
 def _ratio(times: dict[str, np.ndarray]) -> float:
-    """Returns the median of the ratios within rounds."""
+    """Returns the median ratio of the rounds."""
     return float(np.median(times["dovetail"] / times["by hand"]))
 
 

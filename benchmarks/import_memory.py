@@ -1,8 +1,8 @@
-"""How much memory does it take to import and export a model of 8 GB?
+"""How much memory do import and export of an 8 GB model take?
 
-The model is of zeros, written as transformers would write it, with the tensor sizes of Llama 3 8B.
-What counts is by how much the peak memory of the process grows: it should be a matter of the
-largest tensor, not of the model.
+The model is all zeros, saved as transformers does, with the tensor sizes of Llama 3 8B. The
+benchmark measures the growth of the process's peak memory. It should depend on the largest tensor,
+not on the size of the model.
 
     python benchmarks/import_memory.py
 """
@@ -48,7 +48,7 @@ def main() -> None:
         imported, middle = _peak(), time.monotonic()
         export_hf(work / "run", work / "out")
         exported, ended = _peak(), time.monotonic()
-    figures = {
+    metrics = {
         "model_gb": total / 1e9,
         "largest_tensor_gb": largest / 1e9,
         "allowed_growth_gb": (2 * largest + 500e6) / 1e9,
@@ -57,13 +57,13 @@ def main() -> None:
         "import_gb_per_s": total / 1e9 / (middle - started),
         "export_gb_per_s": total / 1e9 / (ended - middle),
     }
-    for name, value in figures.items():
+    for name, value in metrics.items():
         print(f"{name:<20} {value:8.3f}")
-    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+    print(json.dumps({name: round(value, 3) for name, value in metrics.items()}))
 
 
 def _write(folder: Path, values: dict[str, Any]) -> tuple[int, int]:
-    """Writes a model of zeros that takes no room on disk; returns its size and largest tensor."""
+    """Writes a sparse file of zeros; returns the size of the model and of its largest tensor."""
     family = families()["llama"]
     specs = parameter_specs(family.from_hf(values).build())
     header, end, largest = {}, 0, 0

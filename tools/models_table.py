@@ -1,8 +1,8 @@
-"""Prints the table of docs/models.md: every published size, with what its parameters count to.
+"""Prints the table of docs/models.md: the published sizes with their parameter counts.
 
     python tools/models_table.py
 
-tests/docs/test_models_table.py holds the page to it.
+tests/docs/test_models_table.py compares the page with it.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""Generation: samplers, and the loop that decodes with the same forward as training."""
+"""Text generation: prefill, the decode loop, samplers and incremental detokenization."""
 
-from dovetail.generate.generator import Generation, Generator, Piece
-from dovetail.generate.interfaces import NextTokenModel, TextDecoder, Tokenizer
-from dovetail.generate.memory import with_memory
+from dovetail.generate.cache import with_kv_cache
+from dovetail.generate.detokenizer import IncrementalDetokenizer
+from dovetail.generate.generator import Generation, GenerationChunk, Generator
+from dovetail.generate.interfaces import Detokenizer, NextTokenModel, TokenizerLike
 from dovetail.generate.samplers import Greedy, Sampler, Sampling
-from dovetail.generate.text import WholeCharacters
 
 __all__ = [
+    "Detokenizer",
     "Generation",
+    "GenerationChunk",
     "Generator",
     "Greedy",
+    "IncrementalDetokenizer",
     "NextTokenModel",
-    "Piece",
     "Sampler",
     "Sampling",
-    "TextDecoder",
-    "Tokenizer",
-    "WholeCharacters",
-    "with_memory",
+    "TokenizerLike",
+    "with_kv_cache",
 ]

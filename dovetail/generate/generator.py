@@ -1,54 +1,55 @@
-"""Generator: prompts in, tokens and text out, all at once or as they come."""
+"""Generator: continues prompts with a trained model, in one call or as a stream."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from dovetail.config import ConfigError, ConfigOf, same
-from dovetail.generate.interfaces import NextTokenModel, Prompt, TextDecoder, Tokenizer
-from dovetail.generate.memory import with_memory
-from dovetail.generate.programs import LARGEST_CHUNK, NO_TOKEN, Programs, State
-from dovetail.generate.request import Request, checked_request
+from dovetail.generate.cache import with_kv_cache
+from dovetail.generate.detokenizer import IncrementalDetokenizer, TextStream
+from dovetail.generate.interfaces import Detokenizer, NextTokenModel, Prompt, TokenizerLike
+from dovetail.generate.programs import MAX_CHUNK, NO_TOKEN, DecodePrograms, ModelState
+from dovetail.generate.request import GenerationRequest, make_request
 from dovetail.generate.samplers import Greedy, Sampler
-from dovetail.generate.text import RowText, WholeCharacters
 from dovetail.module import Module
 from dovetail.parallel import Placement
 
-Stopped = Literal["stop_token", "stop_text", "length"]
+FinishReason = Literal["stop_token", "stop_string", "length"]
 
-# A stop text is found by the host, and what follows it in a chunk was made in vain: short chunks.
-_CHUNK_WITH_STOP_TEXTS = 8
+# The host finds stop strings. Tokens that follow one in a chunk are wasted, so chunks are short.
+_CHUNK_WITH_STOP_STRINGS = 8
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What followed one prompt.
+    """The continuation of one prompt.
 
     Attributes:
-        tokens: the new tokens, without a stop token; one that completed a stop text is among them.
-        text: their text up to a stop text; None without a tokenizer.
-        stopped: why it ended.
+        tokens: the new tokens. A stop token is not included; the token that completes a stop string
+            is.
+        text: the text before any stop string; None without a tokenizer.
+        finish_reason: why generation ended.
     """
 
     tokens: list[int]
     text: str | None
-    stopped: Stopped
+    finish_reason: FinishReason
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Something new in one row of a stream; `stopped` is set in the row's last piece."""
+class GenerationChunk:
+    """New tokens and text of one row of a stream; `finish_reason` is set in its last chunk."""
 
     row: int
     tokens: list[int]
     text: str | None
-    stopped: Stopped | None = None
+    finish_reason: FinishReason | None = None
 
 
 class Generator:
@@ -65,38 +66,38 @@ class Generator:
         *,
         length: int,
         variables: Mapping[str, Any] | None = None,
-        tokenizer: Tokenizer | None = None,
-        decoder: Callable[[Any], TextDecoder] = WholeCharacters,
+        tokenizer: TokenizerLike | None = None,
+        detokenizer: Callable[[Any], Detokenizer] = IncrementalDetokenizer,
         placement: Placement | None = None,
     ) -> None:
-        """Builds the model with memories; compiles nothing yet.
+        """Builds the model with KV caches; compiles nothing yet.
 
         Args:
-            model: the model's config as it was trained.
-            params: its parameters by path.
-            length: how many tokens fit in a row, prompt and new ones together.
-            variables: its variables by path.
-            tokenizer: makes text of tokens, and tokens of prompts that are text.
-            decoder: from the tokenizer, makes what turns one row's tokens into whole characters.
-            placement: the mesh and rules by which parameters are split, if they are.
+            model: the config of the trained model.
+            params: parameters by path.
+            length: the capacity of the KV cache in tokens: prompt and new tokens together.
+            variables: variables by path.
+            tokenizer: encodes text prompts and decodes new tokens.
+            detokenizer: makes the detokenizer of one row from the tokenizer.
+            placement: the mesh and sharding rules of the parameters, if they are sharded.
         """
-        built: Any = with_memory(model, length).build()
+        built: Any = with_kv_cache(model, length).build()
         if not isinstance(built, Module) or not hasattr(built, "logits"):
             raise ConfigError(
                 "model: expected the config of a language model (a Module with a method `logits`), "
-                f"got that of {type(built).__name__}."
+                f"got the config of {type(built).__name__}."
             )
         self._model, self._length = built, length
-        self._state = State(dict(params), dict(variables or {}))
-        self._tokenizer, self._decoder, self._placement = tokenizer, decoder, placement
-        self._programs: list[tuple[ConfigOf[Sampler], Programs]] = []
+        self._state = ModelState(dict(params), dict(variables or {}))
+        self._tokenizer, self._detokenizer, self._placement = tokenizer, detokenizer, placement
+        self._programs: list[tuple[ConfigOf[Sampler], DecodePrograms]] = []
 
     def with_params(
         self, params: Mapping[str, Any], variables: Mapping[str, Any] | None = None
     ) -> Generator:
-        """Returns a generator with other parameters that shares what is compiled."""
+        """Returns a generator with other parameters that shares the compiled programs."""
         other = copy.copy(self)
-        other._state = State(dict(params), dict(variables or {}))
+        other._state = ModelState(dict(params), dict(variables or {}))
         return other
 
     def generate(
@@ -106,26 +107,26 @@ class Generator:
         max_new_tokens: int,
         sampler: ConfigOf[Sampler] | None = None,
         stop_tokens: Iterable[int] = (),
-        stop_texts: Sequence[str] = (),
+        stop_strings: Sequence[str] = (),
         seed: int = 0,
     ) -> list[Generation]:
-        """Continues each prompt, and returns the continuations in the same order.
+        """Continues each prompt and returns the continuations in the same order.
 
         Args:
-            prompts: token ids; or texts, where there is a tokenizer.
-            max_new_tokens: how many tokens may follow each prompt.
-            sampler: how the next token is chosen; the likeliest, unless it is given.
-            stop_tokens: tokens that end a row, and do not become part of it.
-            stop_texts: texts that end a row when they appear in what is new.
-            seed: the source of randomness. A row's draws depend on the seed, on the row's number
-                and on the position, never on the other rows.
+            prompts: token ids, or text if there is a tokenizer.
+            max_new_tokens: the largest number of new tokens per prompt.
+            sampler: chooses the next token; greedy by default.
+            stop_tokens: token ids that end a row. They are not returned.
+            stop_strings: strings that end a row when they appear in the new text.
+            seed: the random seed. A row's samples depend on the seed, the row's index and the
+                position, never on the other rows.
         """
-        request = self._request(prompts, max_new_tokens, stop_tokens, stop_texts, seed)
-        chunk = _CHUNK_WITH_STOP_TEXTS if stop_texts else LARGEST_CHUNK
-        rows: list[list[Piece]] = [[] for _ in request.prompts]
-        for piece in self._pieces(request, sampler or Greedy.Config(), chunk):
-            rows[piece.row].append(piece)
-        return [_joined(pieces) for pieces in rows]
+        request = self._request(prompts, max_new_tokens, stop_tokens, stop_strings, seed)
+        chunk_size = _CHUNK_WITH_STOP_STRINGS if stop_strings else MAX_CHUNK
+        rows: list[list[GenerationChunk]] = [[] for _ in request.prompts]
+        for chunk in self._stream(request, sampler or Greedy.Config(), chunk_size):
+            rows[chunk.row].append(chunk)
+        return [_join(chunks) for chunks in rows]
 
     def stream(
         self,
@@ -134,142 +135,144 @@ class Generator:
         max_new_tokens: int,
         sampler: ConfigOf[Sampler] | None = None,
         stop_tokens: Iterable[int] = (),
-        stop_texts: Sequence[str] = (),
+        stop_strings: Sequence[str] = (),
         seed: int = 0,
-        tokens_per_piece: int = 4,
-    ) -> Iterator[Piece]:
-        """Continues each prompt, and yields pieces as they come.
+        tokens_per_chunk: int = 4,
+    ) -> Iterator[GenerationChunk]:
+        """Continues each prompt and yields chunks as they are decoded.
 
-        Joined, they are what generate() returns. Text comes in whole characters, and what may be
-        the beginning of a stop text is held back. Arguments are those of generate(); fewer tokens a
-        piece come sooner, more cost less.
+        The chunks of a row concatenate to the result of generate(). Text is streamed in complete
+        characters, and a possible prefix of a stop string is held back. Smaller chunks lower the
+        latency; larger chunks raise the throughput. Other arguments are those of generate().
         """
-        if not 1 <= tokens_per_piece <= LARGEST_CHUNK:
+        if not 1 <= tokens_per_chunk <= MAX_CHUNK:
             raise ConfigError(
-                f"tokens_per_piece: expected 1 to {LARGEST_CHUNK}, got {tokens_per_piece}."
+                f"tokens_per_chunk: expected 1 to {MAX_CHUNK}, got {tokens_per_chunk}."
             )
-        request = self._request(prompts, max_new_tokens, stop_tokens, stop_texts, seed)
-        return self._pieces(request, sampler or Greedy.Config(), tokens_per_piece)
+        request = self._request(prompts, max_new_tokens, stop_tokens, stop_strings, seed)
+        return self._stream(request, sampler or Greedy.Config(), tokens_per_chunk)
 
     def _request(
         self,
         prompts: Sequence[Prompt],
         max_new_tokens: int,
         stop_tokens: Iterable[int],
-        stop_texts: Sequence[str],
+        stop_strings: Sequence[str],
         seed: int,
-    ) -> Request:
-        return checked_request(
+    ) -> GenerationRequest:
+        return make_request(
             prompts,
             max_new_tokens=max_new_tokens,
             stop_tokens=stop_tokens,
-            stop_texts=stop_texts,
+            stop_strings=stop_strings,
             seed=seed,
             vocab_size=self._model.vocab_size,
             length=self._length,
             tokenizer=self._tokenizer,
         )
 
-    def _pieces(self, request: Request, sampler: ConfigOf[Sampler], chunk: int) -> Iterator[Piece]:
+    def _stream(
+        self, request: GenerationRequest, sampler: ConfigOf[Sampler], chunk_size: int
+    ) -> Iterator[GenerationChunk]:
         rows = [
             _Row(index, request, self._row_text(request)) for index in range(len(request.prompts))
         ]
-        for tokens_BC in self._chunks(request, sampler, chunk) if rows else ():
+        for tokens_BC in self._decode(request, sampler, chunk_size) if rows else ():
             for row, tokens in zip(rows, tokens_BC.tolist(), strict=False):
-                if row.stopped is None:
-                    piece = row.take(tokens)
-                    if piece.tokens or piece.text or piece.stopped:
-                        yield piece
-            if all(row.stopped for row in rows):
+                if row.finish_reason is None:
+                    chunk = row.push(tokens)
+                    if chunk.tokens or chunk.text or chunk.finish_reason:
+                        yield chunk
+            if all(row.finish_reason for row in rows):
                 return
 
-    def _chunks(
-        self, request: Request, sampler: ConfigOf[Sampler], chunk: int
+    def _decode(
+        self, request: GenerationRequest, sampler: ConfigOf[Sampler], chunk_size: int
     ) -> Iterator[np.ndarray[Any, Any]]:
-        """Yields new tokens [B, C] as the device makes them."""
+        """Prefills, then runs the decode loop; yields new tokens [B, C] chunk by chunk."""
         programs, state = self._programs_for(sampler), self._state
         tokens_BP, lengths_B, new_B, stops_N = request.padded(self._length, self._row_multiple())
         key = jax.random.key(request.seed)
-        rows, tokens_BC = programs.prefill(state, key, tokens_BP, lengths_B, new_B, stops_N)
+        decode_state, tokens_BC = programs.prefill(state, key, tokens_BP, lengths_B, new_B, stops_N)
         yield np.asarray(tokens_BC)
-        for start in range(1, request.max_new_tokens, chunk):
-            count = min(chunk, request.max_new_tokens - start)
-            rows, tokens_BC = programs.decode(state, rows, stops_N, count)
+        for start in range(1, request.max_new_tokens, chunk_size):
+            count = min(chunk_size, request.max_new_tokens - start)
+            decode_state, tokens_BC = programs.decode(state, decode_state, stops_N, count)
             yield np.asarray(tokens_BC)[:, :count]
 
-    def _programs_for(self, sampler: ConfigOf[Sampler]) -> Programs:
+    def _programs_for(self, sampler: ConfigOf[Sampler]) -> DecodePrograms:
         for known, programs in self._programs:
             if same(known, sampler):
                 return programs
-        programs = Programs(self._model, sampler.build(), self._placement)
+        programs = DecodePrograms(self._model, sampler.build(), self._placement)
         self._programs.append((sampler.clone(), programs))
         return programs
 
     def _row_multiple(self) -> int:
-        """Returns what the number of rows must be a multiple of, to be split over the mesh."""
+        """Returns the number that must divide the rows so that the mesh can shard them."""
         if self._placement is None:
             return 1
         devices = self._placement.mesh.size
         (rows_each,) = self._placement.sharding(("batch",)).shard_shape((devices,))
         return devices // rows_each
 
-    def _row_text(self, request: Request) -> RowText | None:
+    def _row_text(self, request: GenerationRequest) -> TextStream | None:
         if self._tokenizer is None:
             return None
-        return RowText(self._decoder(self._tokenizer), request.stop_texts)
+        return TextStream(self._detokenizer(self._tokenizer), request.stop_strings)
 
 
 @dataclass
 class _Row:
-    """One row on the host: cuts tokens and text where the row ends."""
+    """The state of one row on the host: truncates tokens and text at a stop."""
 
     index: int
-    request: Request
-    text: RowText | None
+    request: GenerationRequest
+    text: TextStream | None
     count: int = 0
-    stopped: Stopped | None = field(default=None)
+    finish_reason: FinishReason | None = None
 
-    def take(self, tokens: list[int]) -> Piece:
-        """Takes further tokens from the device, and returns what is new."""
-        kept = self._until_stop([token for token in tokens if token != NO_TOKEN])
+    def push(self, tokens: list[int]) -> GenerationChunk:
+        """Adds decoded tokens and returns the chunk to stream."""
+        new = self._until_stop([token for token in tokens if token != NO_TOKEN])
         if self.text is None:
-            return Piece(self.index, kept, None, self.stopped)
-        kept, text = self._read(kept, self.text)
-        return Piece(self.index, kept, text, self.stopped)
+            return GenerationChunk(self.index, new, None, self.finish_reason)
+        new, text = self._detokenize(new, self.text)
+        return GenerationChunk(self.index, new, text, self.finish_reason)
 
     def _until_stop(self, tokens: list[int]) -> list[int]:
-        kept: list[int] = []
+        new: list[int] = []
         for token in tokens:
             if token in self.request.stop_tokens:
-                self.stopped = "stop_token"
+                self.finish_reason = "stop_token"
                 break
-            kept.append(token)
+            new.append(token)
             self.count += 1
             if self.count == self.request.max_new_tokens:
-                self.stopped = "length"
+                self.finish_reason = "length"
                 break
-        return kept
+        return new
 
-    def _read(self, tokens: list[int], text: RowText) -> tuple[list[int], str]:
-        """Returns the tokens up to a stop text, and the text before it."""
+    def _detokenize(self, tokens: list[int], text: TextStream) -> tuple[list[int], str]:
+        """Returns the tokens up to the end of a stop string, and the text before it."""
         new = ""
-        # One by one only where it matters which token completed a stop text.
-        pushes = [[token] for token in tokens] if self.request.stop_texts else [tokens]
+        # One by one only if it matters which token completes a stop string.
+        pushes = [[token] for token in tokens] if self.request.stop_strings else [tokens]
         for number, push in enumerate(pushes, start=1):
             new += text.push(push)
             if text.stopped:
-                self.stopped = "stop_text"
+                self.finish_reason = "stop_string"
                 return tokens[:number], new
-        if self.stopped is not None:
+        if self.finish_reason is not None:
             new += text.finish()
             if text.stopped:
-                self.stopped = "stop_text"
+                self.finish_reason = "stop_string"
         return tokens, new
 
 
-def _joined(pieces: list[Piece]) -> Generation:
-    tokens = [token for piece in pieces for token in piece.tokens]
-    texts = [piece.text for piece in pieces if piece.text is not None]
-    stopped = pieces[-1].stopped
-    assert stopped is not None, "a row's last piece says why it ended"
-    return Generation(tokens, "".join(texts) if texts else None, stopped)
+def _join(chunks: list[GenerationChunk]) -> Generation:
+    tokens = [token for chunk in chunks for token in chunk.tokens]
+    texts = [chunk.text for chunk in chunks if chunk.text is not None]
+    finish_reason = chunks[-1].finish_reason
+    assert finish_reason is not None, "the last chunk of a row has a finish reason"
+    return Generation(tokens, "".join(texts) if texts else None, finish_reason)

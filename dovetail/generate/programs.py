@@ -1,9 +1,8 @@
-"""The compiled programs: one reads the prompts, one decodes several tokens a call.
+"""The compiled prefill and decode programs.
 
-Both run the model's own `logits` and keep its cache between calls. The decode program is a loop on
-the device over a cache that is donated to it, so it is updated in place, and Python is asked for
-nothing while tokens are made. How many tokens a call makes is an argument, so long and short chunks
-share a program.
+Both run the model's `logits`. The decode program is a loop on the device that decodes a chunk of
+tokens per call. The KV cache is donated, so it is updated in place. The number of tokens per call
+is an argument, so chunks of every length share one program.
 """
 
 from __future__ import annotations
@@ -17,32 +16,32 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.generate.samplers import Sampler
-from dovetail.layers import Places
+from dovetail.layers import TokenContext
 from dovetail.module import Module, functional
-from dovetail.parallel import AxisRules, Placement, placed
+from dovetail.parallel import AxisRules, Placement, use_placement
 
 Arrays = Mapping[str, Any]
 
 NO_TOKEN = -1
-LARGEST_CHUNK = 32
+MAX_CHUNK = 32
 
 
-class State(NamedTuple):
-    """What the model is made of: it stays the same while decoding."""
+class ModelState(NamedTuple):
+    """Parameters and variables of the model; constant while decoding."""
 
     parameters: Arrays
     variables: Arrays
 
 
-class Rows(NamedTuple):
-    """What decoding carries from token to token.
+class DecodeState(NamedTuple):
+    """The carry of the decode loop.
 
     Attributes:
-        cache: the model's memories.
-        token_B: the newest token of each row, which the model has not read yet.
-        position_B: where it stands.
-        remaining_B: how many more tokens may follow; 0 where a row is done.
-        keys_B: the source of each row's randomness.
+        cache: KV caches and recurrent states.
+        token_B: the newest token of each row; the model has not read it yet.
+        position_B: its position.
+        remaining_B: how many more tokens may follow; 0 if a row is finished.
+        keys_B: the random key of each row.
     """
 
     cache: dict[str, Any]
@@ -52,108 +51,128 @@ class Rows(NamedTuple):
     keys_B: jax.Array
 
 
-class Programs:
-    """The programs of one model with one sampler, each compiled once for every shape it meets."""
+class DecodePrograms:
+    """The programs of one model with one sampler, compiled once per shape."""
 
     def __init__(self, model: Module, sampler: Sampler, placement: Placement | None) -> None:
         """Compiles nothing yet."""
         self._model, self._sampler = model, sampler
         self._placement = None if placement is None else decoding_placement(placement)
-        self._prefill = jax.jit(self._read_prompts)
+        self._prefill = jax.jit(self._prefill_prompts)
         self._decoders: dict[Any, Any] = {}
 
     def prefill(
-        self, state: State, key: jax.Array, tokens_BP: Any, lengths_B: Any, new_B: Any, stops_N: Any
-    ) -> tuple[Rows, jax.Array]:
-        """Reads prompts, padded on the right; returns the rows and their first tokens [B, 1]."""
+        self,
+        state: ModelState,
+        key: jax.Array,
+        tokens_BP: Any,
+        lengths_B: Any,
+        new_B: Any,
+        stops_N: Any,
+    ) -> tuple[DecodeState, jax.Array]:
+        """Runs right-padded prompts; returns the decode state and the first new tokens [B, 1]."""
         tokens_BP, lengths_B, new_B = (self._put(array) for array in (tokens_BP, lengths_B, new_B))
         return self._prefill(state, key, tokens_BP, lengths_B, new_B, stops_N)
 
-    def decode(self, state: State, rows: Rows, stops_N: Any, count: int) -> tuple[Rows, jax.Array]:
-        """Makes up to `count` further tokens a row; returns them [B, C], padded with NO_TOKEN.
+    def decode(
+        self, state: ModelState, decode_state: DecodeState, stops_N: Any, count: int
+    ) -> tuple[DecodeState, jax.Array]:
+        """Decodes up to `count` tokens per row; returns them [B, C], padded with NO_TOKEN.
 
-        The rows that come in are donated: use the ones that come out.
+        `decode_state` is donated: use the returned one.
         """
-        return self.decoder(rows)(state, rows, stops_N, count)
+        return self.decoder(decode_state)(state, decode_state, stops_N, count)
 
-    def decoder(self, rows: Rows) -> Any:
-        """Returns the jitted decode program for rows that lie on devices as these do."""
+    def decoder(self, decode_state: DecodeState) -> Any:
+        """Returns the jitted decode program for the shardings of a decode state."""
         if self._placement is None:
-            place: Any = None
-        else:  # what comes out must lie as what went in, or the donated memory is of no use
-            place = (jax.tree.map(lambda array: array.sharding, rows), self._placement.sharding(()))
-        known = None if place is None else tuple(jax.tree.leaves(place))
-        if known not in self._decoders:
-            self._decoders[known] = jax.jit(
-                self._decode_chunk, donate_argnames=("rows",), out_shardings=place
+            shardings: Any = None
+        else:  # a donated buffer is only reused if input and output have the same sharding
+            shardings = (
+                jax.tree.map(lambda array: array.sharding, decode_state),
+                self._placement.sharding(()),
             )
-        return self._decoders[known]
+        key = None if shardings is None else tuple(jax.tree.leaves(shardings))
+        if key not in self._decoders:
+            self._decoders[key] = jax.jit(
+                self._decode_chunk, donate_argnames=("decode_state",), out_shardings=shardings
+            )
+        return self._decoders[key]
 
-    def _read_prompts(
+    def _prefill_prompts(
         self,
-        state: State,
+        state: ModelState,
         key: jax.Array,
         tokens_BP: jax.Array,
         lengths_B: jax.Array,
         remaining_B: jax.Array,
         stops_N: jax.Array,
-    ) -> tuple[Rows, jax.Array]:
+    ) -> tuple[DecodeState, jax.Array]:
         index_BP = jnp.broadcast_to(jnp.arange(tokens_BP.shape[1]), tokens_BP.shape)
-        places = Places(index_BP, (index_BP < lengths_B[:, None]).astype(jnp.int32))
+        context = TokenContext(index_BP, (index_BP < lengths_B[:, None]).astype(jnp.int32))
         last_B = jnp.maximum(lengths_B - 1, 0)
-        logits_BV, cache = self._logits(state, {}, tokens_BP, places, last_B)
+        logits_BV, cache = self._logits(state, {}, tokens_BP, context, last_B)
         keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(tokens_BP.shape[0]))
-        rows = Rows(cache, lengths_B, last_B, remaining_B, keys_B)
-        rows, token_B = self._choose(rows, logits_BV, stops_N)
-        return rows, self._everywhere(token_B[:, None])
+        decode_state = DecodeState(cache, lengths_B, last_B, remaining_B, keys_B)
+        decode_state, token_B = self._sample(decode_state, logits_BV, stops_N)
+        return decode_state, self._replicated(token_B[:, None])
 
     def _decode_chunk(
-        self, state: State, rows: Rows, stops_N: jax.Array, count: jax.Array
-    ) -> tuple[Rows, jax.Array]:
-        def unfinished(carry: tuple[jax.Array, Rows, jax.Array]) -> jax.Array:
-            index, rows, _ = carry
-            return (index < count) & jnp.any(rows.remaining_B > 0)
+        self, state: ModelState, decode_state: DecodeState, stops_N: jax.Array, count: jax.Array
+    ) -> tuple[DecodeState, jax.Array]:
+        def unfinished(carry: tuple[jax.Array, DecodeState, jax.Array]) -> jax.Array:
+            index, decode_state, _ = carry
+            return (index < count) & jnp.any(decode_state.remaining_B > 0)
 
-        def step(carry: tuple[jax.Array, Rows, jax.Array]) -> tuple[jax.Array, Rows, jax.Array]:
-            index, rows, tokens_BC = carry
-            rows, token_B = self._next(state, rows, stops_N)
+        def step(
+            carry: tuple[jax.Array, DecodeState, jax.Array],
+        ) -> tuple[jax.Array, DecodeState, jax.Array]:
+            index, decode_state, tokens_BC = carry
+            decode_state, token_B = self._decode_step(state, decode_state, stops_N)
             column = functools.partial(jax.lax.dynamic_update_index_in_dim, axis=1)
-            return index + 1, rows, column(tokens_BC, token_B, index)
+            return index + 1, decode_state, column(tokens_BC, token_B, index)
 
-        tokens_BC = jnp.full((rows.token_B.shape[0], LARGEST_CHUNK), NO_TOKEN, jnp.int32)
-        start = (jnp.zeros((), jnp.int32), rows, tokens_BC)
-        _, rows, tokens_BC = jax.lax.while_loop(unfinished, step, start)
-        return rows, tokens_BC
+        tokens_BC = jnp.full((decode_state.token_B.shape[0], MAX_CHUNK), NO_TOKEN, jnp.int32)
+        start = (jnp.zeros((), jnp.int32), decode_state, tokens_BC)
+        _, decode_state, tokens_BC = jax.lax.while_loop(unfinished, step, start)
+        return decode_state, tokens_BC
 
-    def _next(self, state: State, rows: Rows, stops_N: jax.Array) -> tuple[Rows, jax.Array]:
-        """Reads the newest token of each row and chooses the one after it."""
-        # A row that is done counts as padding, so that it writes nothing into its memory.
-        segments_B = (rows.remaining_B > 0).astype(jnp.int32)
-        places = Places(rows.position_B[:, None], segments_B[:, None])
-        last_B = jnp.zeros_like(rows.position_B)
-        logits_BV, cache = self._logits(state, rows.cache, rows.token_B[:, None], places, last_B)
-        return self._choose(rows._replace(cache=cache), logits_BV, stops_N)
+    def _decode_step(
+        self, state: ModelState, old: DecodeState, stops_N: jax.Array
+    ) -> tuple[DecodeState, jax.Array]:
+        """Runs the newest token of each row and samples the next one."""
+        # A finished row counts as padding (segment id 0), so that it writes nothing to its cache.
+        segment_ids_B = (old.remaining_B > 0).astype(jnp.int32)
+        context = TokenContext(old.position_B[:, None], segment_ids_B[:, None])
+        last_B = jnp.zeros_like(old.position_B)
+        logits_BV, cache = self._logits(state, old.cache, old.token_B[:, None], context, last_B)
+        return self._sample(old._replace(cache=cache), logits_BV, stops_N)
 
-    def _choose(
-        self, rows: Rows, logits_BV: jax.Array, stops_N: jax.Array
-    ) -> tuple[Rows, jax.Array]:
-        """Samples the next token; a row's draw depends on its key and its position alone."""
-        position_B = rows.position_B + 1
-        keys_B = jax.vmap(jax.random.fold_in)(rows.keys_B, position_B)
+    def _sample(
+        self, old: DecodeState, logits_BV: jax.Array, stops_N: jax.Array
+    ) -> tuple[DecodeState, jax.Array]:
+        """Samples the next token; a row's sample depends only on its key and its position."""
+        position_B = old.position_B + 1
+        keys_B = jax.vmap(jax.random.fold_in)(old.keys_B, position_B)
         token_B = self._sampler(logits_BV, keys_B)
         is_stop_B = jnp.any(token_B[:, None] == stops_N, axis=1)
-        remaining_B = jnp.where(is_stop_B, 0, jnp.maximum(rows.remaining_B - 1, 0))
-        shown_B = jnp.where(rows.remaining_B > 0, token_B, NO_TOKEN)
-        return Rows(rows.cache, token_B, position_B, remaining_B, rows.keys_B), shown_B
+        remaining_B = jnp.where(is_stop_B, 0, jnp.maximum(old.remaining_B - 1, 0))
+        output_B = jnp.where(old.remaining_B > 0, token_B, NO_TOKEN)
+        return DecodeState(old.cache, token_B, position_B, remaining_B, old.keys_B), output_B
 
     def _logits(
-        self, state: State, cache: Arrays, tokens_BS: jax.Array, places: Places, last_B: jax.Array
+        self,
+        state: ModelState,
+        cache: Arrays,
+        tokens_BS: jax.Array,
+        context: TokenContext,
+        last_B: jax.Array,
     ) -> tuple[jax.Array, dict[str, Any]]:
         with self._placed():
             logits_BV, outputs = functional(
                 self._model,
                 state.parameters,
-                (tokens_BS, places, last_B),
+                (tokens_BS, context, last_B),
                 variables=state.variables,
                 cache=cache,
                 losses="discard",
@@ -162,7 +181,7 @@ class Programs:
         return logits_BV, dict(outputs.cache or {})
 
     def _placed(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._placement is None else placed(self._placement)
+        return nullcontext() if self._placement is None else use_placement(self._placement)
 
     def _put(self, array: Any) -> jax.Array:
         if self._placement is None:
@@ -170,14 +189,14 @@ class Programs:
         axes = ("batch", *(None,) * (array.ndim - 1))
         return jax.device_put(array, self._placement.sharding(axes, array.shape, "prompts"))
 
-    def _everywhere(self, array: jax.Array) -> jax.Array:
-        """Lets every process read an array."""
+    def _replicated(self, array: jax.Array) -> jax.Array:
+        """Replicates an array, so that every process can read it."""
         if self._placement is None:
             return array
         return jax.lax.with_sharding_constraint(array, self._placement.sharding(()))
 
 
 def decoding_placement(placement: Placement) -> Placement:
-    """Returns the placement without a split along the sequence: when decoding, it is one token."""
-    rules = dict(placement.rules.rules) | {"sequence": (), "stream": ()}
+    """Returns the placement with an unsharded sequence: a decode step has one token."""
+    rules = dict(placement.rules.rules) | {"sequence": (), "residual_sequence": ()}
     return Placement(placement.mesh, AxisRules.Config(rules=rules).build())

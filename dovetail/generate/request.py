@@ -1,4 +1,4 @@
-"""What one call asks for, checked: prompts that fit, tokens that exist, stops that can occur."""
+"""A validated generation request: prompts, limits and stop conditions."""
 
 from __future__ import annotations
 
@@ -9,68 +9,69 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.config import ConfigError
-from dovetail.generate.interfaces import Prompt, Tokenizer
+from dovetail.generate.interfaces import Prompt, TokenizerLike
 
-_SHORTEST_PADDING = 16
-_FEWEST_STOPS = 4
-_SEEDS = 2**32
+_MIN_PROMPT_LENGTH = 16
+_MIN_STOP_TOKENS = 4
+_MAX_SEEDS = 2**32
 
 
 @dataclass(frozen=True)
-class Request:
-    """Checked prompts, and when to stop."""
+class GenerationRequest:
+    """Tokenized prompts, the token limit, stop conditions and the seed."""
 
     prompts: list[NDArray[np.int32]]
     max_new_tokens: int
     stop_tokens: frozenset[int]
-    stop_texts: tuple[str, ...]
+    stop_strings: tuple[str, ...]
     seed: int
 
     def padded(self, length: int, row_multiple: int) -> tuple[NDArray[np.int32], ...]:
-        """Returns tokens [B, P], lengths [B], tokens to make [B] and stop tokens [N].
+        """Returns tokens [B, P], prompt lengths [B], numbers of new tokens [B], stop tokens [N].
 
-        Shapes are powers of two (the prompts' at most `length`), so that few programs are compiled.
+        Sizes are rounded up to powers of two (P to at most `length`), so that few programs are
+        compiled.
         """
         rows = power_of_two(len(self.prompts))
         rows += -rows % row_multiple
         longest = max(len(prompt) for prompt in self.prompts)
         tokens_BP = np.zeros(
-            (rows, min(power_of_two(longest, _SHORTEST_PADDING), length)), np.int32
+            (rows, min(power_of_two(longest, _MIN_PROMPT_LENGTH), length)), np.int32
         )
         lengths_B, new_B = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
         for row, prompt in enumerate(self.prompts):
             tokens_BP[row, : len(prompt)] = prompt
             lengths_B[row], new_B[row] = len(prompt), self.max_new_tokens
-        # No token has a negative id, so -1 stops nothing.
-        stops_N = np.full(power_of_two(len(self.stop_tokens), _FEWEST_STOPS), -1, np.int32)
+        # Padding: no token has id -1.
+        stops_N = np.full(power_of_two(len(self.stop_tokens), _MIN_STOP_TOKENS), -1, np.int32)
         stops_N[: len(self.stop_tokens)] = sorted(self.stop_tokens)
         return tokens_BP, lengths_B, new_B, stops_N
 
 
-def checked_request(
+def make_request(
     prompts: Sequence[Prompt],
     *,
     max_new_tokens: int,
     stop_tokens: Iterable[int],
-    stop_texts: Sequence[str],
+    stop_strings: Sequence[str],
     seed: int,
     vocab_size: int,
     length: int,
-    tokenizer: Tokenizer | None,
-) -> Request:
-    """Returns the request, or raises a ConfigError that says what is wrong with it."""
+    tokenizer: TokenizerLike | None,
+) -> GenerationRequest:
+    """Returns the request. Raises ConfigError if an argument is invalid."""
     if isinstance(prompts, str):
         raise ConfigError(
-            f"prompts: expected a list of prompts, got one text. Write [{prompts!r}]."
+            f"prompts: expected a list of prompts, got one string. Write [{prompts!r}]."
         )
     if max_new_tokens < 1:
         raise ConfigError(f"max_new_tokens: expected 1 or more, got {max_new_tokens}.")
-    if not 0 <= seed < _SEEDS:
-        raise ConfigError(f"seed: expected 0 or more and less than {_SEEDS}, got {seed}.")
+    if not 0 <= seed < _MAX_SEEDS:
+        raise ConfigError(f"seed: expected 0 or more and less than {_MAX_SEEDS}, got {seed}.")
     checked = []
     for index, prompt in enumerate(prompts):
         tokens = _tokens(prompt, f"prompts[{index}]", vocab_size, tokenizer)
-        _check_room(len(tokens), max_new_tokens, length, f"prompts[{index}]")
+        _check_length(len(tokens), max_new_tokens, length, f"prompts[{index}]")
         checked.append(tokens)
     stops = frozenset(int(token) for token in stop_tokens)
     for token in stops:
@@ -79,31 +80,31 @@ def checked_request(
                 f"stop_tokens: {token} can never be generated; the model's ids are 0 to "
                 f"{vocab_size - 1}."
             )
-    _check_stop_texts(stop_texts, tokenizer)
-    return Request(checked, max_new_tokens, stops, tuple(stop_texts), seed)
+    _check_stop_strings(stop_strings, tokenizer)
+    return GenerationRequest(checked, max_new_tokens, stops, tuple(stop_strings), seed)
 
 
 def power_of_two(number: int, least: int = 1) -> int:
-    """Returns the smallest power of two that is not below a number."""
+    """Returns the smallest power of two that is at least `number` and `least`."""
     return max(least, 1 << max(number - 1, 0).bit_length())
 
 
 def _tokens(
-    prompt: Prompt, where: str, vocab_size: int, tokenizer: Tokenizer | None
+    prompt: Prompt, where: str, vocab_size: int, tokenizer: TokenizerLike | None
 ) -> NDArray[np.int32]:
     if isinstance(prompt, str):
         if tokenizer is None:
             raise ConfigError(
                 f"{where}: the prompt is text, but this generator has no tokenizer. Build it with "
-                "Generator(..., tokenizer=...), or give token ids."
+                "Generator(..., tokenizer=...), or pass token ids."
             )
         prompt = tokenizer.encode(prompt)
     tokens = np.asarray(prompt)
     if tokens.ndim != 1 or not tokens.size:
         got = "nothing" if not tokens.size else f"an array of shape {tokens.shape}"
         raise ConfigError(
-            f"{where}: expected at least one token, got {got}. To begin from nothing, give the "
-            "token that stands between documents (the tokenizer's end of text)."
+            f"{where}: expected at least one token, got {got}. For an empty prompt, pass the "
+            "tokenizer's end-of-text token."
         )
     if tokens.dtype.kind not in "iu":
         raise ConfigError(f"{where}: expected token ids (integers), got {tokens.dtype}.")
@@ -116,25 +117,27 @@ def _tokens(
     return tokens.astype(np.int32)
 
 
-def _check_room(prompt: int, new: int, length: int, where: str) -> None:
+def _check_length(prompt: int, new: int, length: int, where: str) -> None:
     if prompt + new > length:
-        room = length - prompt
-        shorter = f"lower max_new_tokens to {room}" if room > 0 else "shorten the prompt"
+        left = length - prompt
+        shorter = f"lower max_new_tokens to {left}" if left > 0 else "shorten the prompt"
         raise ConfigError(
-            f"{where}: {prompt} tokens and {new} new ones make {prompt + new}, but the memory "
+            f"{where}: {prompt} tokens and {new} new ones make {prompt + new}, but the KV cache "
             f"holds {length}. Build the generator with length={prompt + new}, or {shorter}."
         )
 
 
-def _check_stop_texts(stop_texts: Sequence[str], tokenizer: Tokenizer | None) -> None:
-    if isinstance(stop_texts, str):
-        raise ConfigError(f"stop_texts: expected several texts, got one. Write [{stop_texts!r}].")
-    if not all(stop_texts):
+def _check_stop_strings(stop_strings: Sequence[str], tokenizer: TokenizerLike | None) -> None:
+    if isinstance(stop_strings, str):
         raise ConfigError(
-            "stop_texts: an empty text would stop before the first token. Leave it out."
+            f"stop_strings: expected a list of strings, got one string. Write [{stop_strings!r}]."
         )
-    if stop_texts and tokenizer is None:
+    if not all(stop_strings):
         raise ConfigError(
-            "stop_texts: this generator has no tokenizer, so it makes no text. Build it with "
+            "stop_strings: an empty string would stop before the first token. Leave it out."
+        )
+    if stop_strings and tokenizer is None:
+        raise ConfigError(
+            "stop_strings: this generator has no tokenizer, so it produces no text. Build it with "
             "Generator(..., tokenizer=...), or use stop_tokens."
         )

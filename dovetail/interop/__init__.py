@@ -1,19 +1,19 @@
-"""Hugging Face files, both ways, driven by the families' mappings. Knows no family by name."""
+"""Import from and export to Hugging Face checkpoints, driven by the mappings of model families."""
 
-from dovetail.interop.adapters import export_adapter
-from dovetail.interop.exporting import Exported, export_hf
-from dovetail.interop.importing import Imported, import_hf
-from dovetail.interop.matching import family_of, model_tensors
-from dovetail.interop.merging import unwrapped
-from dovetail.interop.runs import stop_tokens
+from dovetail.interop.adapter_export import export_adapter
+from dovetail.interop.family_match import matching_family, model_tensors
+from dovetail.interop.hf_export import ExportReport, export_hf
+from dovetail.interop.hf_import import ImportReport, import_hf
+from dovetail.interop.imported_runs import stop_tokens
+from dovetail.interop.run_weights import unwrapped
 
 __all__ = [
-    "Exported",
-    "Imported",
+    "ExportReport",
+    "ImportReport",
     "export_adapter",
     "export_hf",
-    "family_of",
     "import_hf",
+    "matching_family",
     "model_tensors",
     "stop_tokens",
     "unwrapped",

@@ -13,7 +13,7 @@ from dovetail.layers import (
     Decoder,
     Logits,
     NextTokenLoss,
-    Places,
+    TokenContext,
     TokenLoss,
     Vocabulary,
     in_stages,
@@ -23,22 +23,22 @@ from dovetail.module import Batch, Module, Shared
 
 
 class TokenDecoder(Protocol):
-    """Maps tokens to vectors: at once, or in three parts one after the other."""
+    """Maps tokens to hidden states: in one call, or in three for a pipeline."""
 
-    def __call__(self, tokens_BS: jax.Array, places: Places, /) -> jax.Array:
+    def __call__(self, tokens_BS: jax.Array, context: TokenContext, /) -> jax.Array:
         """Maps [B, S] to [B, S, E]."""
         ...
 
-    def begin(self, tokens_BS: jax.Array, places: Places, /) -> jax.Array:
-        """Maps [B, S] to [B, S, E]: what the longest stack reads."""
+    def embed(self, tokens_BS: jax.Array, context: TokenContext, /) -> jax.Array:
+        """Maps [B, S] to [B, S, E], the input of the longest stack."""
         ...
 
-    def middle(self, x_BSE: jax.Array, places: Places, first: Any, /) -> jax.Array:
-        """Runs the longest stack, or the part of it that begins with layer `first`."""
+    def run_layers(self, x_BSE: jax.Array, context: TokenContext, first: Any, /) -> jax.Array:
+        """Runs the longest stack, or the stage of it that starts at layer `first`."""
         ...
 
-    def end(self, x_BSE: jax.Array, places: Places, /) -> jax.Array:
-        """Runs what comes after the longest stack."""
+    def finish(self, x_BSE: jax.Array, context: TokenContext, /) -> jax.Array:
+        """Runs the layers after the longest stack, and the final norm."""
         ...
 
 
@@ -46,9 +46,9 @@ class CausalLM(Module):
     """A language model: decoder, head and loss."""
 
     class Config(Module.Config["CausalLM"]):
-        """Vocabulary and width are what decoder and head share; the head is tied unless swapped.
+        """Decoder and head share the vocabulary and the width; embeddings are tied by default.
 
-        A logit map bounds the scores, such as `config_for(SoftCap, cap=30.0)`.
+        `logit_map` transforms the logits, for example `config_for(SoftCap, cap=30.0)`.
         """
 
         vocab_size: int = REQUIRED
@@ -71,49 +71,49 @@ class CausalLM(Module):
 
     def __call__(self, batch: Batch) -> None:
         """Adds the loss of a batch."""
-        self.loss(self.scoring(batch), batch)
+        self.loss(self.factored_logits(batch), batch)
 
-    def scoring(self, batch: Batch) -> Logits:
-        """Returns the scores of all next tokens, as what they are made of."""
-        return self._logits(self.decoder(batch.tokens, _places(batch)))
+    def factored_logits(self, batch: Batch) -> Logits:
+        """Returns the logits in factored form: hidden states, head weight and logit map."""
+        return self._factored(self.decoder(batch.tokens, _context(batch)))
 
-    def _logits(self, x_BSE: jax.Array) -> Logits:
+    def _factored(self, x_BSE: jax.Array) -> Logits:
         return Logits(x_BSE, self.head.weight, self.logit_map)
 
-    # The same in three, for a pipeline.
+    # The same forward in three methods, for a pipeline.
 
-    def begin(self, batch: Batch) -> jax.Array:
-        """Returns what the first stage of a pipeline reads."""
-        return self.decoder.begin(batch.tokens, _places(batch))
+    def embed(self, batch: Batch) -> jax.Array:
+        """Returns the input of the first pipeline stage."""
+        return self.decoder.embed(batch.tokens, _context(batch))
 
-    def middle(self, x_BSE: jax.Array, batch: Batch, first: Any) -> jax.Array:
-        """Runs the part of the longest stack that begins with layer `first`."""
-        return self.decoder.middle(x_BSE, _places(batch), first)
+    def run_layers(self, x_BSE: jax.Array, batch: Batch, first: Any) -> jax.Array:
+        """Runs the stage of the longest stack that starts at layer `first`."""
+        return self.decoder.run_layers(x_BSE, _context(batch), first)
 
-    def end(self, x_BSE: jax.Array, batch: Batch) -> None:
-        """Adds the loss, given what the last stage leaves."""
-        self.loss(self._logits(self.decoder.end(x_BSE, _places(batch))), batch)
+    def head_loss(self, x_BSE: jax.Array, batch: Batch) -> None:
+        """Adds the loss, given the output of the last stage."""
+        self.loss(self._factored(self.decoder.finish(x_BSE, _context(batch))), batch)
 
-    def part(self, parts: int) -> CausalLM:
-        """Returns the same model with one of so many parts of its longest stack."""
+    def stage_model(self, num_stages: int) -> CausalLM:
+        """Returns this model with one of `num_stages` stages of its longest stack."""
         config: Any = self.config
-        stack = in_stages(config.decoder.stack, parts)
+        stack = in_stages(config.decoder.stack, num_stages)
         return type(self)(config.clone(decoder=config.decoder.clone(stack=stack)))
 
-    def logits(self, tokens_BS: jax.Array, places: Places, last_B: jax.Array) -> jax.Array:
-        """Returns the scores [B, V] of the token that follows index `last_B` of each row."""
-        x_BSE = self.decoder(tokens_BS, places)
+    def logits(self, tokens_BS: jax.Array, context: TokenContext, last_B: jax.Array) -> jax.Array:
+        """Returns the logits [B, V] of the token after index `last_B` of each row."""
+        x_BSE = self.decoder(tokens_BS, context)
         x_B1E = jnp.take_along_axis(x_BSE, last_B[:, None, None], axis=1)
-        return self._scores(x_B1E)[:, 0]
+        return self._logits(x_B1E)[:, 0]
 
-    def all_logits(self, tokens_BS: jax.Array, places: Places) -> jax.Array:
-        """Returns the scores [B, S, V] of every next token; for tests and small models."""
-        return self._scores(self.decoder(tokens_BS, places))
+    def all_logits(self, tokens_BS: jax.Array, context: TokenContext) -> jax.Array:
+        """Returns the logits [B, S, V] of all positions; for tests and small models."""
+        return self._logits(self.decoder(tokens_BS, context))
 
-    def _scores(self, x_BSE: jax.Array) -> jax.Array:
-        scores_BSV = self.head.scores(x_BSE)
-        return scores_BSV if self.logit_map is None else self.logit_map(scores_BSV)
+    def _logits(self, x_BSE: jax.Array) -> jax.Array:
+        logits_BSV = self.head.logits(x_BSE)
+        return logits_BSV if self.logit_map is None else self.logit_map(logits_BSV)
 
 
-def _places(batch: Batch) -> Places:
-    return Places(batch.positions, batch.segment_ids)
+def _context(batch: Batch) -> TokenContext:
+    return TokenContext(batch.positions, batch.segment_ids)

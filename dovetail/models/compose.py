@@ -1,4 +1,4 @@
-"""What decoder families are composed of: the parts that config.json's common keys describe."""
+"""Components that decoder families share: from the common keys of config.json, and back."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from dovetail.layers import (
     layers_of,
 )
 from dovetail.models.causal_lm import CausalLM
-from dovetail.models.hub import (
+from dovetail.models.hf import (
     GLOBAL,
     LOCAL,
-    HubConfig,
+    HFConfig,
     activation_name,
     mask_from_window,
     window_of,
@@ -31,62 +31,62 @@ from dovetail.models.hub import (
 K = TypeVar("K", bound=Hashable)
 
 
-def each_kind(kinds: Sequence[K], make: Callable[[K], Config[Any]]) -> list[Config[Any]]:
-    """Returns a layer for each kind in a row, made once a kind: equal ones are found at once."""
+def layers_by_kind(kinds: Sequence[K], make: Callable[[K], Config[Any]]) -> list[Config[Any]]:
+    """Returns the layer config of each kind; layers of one kind share one config object."""
     made = {kind: make(kind) for kind in dict.fromkeys(kinds)}
     return [made[kind] for kind in kinds]
 
 
 def language_model(
-    hub: HubConfig,
+    hf: HFConfig,
     layers: Sequence[Config[Any]],
     *,
     norm: Config[Any] | None = None,
     tied: bool = False,
     **decoder: Any,
 ) -> CausalLM.Config:
-    """Returns the model that applies these layers; `tied` is what a left-out key means."""
-    parts = Decoder.Config(stack=arrange(layers), norm=norm or rms_norm(hub)).set(**decoder)
-    config = CausalLM.Config(vocab_size=hub["vocab_size"], width=hub["hidden_size"], decoder=parts)
-    is_tied = hub.get("tie_word_embeddings", tied)
+    """Returns a model with these layers; `tied` is the default of `tie_word_embeddings`."""
+    built = Decoder.Config(stack=arrange(layers), norm=norm or rms_norm(hf)).set(**decoder)
+    config = CausalLM.Config(vocab_size=hf["vocab_size"], width=hf["hidden_size"], decoder=built)
+    is_tied = hf.get("tie_word_embeddings", tied)
     return config if is_tied else config.set(head=Embedding.Config())
 
 
-def rms_norm(hub: HubConfig) -> RMSNorm.Config:
-    """Returns the norm of a model that has one kind."""
-    return RMSNorm.Config(epsilon=hub["rms_norm_eps"])
+def rms_norm(hf: HFConfig) -> RMSNorm.Config:
+    """Returns RMSNorm with the epsilon of config.json."""
+    return RMSNorm.Config(epsilon=hf["rms_norm_eps"])
 
 
-def pre_norm_block(hub: HubConfig, attention: Config[Any], feed_forward: Any) -> Any:
-    """Returns a block with a norm before each branch."""
+def pre_norm_block(hf: HFConfig, attention: Config[Any], feed_forward: Any) -> Any:
+    """Returns a pre-norm transformer block."""
     return TransformerBlock.Config(
         attention=attention,
-        attention_residual=PreNorm.Config(norm=rms_norm(hub)),
+        attention_residual=PreNorm.Config(norm=rms_norm(hf)),
         feed_forward=feed_forward,
-        feed_forward_residual=PreNorm.Config(norm=rms_norm(hub)),
+        feed_forward_residual=PreNorm.Config(norm=rms_norm(hf)),
     )
 
 
 def attention(
-    hub: HubConfig,
+    hf: HFConfig,
     *,
     window: int | None = None,
-    inward_bias: bool = False,
+    qkv_bias: bool = False,
     output_bias: bool = False,
     **changes: Any,
 ) -> Attention.Config:
-    """Returns grouped attention as the common keys say it, without positions."""
-    heads, width = hub["num_attention_heads"], hub.get("head_dim")
-    kv_heads = hub.get("num_key_value_heads", heads)
-    derived = width is None or width * heads == hub["hidden_size"]
-    inward = Linear.Config(bias=inward_bias)
+    """Returns grouped-query attention from the common keys, without positions."""
+    heads, width = hf["num_attention_heads"], hf.get("head_dim")
+    kv_heads = hf.get("num_key_value_heads", heads)
+    derived = width is None or width * heads == hf["hidden_size"]
+    projection = Linear.Config(bias=qkv_bias)
     config = Attention.Config(
         num_heads=heads,
         num_kv_heads=None if kv_heads == heads else kv_heads,
         head_width=None if derived else width,
-        query=inward,
-        key=inward,
-        value=inward,
+        query=projection,
+        key=projection,
+        value=projection,
         output=Linear.Config(bias=output_bias),
         mask=mask_from_window(window),
     )
@@ -94,34 +94,34 @@ def attention(
 
 
 def feed_forward(
-    hub: HubConfig, key: str = "hidden_act", default: str = "silu", *, has_bias: bool = False
+    hf: HFConfig, key: str = "hidden_act", default: str = "silu", *, has_bias: bool = False
 ) -> FeedForward.Config:
-    """Returns the gated feed-forward of the common keys."""
+    """Returns the gated feed-forward layer from the common keys."""
     bias = Linear.Config(bias=has_bias)
     return FeedForward.Config(
-        hidden=hub["intermediate_size"],
-        activation=hub.activation(key, default),
+        hidden=hf["intermediate_size"],
+        activation=hf.activation(key, default),
         gate=bias,
         up=bias,
         down=bias,
     )
 
 
-def windows(hub: HubConfig) -> list[int | None]:
-    """Returns the window of each layer: those from `max_window_layers` on have one, if any."""
-    count, window = hub["num_hidden_layers"], hub.get("sliding_window")
-    if not hub.get("use_sliding_window", False) or window is None:
+def windows(hf: HFConfig) -> list[int | None]:
+    """Returns the sliding window of each layer; layers from `max_window_layers` on have one."""
+    count, window = hf["num_hidden_layers"], hf.get("sliding_window")
+    if not hf.get("use_sliding_window", False) or window is None:
         return [None] * count
-    full = hub["max_window_layers"]
-    kinds = hub.layer_kinds([GLOBAL if index < full else LOCAL for index in range(count)])
+    full = hf["max_window_layers"]
+    kinds = hf.layer_kinds([GLOBAL if index < full else LOCAL for index in range(count)])
     return [window if kind == LOCAL else None for kind in kinds]
 
 
 def common_to_hf(config: CausalLM.Config) -> dict[str, Any]:
-    """Writes the common keys of a model whose layers attend alike, but for their masks."""
+    """Writes the common keys. The layers have equal attention, except for their masks."""
     layers = layers_of(config.decoder.stack)
     first = _expect(layers[0], TransformerBlock.Config, "a transformer block")
-    attention = _expect(first.attention, Attention.Config, "grouped attention")
+    attention = _expect(first.attention, Attention.Config, "grouped-query attention")
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.width,
@@ -133,10 +133,12 @@ def common_to_hf(config: CausalLM.Config) -> dict[str, Any]:
     }
 
 
-def gated_to_hf(feed_forward: Any, key: str = "hidden_act", name: str = "silu") -> dict[str, Any]:
-    """Writes a gated feed-forward."""
-    part = _expect(feed_forward, FeedForward.Config, "a gated feed-forward")
-    return {"intermediate_size": part.hidden, key: activation_name(part.activation, name)}
+def feed_forward_to_hf(
+    feed_forward: Any, key: str = "hidden_act", name: str = "silu"
+) -> dict[str, Any]:
+    """Writes a gated feed-forward layer."""
+    gated = _expect(feed_forward, FeedForward.Config, "a gated feed-forward")
+    return {"intermediate_size": gated.hidden, key: activation_name(gated.activation, name)}
 
 
 def epsilon_of(norm: Any) -> float:
@@ -145,7 +147,7 @@ def epsilon_of(norm: Any) -> float:
 
 
 def windows_to_hf(config: CausalLM.Config) -> dict[str, Any]:
-    """Writes the windows of all layers."""
+    """Writes the sliding windows of all layers."""
     found = [window_of(layer.attention.mask) for layer in layers_of(config.decoder.stack)]
     if not any(found):
         return {"use_sliding_window": False}
@@ -157,9 +159,8 @@ def windows_to_hf(config: CausalLM.Config) -> dict[str, Any]:
     }
 
 
-def _expect(part: Any, kind: type[Config[Any]], what: str) -> Any:
-    if not isinstance(part, kind):
-        raise ConfigError(
-            f"{part.tree_path()}: this format holds {what} here, got {type(part).display_name()}."
-        )
-    return part
+def _expect(config: Any, kind: type[Config[Any]], what: str) -> Any:
+    if not isinstance(config, kind):
+        got = type(config).display_name()
+        raise ConfigError(f"{config.tree_path()}: this format expects {what} here, got {got}.")
+    return config

@@ -1,7 +1,7 @@
-"""Family: what links a foreign format to our configs and parameters. One object a model family.
+"""ModelFamily: converts between a Hugging Face format and our configs and parameters.
 
-A family is data and two functions between configs, so that `interop` reads and writes any of them
-without knowing which. Defining one and registering it is all that a new family takes.
+A family is data and two functions, so `interop` reads and writes any family without knowing which.
+To add a family, define one in a file and register it.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.config import ConfigError, did_you_mean, import_submodules
+from dovetail.config import Registry
 from dovetail.models.causal_lm import CausalLM
-from dovetail.module import Weight
+from dovetail.module import WeightRule
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class ModelFamily:
     """A model family and its Hugging Face format.
 
     Attributes:
-        name: ours, such as "llama".
-        model_type: what `config.json` calls it.
-        architecture: the class that `transformers` loads it with.
-        from_hf: makes the model's config of a `config.json`; raises a ConfigError that names the
-            key and value of what we lack.
-        to_hf: the way back; raises a ConfigError where the format cannot say the model.
-        weights: the rules of the mapping. Those that match no parameter of a model are unused.
-        ignored: patterns (fnmatch) of tensors that carry nothing, "*.rotary_emb.inv_freq" for one.
-        tiny: makes a tiny `config.json` with every quirk of the family switched on, for tests.
+        name: our name, such as "llama".
+        model_type: the `model_type` in config.json.
+        architecture: the class in `transformers`.
+        from_hf: converts a config.json to a model config. Raises a ConfigError that names the key
+            and value of an unsupported setting.
+        to_hf: the inverse. Raises a ConfigError if the format cannot express the model.
+        weights: the weight mapping. Rules that match no parameter of a model are unused.
+        ignored: fnmatch patterns of tensors to skip, such as "*.rotary_emb.inv_freq".
+        tiny: returns a tiny config.json with every optional setting of the family, for tests.
     """
 
     name: str
@@ -36,42 +36,31 @@ class Family:
     architecture: str
     from_hf: Callable[[Mapping[str, Any]], CausalLM.Config]
     to_hf: Callable[[CausalLM.Config], dict[str, Any]]
-    weights: tuple[Weight, ...]
+    weights: tuple[WeightRule, ...]
     ignored: tuple[str, ...] = ()
     tiny: Callable[[], dict[str, Any]]
 
 
-_families: dict[str, Family] = {}
+_families: Registry[ModelFamily] = Registry("family", "dovetail.models")
+_by_model_type: Registry[ModelFamily] = Registry(
+    "family for",
+    "dovetail.models",
+    advice="To add a family, write one file: see dovetail.models.ModelFamily and --import.",
+)
 
 
-def register_family(family: Family) -> Family:
-    """Makes a family known by its name; returns it."""
-    for known in _families.values():
-        same_maker = known.from_hf.__module__ == family.from_hf.__module__
-        if not same_maker and family.name == known.name:
-            raise ConfigError(f"There are two families named {family.name!r}. Rename one.")
-        if not same_maker and family.model_type == known.model_type:
-            raise ConfigError(
-                f"The families {known.name!r} and {family.name!r} both read model_type "
-                f"{family.model_type!r}. Leave one out."
-            )
-    _families[family.name] = family
-    return family
+def register_family(family: ModelFamily) -> ModelFamily:
+    """Registers a family and returns it."""
+    source = family.from_hf.__module__
+    _by_model_type.register(family.model_type, family, source)
+    return _families.register(family.name, family, source)
 
 
-def families() -> dict[str, Family]:
-    """Returns all families by name: those of this room's files, and what others registered."""
-    import_submodules("dovetail.models")
-    return dict(sorted(_families.items()))
+def families() -> dict[str, ModelFamily]:
+    """Returns all families by name: those of this subpackage and those registered elsewhere."""
+    return _families.all()
 
 
-def find_family(model_type: str) -> Family:
-    """Returns the family of a `model_type`; an unknown one is an error that names the nearest."""
-    by_type = {family.model_type: family for family in families().values()}
-    if model_type not in by_type:
-        raise ConfigError(
-            f"model_type: there is no family for {model_type!r}. "
-            f"{did_you_mean(model_type, by_type)} "
-            "A family of your own is one file: see dovetail.models.Family and --import."
-        )
-    return by_type[model_type]
+def find_family(model_type: str) -> ModelFamily:
+    """Returns the family of a `model_type`; an unknown one is an error."""
+    return _by_model_type.find(model_type, "model_type")

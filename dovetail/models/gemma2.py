@@ -1,4 +1,4 @@
-"""Gemma 2: sandwich norms, every other layer local, and bounded scores."""
+"""Gemma 2: sandwich norms, sliding windows in every other layer, soft-capped scores."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from typing import Any
 from dovetail.config import config_for
 from dovetail.kernels.attention import SoftCap
 from dovetail.layers import Scores, layers_of
-from dovetail.layers.attention.soft_cap import SoftCappedScores
+from dovetail.layers.attention.scores import SoftCappedScores
 from dovetail.models.causal_lm import CausalLM
-from dovetail.models.compose import each_kind
-from dovetail.models.family import Family, register_family
+from dovetail.models.compose import layers_by_kind
+from dovetail.models.family import ModelFamily, register_family
 from dovetail.models.gemma_shared import (
-    LEFT_OUT,
+    DEFAULTS,
     NORMS,
-    block_around,
+    gemma_attention,
+    gemma_model,
     layer_kinds,
-    mixer,
-    model_of,
+    sandwich_block,
     shared_tiny,
     shared_to_hf,
 )
-from dovetail.models.hub import (
+from dovetail.models.hf import (
     ATTENTION,
+    EMBED_AND_HEAD,
     FEED_FORWARD,
-    TABLES,
-    HubConfig,
+    HFConfig,
 )
 from dovetail.models.rotary import rotary_to_hf
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
-    """Reads the config.json of Gemma 2: every other layer is local, the first one too."""
-    hub = HubConfig(values, **LEFT_OUT)
-    hub.only("use_bidirectional_attention", False)
+    """Reads the config.json of Gemma 2: every other layer is local, starting with the first."""
+    hf = HFConfig(values, **DEFAULTS)
+    hf.require("use_bidirectional_attention", False)
 
     def block(kind: str) -> Any:
-        cap = hub.stated("attn_logit_softcapping")
+        cap = hf.explicit("attn_logit_softcapping")
         scores = Scores.Config() if cap is None else SoftCappedScores.Config(cap=float(cap))
-        return block_around(hub, mixer(hub, kind).set(scores=scores))
+        return sandwich_block(hf, gemma_attention(hf, kind).set(scores=scores))
 
-    layers = each_kind(layer_kinds(hub, period=2), block)
-    return model_of(hub, layers).set(logit_map=_cap(hub.stated("final_logit_softcapping")))
+    layers = layers_by_kind(layer_kinds(hf, period=2), block)
+    return gemma_model(hf, layers).set(logit_map=_cap(hf.explicit("final_logit_softcapping")))
 
 
 def to_hf(config: CausalLM.Config) -> dict[str, Any]:
@@ -60,19 +60,19 @@ def _cap(value: float | None) -> Any:
 
 
 def tiny() -> dict[str, Any]:
-    """Low caps, so that they matter."""
+    """Low caps, so that they have an effect."""
     caps = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
     return shared_tiny() | caps | {"num_hidden_layers": 4, "rope_theta": 10_000.0}
 
 
 FAMILY = register_family(
-    Family(
+    ModelFamily(
         name="gemma2",
         model_type="gemma2",
         architecture="Gemma2ForCausalLM",
         from_hf=from_hf,
         to_hf=to_hf,
-        weights=(*TABLES, *ATTENTION, *FEED_FORWARD, *NORMS),
+        weights=(*EMBED_AND_HEAD, *ATTENTION, *FEED_FORWARD, *NORMS),
         tiny=tiny,
     )
 )

@@ -1,4 +1,4 @@
-"""Gemma 3 (text): sandwich norms, one global layer after five local ones, normalised heads."""
+"""Gemma 3 (text): sandwich norms, QK-norm, one global layer after five local ones."""
 
 from __future__ import annotations
 
@@ -6,49 +6,49 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.layers import layers_of
-from dovetail.layers.linear.normed import NormedLinear
-from dovetail.layers.norms.offset import OffsetRMSNorm
+from dovetail.layers.linear.linear import NormedLinear
+from dovetail.layers.norms import OffsetRMSNorm
 from dovetail.layers.positions.rotary import RotaryEmbedding
 from dovetail.models.causal_lm import CausalLM
-from dovetail.models.compose import each_kind
-from dovetail.models.family import Family, register_family
+from dovetail.models.compose import layers_by_kind
+from dovetail.models.family import ModelFamily, register_family
 from dovetail.models.gemma_shared import (
-    LEFT_OUT,
+    DEFAULTS,
     NORMS,
-    block_around,
+    gemma_attention,
+    gemma_model,
     layer_kinds,
-    mixer,
-    model_of,
+    sandwich_block,
     shared_tiny,
     shared_to_hf,
 )
-from dovetail.models.hub import (
+from dovetail.models.hf import (
     ATTENTION,
+    EMBED_AND_HEAD,
     FEED_FORWARD,
     GLOBAL,
-    HEAD_NORMS,
     LOCAL,
-    TABLES,
-    HubConfig,
+    QK_NORMS,
+    HFConfig,
     window_of,
 )
-from dovetail.models.rotary import rotary_of, rotary_to_hf
+from dovetail.models.rotary import rotary_from_parameters, rotary_to_hf
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of Gemma 3's text models: one global layer after five local ones."""
-    hub = HubConfig(values, **LEFT_OUT)
-    hub.only("use_bidirectional_attention", False)
-    hub.only("final_logit_softcapping", None)
+    hf = HFConfig(values, **DEFAULTS)
+    hf.require("use_bidirectional_attention", False)
+    hf.require("final_logit_softcapping", None)
 
     def block(kind: str) -> Any:
-        attention = mixer(hub, kind, positions=_positions(hub, kind))
-        norm = OffsetRMSNorm.Config(epsilon=hub.get("rms_norm_eps", 1e-6))
-        normed = NormedLinear.Config(linear=attention.query, norm=norm, group=hub["head_dim"])
-        return block_around(hub, attention.set(query=normed, key=normed))
+        attention = gemma_attention(hf, kind, positions=_positions(hf, kind))
+        norm = OffsetRMSNorm.Config(epsilon=hf.get("rms_norm_eps", 1e-6))
+        normed = NormedLinear.Config(linear=attention.query, norm=norm, group=hf["head_dim"])
+        return sandwich_block(hf, attention.set(query=normed, key=normed))
 
-    kinds = layer_kinds(hub, period=hub.get("sliding_window_pattern", 6))
-    return model_of(hub, each_kind(kinds, block))
+    kinds = layer_kinds(hf, period=hf.get("sliding_window_pattern", 6))
+    return gemma_model(hf, layers_by_kind(kinds, block))
 
 
 def to_hf(config: CausalLM.Config) -> dict[str, Any]:
@@ -62,17 +62,17 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
     return shared_to_hf(config) | written | {"rope_local_base_freq": local.base}
 
 
-def _positions(hub: HubConfig, kind: str) -> RotaryEmbedding.Config:
-    """Each kind of layer has its own base; the older form stretches global layers alone."""
-    given = (hub.get("rope_parameters") or {}).get(kind) or {}
+def _positions(hf: HFConfig, kind: str) -> RotaryEmbedding.Config:
+    """Each kind of layer has its own base; the older form only scales global layers."""
+    given = (hf.get("rope_parameters") or {}).get(kind) or {}
     if kind == LOCAL:
-        return rotary_of(given, hub, 10_000.0, key="rope_local_base_freq")
-    given = {**given, **(hub.get("rope_scaling") or {})}
-    return rotary_of(given, hub, 1_000_000.0)
+        return rotary_from_parameters(given, hf, 10_000.0, key="rope_local_base_freq")
+    given = {**given, **(hf.get("rope_scaling") or {})}
+    return rotary_from_parameters(given, hf, 1_000_000.0)
 
 
 def tiny() -> dict[str, Any]:
-    """A number of layers that the pattern does not divide, and stretched global positions."""
+    """A number of layers that the pattern does not divide, and scaled global positions."""
     return shared_tiny() | {
         "num_hidden_layers": 8,
         "layer_types": [GLOBAL if index % 3 == 2 else LOCAL for index in range(8)],
@@ -83,13 +83,13 @@ def tiny() -> dict[str, Any]:
 
 
 FAMILY = register_family(
-    Family(
+    ModelFamily(
         name="gemma3",
         model_type="gemma3_text",
         architecture="Gemma3ForCausalLM",
         from_hf=from_hf,
         to_hf=to_hf,
-        weights=(*TABLES, *ATTENTION, *HEAD_NORMS, *FEED_FORWARD, *NORMS),
+        weights=(*EMBED_AND_HEAD, *ATTENTION, *QK_NORMS, *FEED_FORWARD, *NORMS),
         tiny=tiny,
     )
 )

@@ -1,4 +1,4 @@
-"""GPT-2: layer norms, biases, learned positions, a feed-forward without a gate, tied tables."""
+"""GPT-2: layer norms, biases, learned positions, no gate in the feed-forward, tied embeddings."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.layers import Attention, Linear, PreNorm, TransformerBlock, layers_of
-from dovetail.layers.feed_forward.plain import PlainFeedForward
-from dovetail.layers.norms.layer import LayerNorm
+from dovetail.layers.feed_forward import PlainFeedForward
+from dovetail.layers.norms import LayerNorm
 from dovetail.layers.positions.learned import LearnedPositions
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import language_model
-from dovetail.models.family import Family, register_family
-from dovetail.models.hub import HubConfig, activation_name
-from dovetail.module import Split, Weight
+from dovetail.models.family import ModelFamily, register_family
+from dovetail.models.hf import HFConfig, activation_name
+from dovetail.module import Split, WeightRule
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
-    hub = HubConfig({**values, "hidden_size": values.get("n_embd")})
-    hub.only("add_cross_attention", False)
-    hub.only("scale_attn_weights", True)
-    hub.only("scale_attn_by_inverse_layer_idx", False)
-    width, norm = hub["n_embd"], LayerNorm.Config(epsilon=hub.get("layer_norm_epsilon", 1e-5))
+    hf = HFConfig({**values, "hidden_size": values.get("n_embd")})
+    hf.require("add_cross_attention", False)
+    hf.require("scale_attn_weights", True)
+    hf.require("scale_attn_by_inverse_layer_idx", False)
+    width, norm = hf["n_embd"], LayerNorm.Config(epsilon=hf.get("layer_norm_epsilon", 1e-5))
     biased = Linear.Config(bias=True)
     block = TransformerBlock.Config(
         attention=Attention.Config(
-            num_heads=hub["n_head"],
+            num_heads=hf["n_head"],
             query=biased,
             key=biased,
             value=biased,
@@ -34,16 +34,16 @@ def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
         ),
         attention_residual=PreNorm.Config(norm=norm),
         feed_forward=PlainFeedForward.Config(
-            hidden=hub.get("n_inner", 4 * width),
-            activation=hub.activation("activation_function", "gelu_new"),
+            hidden=hf.get("n_inner", 4 * width),
+            activation=hf.activation("activation_function", "gelu_new"),
             up=biased,
             down=biased,
         ),
         feed_forward_residual=PreNorm.Config(norm=norm),
     )
-    positions = LearnedPositions.Config(length=hub["n_positions"])
-    layers = [block] * hub["n_layer"]
-    return language_model(hub, layers, norm=norm, tied=True, positions=positions)
+    positions = LearnedPositions.Config(length=hf["n_positions"])
+    layers = [block] * hf["n_layer"]
+    return language_model(hf, layers, norm=norm, tied=True, positions=positions)
 
 
 def to_hf(config: CausalLM.Config) -> dict[str, Any]:
@@ -77,31 +77,33 @@ def tiny() -> dict[str, Any]:
     }
 
 
-# Its linear maps are kept as (in, out), as ours are.
-def _linear(theirs: str, *ours: str) -> tuple[Weight, ...]:
-    steps = (Split(-1),) if len(ours) > 1 else ()
+# Its linear weights are stored as (in, out), like ours.
+def _linear(hf_name: str, *paths: str) -> tuple[WeightRule, ...]:
+    steps = (Split(-1),) if len(paths) > 1 else ()
     return (
-        Weight(f"{theirs}.weight", tuple(f"{path}/weight" for path in ours), steps),
-        Weight(f"{theirs}.bias", tuple(f"{path}/bias" for path in ours), steps),
+        WeightRule(f"{hf_name}.weight", tuple(f"{path}/weight" for path in paths), steps),
+        WeightRule(f"{hf_name}.bias", tuple(f"{path}/bias" for path in paths), steps),
     )
 
 
-def _norm(theirs: str, ours: str) -> tuple[Weight, ...]:
-    return Weight(f"{theirs}.weight", f"{ours}/scale"), Weight(f"{theirs}.bias", f"{ours}/bias")
+def _norm(hf_name: str, path: str) -> tuple[WeightRule, ...]:
+    return WeightRule(f"{hf_name}.weight", f"{path}/scale"), WeightRule(
+        f"{hf_name}.bias", f"{path}/bias"
+    )
 
 
 _LAYER, _BLOCK = "transformer.h.{layer}", "decoder/stack/*"
 FAMILY = register_family(
-    Family(
+    ModelFamily(
         name="gpt2",
         model_type="gpt2",
         architecture="GPT2LMHeadModel",
         from_hf=from_hf,
         to_hf=to_hf,
         weights=(
-            Weight("transformer.wte.weight", "decoder/embedding/weight"),
-            Weight("transformer.wpe.weight", "decoder/positions/weight"),
-            Weight("lm_head.weight", "head/weight"),
+            WeightRule("transformer.wte.weight", "decoder/embedding/weight"),
+            WeightRule("transformer.wpe.weight", "decoder/positions/weight"),
+            WeightRule("lm_head.weight", "head/weight"),
             *_norm("transformer.ln_f", "decoder/norm"),
             *_norm(f"{_LAYER}.ln_1", f"{_BLOCK}/attention_residual/norm"),
             *_norm(f"{_LAYER}.ln_2", f"{_BLOCK}/feed_forward_residual/norm"),

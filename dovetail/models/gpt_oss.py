@@ -1,4 +1,4 @@
-"""gpt-oss: attention with sinks, every other layer local, and bounded experts with biases."""
+"""gpt-oss: attention sinks, sliding windows in every other layer, clamped experts with biases."""
 
 from __future__ import annotations
 
@@ -7,73 +7,72 @@ from typing import Any
 
 from dovetail.config import ConfigError
 from dovetail.layers import Linear, layers_of
-from dovetail.layers.attention.sinks import LearnedSinks
-from dovetail.layers.feed_forward.clamped import ClampedFeedForward
+from dovetail.layers.attention.scores import LearnedSinks
+from dovetail.layers.feed_forward import ClampedFeedForward
 from dovetail.layers.moe import SoftmaxWeights, TopKRouter
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     common_to_hf,
-    each_kind,
     epsilon_of,
     language_model,
+    layers_by_kind,
     pre_norm_block,
 )
-from dovetail.models.family import Family, register_family
-from dovetail.models.hub import (
+from dovetail.models.family import ModelFamily, register_family
+from dovetail.models.hf import (
     ATTENTION,
     BLOCK,
+    EMBED_AND_HEAD,
     GLOBAL,
     LAYER,
     LOCAL,
     PRE_NORMS,
-    TABLES,
     TINY,
-    HubConfig,
+    HFConfig,
     linear,
     window_of,
 )
-from dovetail.models.mixtures import mixture, routing_to_hf
-from dovetail.models.rotary import rotary_from_hf, rotary_parameters, rotary_to_hf
-from dovetail.models.rotary.compose import rotary_attention
-from dovetail.module import Interleave, Weight
+from dovetail.models.moe import routing_to_hf, softmax_mixture
+from dovetail.models.rotary import rotary_attention, rotary_from_hf, rotary_parameters, rotary_to_hf
+from dovetail.module import Interleave, WeightRule
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
-    hub = HubConfig(values, num_key_value_heads=8, head_dim=64)
-    if not rotary_parameters(hub):
-        # Older releases of transformers read null as no scaling, newer ones as that of gpt-oss.
+    hf = HFConfig(values, num_key_value_heads=8, head_dim=64)
+    if not rotary_parameters(hf):
+        # Older releases of transformers read null as no scaling, newer ones as gpt-oss's own.
         raise ConfigError(
             "config.json: 'rope_parameters' or 'rope_scaling' is left out or null, whose meaning "
-            'differs among releases; write it, {"rope_type": "default"} where there is no scaling.'
+            'differs between releases; write {"rope_type": "default"} for no scaling.'
         )
-    count = hub["num_hidden_layers"]
+    count = hf["num_hidden_layers"]
     default = [LOCAL if index % 2 == 0 else GLOBAL for index in range(count)]
 
     def block(kind: str) -> Any:
-        return pre_norm_block(hub, _mixer(hub, kind), _experts(hub))
+        return pre_norm_block(hf, _attention(hf, kind), _experts(hf))
 
-    return language_model(hub, each_kind(hub.layer_kinds(default), block))
+    return language_model(hf, layers_by_kind(hf.layer_kinds(default), block))
 
 
-def _mixer(hub: HubConfig, kind: str) -> Any:
-    bias = hub.get("attention_bias", True)
+def _attention(hf: HFConfig, kind: str) -> Any:
+    bias = hf.get("attention_bias", True)
     return rotary_attention(
-        hub,
-        window=hub["sliding_window"] if kind == LOCAL else None,
-        inward_bias=bias,
+        hf,
+        window=hf["sliding_window"] if kind == LOCAL else None,
+        qkv_bias=bias,
         output_bias=bias,
         scores=LearnedSinks.Config(),
-        positions=rotary_from_hf(hub, base=150_000.0),
+        positions=rotary_from_hf(hf, base=150_000.0),
     )
 
 
-def _experts(hub: HubConfig) -> Any:
+def _experts(hf: HFConfig) -> Any:
     biased = Linear.Config(bias=True)
     expert = ClampedFeedForward.Config(
-        hidden=hub["intermediate_size"],
-        limit=hub.get("swiglu_limit", 7.0),
-        alpha=hub.get("swiglu_alpha", 1.702),
+        hidden=hf["intermediate_size"],
+        limit=hf.get("swiglu_limit", 7.0),
+        alpha=hf.get("swiglu_alpha", 1.702),
         gate=biased,
         up=biased,
         down=biased,
@@ -81,7 +80,7 @@ def _experts(hub: HubConfig) -> Any:
     router = TopKRouter.Config(
         projection=Linear.Config(bias=True, dtype="float32"), weights=SoftmaxWeights.Config()
     )
-    return mixture(hub, expert, hub["num_local_experts"]).set(router=router)
+    return softmax_mixture(hf, expert, hf["num_local_experts"]).set(router=router)
 
 
 def to_hf(config: CausalLM.Config) -> dict[str, Any]:
@@ -107,7 +106,7 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 
 def tiny() -> dict[str, Any]:
-    """Tight bounds, so that they matter; YaRN as in the published models."""
+    """A tight clamp, so that it has an effect; YaRN as in the published models."""
     return TINY | {
         "intermediate_size": 24,
         "num_hidden_layers": 4,
@@ -128,33 +127,33 @@ def tiny() -> dict[str, Any]:
     }
 
 
-_THEIRS, _OURS = f"{LAYER}.mlp.experts", f"{BLOCK}/feed_forward/{{expert}}"
+_HF_EXPERTS, _EXPERT = f"{LAYER}.mlp.experts", f"{BLOCK}/feed_forward/{{expert}}"
 FAMILY = register_family(
-    Family(
+    ModelFamily(
         name="gpt-oss",
         model_type="gpt_oss",
         architecture="GptOssForCausalLM",
         from_hf=from_hf,
         to_hf=to_hf,
         weights=(
-            *TABLES,
+            *EMBED_AND_HEAD,
             *ATTENTION,
             *PRE_NORMS,
-            Weight(f"{LAYER}.self_attn.sinks", f"{BLOCK}/attention/scores/sinks"),
+            WeightRule(f"{LAYER}.self_attn.sinks", f"{BLOCK}/attention/scores/sinks"),
             *linear(f"{LAYER}.mlp.router", f"{BLOCK}/feed_forward/router/projection"),
-            # All experts in one tensor, kept as (in, out); gate and up take turns.
-            Weight(
-                f"{_THEIRS}.gate_up_proj",
-                (f"{_OURS}/gate/weight", f"{_OURS}/up/weight"),
+            # All experts in one tensor, stored as (in, out); gate and up are interleaved.
+            WeightRule(
+                f"{_HF_EXPERTS}.gate_up_proj",
+                (f"{_EXPERT}/gate/weight", f"{_EXPERT}/up/weight"),
                 (Interleave(-1),),
             ),
-            Weight(
-                f"{_THEIRS}.gate_up_proj_bias",
-                (f"{_OURS}/gate/bias", f"{_OURS}/up/bias"),
+            WeightRule(
+                f"{_HF_EXPERTS}.gate_up_proj_bias",
+                (f"{_EXPERT}/gate/bias", f"{_EXPERT}/up/bias"),
                 (Interleave(-1),),
             ),
-            Weight(f"{_THEIRS}.down_proj", f"{_OURS}/down/weight"),
-            Weight(f"{_THEIRS}.down_proj_bias", f"{_OURS}/down/bias"),
+            WeightRule(f"{_HF_EXPERTS}.down_proj", f"{_EXPERT}/down/weight"),
+            WeightRule(f"{_HF_EXPERTS}.down_proj_bias", f"{_EXPERT}/down/bias"),
         ),
         tiny=tiny,
     )

@@ -1,9 +1,9 @@
-"""Llama and models that share its form: pre-norm, rotary positions, gated feed-forward, no biases.
+"""Llama: pre-norm, rotary positions, gated feed-forward, no biases.
 
-First values: linear maps have variance 1 / fan-in, tables a standard deviation of 0.02. The scores
-of a new model then have a variance of about 0.0004 x width, and its loss lies about half of that
-above the log of the vocabulary. Projections into the stream are not scaled down by depth; where
-that is wanted, set `weight_init` on `attention.output` and `feed_forward.down`.
+Initialization: linear layers have variance 1 / fan-in, embeddings a standard deviation of 0.02. The
+logits of a new model have a variance of about 0.0004 x width, so its loss is about half of that
+above log(vocab_size). Output projections are not scaled down by depth. To scale them, set
+`weight_init` on `attention.output` and `feed_forward.down`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from dovetail.layers import (
 from dovetail.layers.positions.rotary import RotaryEmbedding
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import feed_forward, language_model, pre_norm_block
-from dovetail.models.family import Family, register_family
-from dovetail.models.hub import (
+from dovetail.models.family import ModelFamily, register_family
+from dovetail.models.hf import (
     ATTENTION,
+    EMBED_AND_HEAD,
     FEED_FORWARD,
     PRE_NORMS,
-    TABLES,
     TINY,
-    HubConfig,
+    HFConfig,
 )
-from dovetail.models.rotary.compose import llama_to_hf, rotary_attention
+from dovetail.models.rotary import llama_to_hf, rotary_attention
 
 
 def llama(
@@ -62,11 +62,11 @@ def llama(
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of Llama 2, 3 and 3.1."""
-    hub = HubConfig(values)
-    bias = hub.get("attention_bias", False)
-    mixer = rotary_attention(hub, inward_bias=bias, output_bias=bias)
-    block = pre_norm_block(hub, mixer, feed_forward(hub, has_bias=hub.get("mlp_bias", False)))
-    return language_model(hub, [block] * hub["num_hidden_layers"])
+    hf = HFConfig(values)
+    bias = hf.get("attention_bias", False)
+    attention = rotary_attention(hf, qkv_bias=bias, output_bias=bias)
+    block = pre_norm_block(hf, attention, feed_forward(hf, has_bias=hf.get("mlp_bias", False)))
+    return language_model(hf, [block] * hf["num_hidden_layers"])
 
 
 def to_hf(config: CausalLM.Config) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 
 def tiny() -> dict[str, Any]:
-    """Grouped heads, an own head width, biases, scaled positions, an untied head."""
+    """Grouped heads, an explicit head width, biases, scaled positions, an untied head."""
     return TINY | {
         "head_dim": 12,
         "attention_bias": True,
@@ -97,13 +97,13 @@ def tiny() -> dict[str, Any]:
 
 
 FAMILY = register_family(
-    Family(
+    ModelFamily(
         name="llama",
         model_type="llama",
         architecture="LlamaForCausalLM",
         from_hf=from_hf,
         to_hf=to_hf,
-        weights=(*TABLES, *ATTENTION, *FEED_FORWARD, *PRE_NORMS),
+        weights=(*EMBED_AND_HEAD, *ATTENTION, *FEED_FORWARD, *PRE_NORMS),
         ignored=("*.rotary_emb.inv_freq",),
         tiny=tiny,
     )

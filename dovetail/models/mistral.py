@@ -1,4 +1,4 @@
-"""Mistral: Llama's form, with a window of attention in the first release."""
+"""Mistral: Llama with sliding-window attention in the first release."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 from dovetail.layers import layers_of
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import feed_forward, language_model, pre_norm_block
-from dovetail.models.family import Family, register_family
-from dovetail.models.hub import (
+from dovetail.models.family import ModelFamily, register_family
+from dovetail.models.hf import (
     ATTENTION,
+    EMBED_AND_HEAD,
     FEED_FORWARD,
     PRE_NORMS,
-    TABLES,
     TINY,
-    HubConfig,
+    HFConfig,
     window_of,
 )
-from dovetail.models.rotary.compose import llama_to_hf, rotary_attention
+from dovetail.models.rotary import llama_to_hf, rotary_attention
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
-    hub = HubConfig(values, num_key_value_heads=8)
-    mixer = rotary_attention(hub, window=hub.stated("sliding_window") or None)
-    block = pre_norm_block(hub, mixer, feed_forward(hub))
-    return language_model(hub, [block] * hub["num_hidden_layers"])
+    hf = HFConfig(values, num_key_value_heads=8)
+    attention = rotary_attention(hf, window=hf.explicit("sliding_window") or None)
+    block = pre_norm_block(hf, attention, feed_forward(hf))
+    return language_model(hf, [block] * hf["num_hidden_layers"])
 
 
 def to_hf(config: CausalLM.Config) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 
 def tiny() -> dict[str, Any]:
-    """A window shorter than the sequence, grouped heads, an own head width."""
+    """A window shorter than the sequence, grouped heads, an explicit head width."""
     return TINY | {
         "num_key_value_heads": 1,
         "head_dim": 16,
@@ -45,13 +45,13 @@ def tiny() -> dict[str, Any]:
 
 
 FAMILY = register_family(
-    Family(
+    ModelFamily(
         name="mistral",
         model_type="mistral",
         architecture="MistralForCausalLM",
         from_hf=from_hf,
         to_hf=to_hf,
-        weights=(*TABLES, *ATTENTION, *FEED_FORWARD, *PRE_NORMS),
+        weights=(*EMBED_AND_HEAD, *ATTENTION, *FEED_FORWARD, *PRE_NORMS),
         tiny=tiny,
     )
 )

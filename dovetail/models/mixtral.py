@@ -1,4 +1,4 @@
-"""Mixtral: Mistral's form, with eight experts in the place of each feed-forward."""
+"""Mixtral: Mistral with a mixture of eight experts as feed-forward."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from dovetail.models.compose import (
     common_to_hf,
     epsilon_of,
     feed_forward,
-    gated_to_hf,
+    feed_forward_to_hf,
     language_model,
     pre_norm_block,
 )
-from dovetail.models.family import Family, register_family
-from dovetail.models.hub import (
+from dovetail.models.family import ModelFamily, register_family
+from dovetail.models.hf import (
     ATTENTION,
     BLOCK,
+    EMBED_AND_HEAD,
     LAYER,
     PRE_NORMS,
-    TABLES,
     TINY,
-    HubConfig,
+    HFConfig,
     linear,
     window_of,
 )
-from dovetail.models.mixtures import mixture, routing_to_hf
-from dovetail.models.rotary import rotary_from_hf, rotary_to_hf
-from dovetail.models.rotary.compose import rotary_attention
+from dovetail.models.moe import routing_to_hf, softmax_mixture
+from dovetail.models.rotary import rotary_attention, rotary_from_hf, rotary_to_hf
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
-    hub = HubConfig(values, num_key_value_heads=8)
-    hub.only("router_jitter_noise", 0.0)
-    experts = mixture(hub, feed_forward(hub), hub["num_local_experts"])
-    positions = rotary_from_hf(hub, base=1_000_000.0)
-    mixer = rotary_attention(hub, window=hub.get("sliding_window") or None, positions=positions)
-    block = pre_norm_block(hub, mixer, experts)
-    return language_model(hub, [block] * hub["num_hidden_layers"])
+    hf = HFConfig(values, num_key_value_heads=8)
+    hf.require("router_jitter_noise", 0.0)
+    experts = softmax_mixture(hf, feed_forward(hf), hf["num_local_experts"])
+    positions = rotary_from_hf(hf, base=1_000_000.0)
+    window = hf.get("sliding_window") or None
+    attention = rotary_attention(hf, window=window, positions=positions)
+    block = pre_norm_block(hf, attention, experts)
+    return language_model(hf, [block] * hf["num_hidden_layers"])
 
 
 def to_hf(config: CausalLM.Config) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
     experts = block.feed_forward
     return {
         **common_to_hf(config),
-        **gated_to_hf(experts.expert),
+        **feed_forward_to_hf(experts.expert),
         **rotary_to_hf(block.attention.positions),
         "rms_norm_eps": epsilon_of(config.decoder.norm),
         "sliding_window": window_of(block.attention.mask),
@@ -59,7 +59,7 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 
 def tiny() -> dict[str, Any]:
-    """A window, grouped heads, five experts of which two are visited."""
+    """A window, grouped heads, top 2 of five experts."""
     return TINY | {
         "num_local_experts": 5,
         "num_experts_per_tok": 2,
@@ -71,14 +71,14 @@ def tiny() -> dict[str, Any]:
 
 _MOE, _FEED_FORWARD = f"{LAYER}.block_sparse_moe", f"{BLOCK}/feed_forward"
 FAMILY = register_family(
-    Family(
+    ModelFamily(
         name="mixtral",
         model_type="mixtral",
         architecture="MixtralForCausalLM",
         from_hf=from_hf,
         to_hf=to_hf,
         weights=(
-            *TABLES,
+            *EMBED_AND_HEAD,
             *ATTENTION,
             *PRE_NORMS,
             *linear(f"{_MOE}.gate", f"{_FEED_FORWARD}/router/projection"),

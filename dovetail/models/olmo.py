@@ -1,4 +1,4 @@
-"""OLMo 2: Llama's form, with norms on what branches return, and on whole queries and keys."""
+"""OLMo 2: Llama with norms on the output of each sublayer, and on queries and keys across heads."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.layers import TransformerBlock, layers_of
-from dovetail.layers.linear.normed import NormedLinear
-from dovetail.layers.residual.branch import BranchNorm
+from dovetail.layers.linear.linear import NormedLinear
+from dovetail.layers.residual import BranchNorm
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import feed_forward, language_model, rms_norm
-from dovetail.models.family import Family, register_family
-from dovetail.models.hub import (
+from dovetail.models.family import ModelFamily, register_family
+from dovetail.models.hf import (
     ATTENTION,
     BLOCK,
+    EMBED_AND_HEAD,
     FEED_FORWARD,
-    HEAD_NORMS,
     LAYER,
-    TABLES,
+    QK_NORMS,
     TINY,
-    HubConfig,
+    HFConfig,
     norm,
 )
-from dovetail.models.rotary.compose import llama_to_hf, rotary_attention
+from dovetail.models.rotary import llama_to_hf, rotary_attention
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
-    hub = HubConfig(values)
-    bias = hub.get("attention_bias", False)
-    mixer = rotary_attention(hub, inward_bias=bias, output_bias=bias)
-    normed = NormedLinear.Config(linear=mixer.query, norm=rms_norm(hub))
-    joint = BranchNorm.Config(norm=rms_norm(hub))
+    hf = HFConfig(values)
+    bias = hf.get("attention_bias", False)
+    attention = rotary_attention(hf, qkv_bias=bias, output_bias=bias)
+    normed = NormedLinear.Config(linear=attention.query, norm=rms_norm(hf))
+    residual = BranchNorm.Config(norm=rms_norm(hf))
     block = TransformerBlock.Config(
-        attention=mixer.set(query=normed, key=normed),
-        attention_residual=joint,
-        feed_forward=feed_forward(hub),
-        feed_forward_residual=joint,
+        attention=attention.set(query=normed, key=normed),
+        attention_residual=residual,
+        feed_forward=feed_forward(hf),
+        feed_forward_residual=residual,
     )
-    return language_model(hub, [block] * hub["num_hidden_layers"])
+    return language_model(hf, [block] * hf["num_hidden_layers"])
 
 
 def to_hf(config: CausalLM.Config) -> dict[str, Any]:
@@ -60,13 +60,13 @@ BRANCH_NORMS = (
     norm(f"{LAYER}.post_feedforward_layernorm", f"{BLOCK}/feed_forward_residual/norm"),
 )
 FAMILY = register_family(
-    Family(
+    ModelFamily(
         name="olmo2",
         model_type="olmo2",
         architecture="Olmo2ForCausalLM",
         from_hf=from_hf,
         to_hf=to_hf,
-        weights=(*TABLES, *ATTENTION, *HEAD_NORMS, *FEED_FORWARD, *BRANCH_NORMS),
+        weights=(*EMBED_AND_HEAD, *ATTENTION, *QK_NORMS, *FEED_FORWARD, *BRANCH_NORMS),
         tiny=tiny,
     )
 )

@@ -1,4 +1,4 @@
-"""Phi-3: Llama's form; its files keep query, key and value in one tensor, and gate and up too."""
+"""Phi-3: Llama; its checkpoints fuse query, key and value, and gate and up."""
 
 from __future__ import annotations
 
@@ -9,35 +9,34 @@ from dovetail.config import ConfigError
 from dovetail.layers import layers_of
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import feed_forward, language_model, pre_norm_block
-from dovetail.models.family import Family, register_family
-from dovetail.models.hub import (
+from dovetail.models.family import ModelFamily, register_family
+from dovetail.models.hf import (
     BLOCK,
+    EMBED_AND_HEAD,
     LAYER,
     PRE_NORMS,
-    TABLES,
     TINY,
-    HubConfig,
+    HFConfig,
     fused_linear,
     linear,
     window_of,
 )
-from dovetail.models.rotary import rotary_kind, rotary_parameters
-from dovetail.models.rotary.compose import llama_to_hf, rotary_attention
+from dovetail.models.rotary import llama_to_hf, rope_type, rotary_attention, rotary_parameters
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
-    """Reads a config.json; the long-context releases' "longrope" is not supported."""
-    hub = HubConfig(values, partial_rotary_factor=1.0)
-    kind = rotary_kind(rotary_parameters(hub))
+    """Reads a config.json; "longrope" of the long-context releases is not supported."""
+    hf = HFConfig(values, partial_rotary_factor=1.0)
+    kind = rope_type(rotary_parameters(hf))
     if kind != "default":
         # "su" and "yarn" are longrope's names in older files.
         raise ConfigError(
             f"config.json: rope_type: the rotary scaling {kind!r} is not supported for this "
-            "family, expected 'default': its frequencies would change with the length of the text."
+            "family, expected 'default': its frequencies change with the length of the text."
         )
-    mixer = rotary_attention(hub, window=hub.get("sliding_window") or None)
-    block = pre_norm_block(hub, mixer, feed_forward(hub))
-    return language_model(hub, [block] * hub["num_hidden_layers"])
+    attention = rotary_attention(hf, window=hf.get("sliding_window") or None)
+    block = pre_norm_block(hf, attention, feed_forward(hf))
+    return language_model(hf, [block] * hf["num_hidden_layers"])
 
 
 def to_hf(config: CausalLM.Config) -> dict[str, Any]:
@@ -49,7 +48,7 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 
 def tiny() -> dict[str, Any]:
-    """A window, grouped heads, and positions in three quarters of each head."""
+    """A window, grouped heads, and rotary positions in three quarters of each head."""
     return TINY | {
         "hidden_size": 64,
         "sliding_window": 5,
@@ -62,22 +61,18 @@ def tiny() -> dict[str, Any]:
 _HEADS = (f"{BLOCK}/attention/query", f"{BLOCK}/attention/key", f"{BLOCK}/attention/value")
 _GATES = (f"{BLOCK}/feed_forward/gate", f"{BLOCK}/feed_forward/up")
 FAMILY = register_family(
-    Family(
+    ModelFamily(
         name="phi3",
         model_type="phi3",
         architecture="Phi3ForCausalLM",
         from_hf=from_hf,
         to_hf=to_hf,
         weights=(
-            *TABLES,
+            *EMBED_AND_HEAD,
             *PRE_NORMS,
             *fused_linear(f"{LAYER}.self_attn.qkv_proj", *_HEADS),
             *linear(f"{LAYER}.self_attn.o_proj", f"{BLOCK}/attention/output"),
-            *fused_linear(
-                f"{LAYER}.mlp.gate_up_proj",
-                f"{BLOCK}/feed_forward/gate",
-                f"{BLOCK}/feed_forward/up",
-            ),
+            *fused_linear(f"{LAYER}.mlp.gate_up_proj", *_GATES),
             *linear(f"{LAYER}.mlp.down_proj", f"{BLOCK}/feed_forward/down"),
         ),
         tiny=tiny,

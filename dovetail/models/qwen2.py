@@ -1,4 +1,4 @@
-"""Qwen2 and 2.5: Llama's form, with biases on the way in."""
+"""Qwen2 and 2.5: Llama with biases on query, key and value."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import Any
 
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
-    each_kind,
     feed_forward,
     language_model,
+    layers_by_kind,
     pre_norm_block,
     windows,
     windows_to_hf,
 )
-from dovetail.models.family import Family, register_family
-from dovetail.models.hub import (
+from dovetail.models.family import ModelFamily, register_family
+from dovetail.models.hf import (
     ATTENTION,
+    EMBED_AND_HEAD,
     FEED_FORWARD,
     PRE_NORMS,
-    TABLES,
-    HubConfig,
+    TINY,
+    HFConfig,
 )
-from dovetail.models.qwen_shared import LEFT_OUT, shared_tiny
-from dovetail.models.rotary.compose import llama_to_hf, rotary_attention
+from dovetail.models.rotary import llama_to_hf, rotary_attention
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of Qwen2 and 2.5."""
-    hub = HubConfig(values, **LEFT_OUT)
+    hf = HFConfig(values, num_key_value_heads=32, sliding_window=4096, max_window_layers=28)
 
     def block(window: int | None) -> Any:
-        mixer = rotary_attention(hub, window=window, inward_bias=True)
-        return pre_norm_block(hub, mixer, feed_forward(hub))
+        attention = rotary_attention(hf, window=window, qkv_bias=True)
+        return pre_norm_block(hf, attention, feed_forward(hf))
 
-    return language_model(hub, each_kind(windows(hub), block))
+    return language_model(hf, layers_by_kind(windows(hf), block))
 
 
 def to_hf(config: CausalLM.Config) -> dict[str, Any]:
@@ -44,17 +44,24 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 def tiny() -> dict[str, Any]:
     """Tied, with windows from the second layer on."""
-    return shared_tiny()
+    return TINY | {
+        "num_hidden_layers": 3,
+        "rms_norm_eps": 1e-6,
+        "use_sliding_window": True,
+        "sliding_window": 5,
+        "max_window_layers": 1,
+        "tie_word_embeddings": True,
+    }
 
 
 FAMILY = register_family(
-    Family(
+    ModelFamily(
         name="qwen2",
         model_type="qwen2",
         architecture="Qwen2ForCausalLM",
         from_hf=from_hf,
         to_hf=to_hf,
-        weights=(*TABLES, *ATTENTION, *FEED_FORWARD, *PRE_NORMS),
+        weights=(*EMBED_AND_HEAD, *ATTENTION, *FEED_FORWARD, *PRE_NORMS),
         tiny=tiny,
     )
 )

@@ -1,4 +1,4 @@
-"""Qwen3, dense: Llama's form, with normalised heads."""
+"""Qwen3, dense: Llama with QK-norm."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Any
 from dovetail.layers import layers_of
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
-    each_kind,
     feed_forward,
     language_model,
+    layers_by_kind,
     pre_norm_block,
     windows,
     windows_to_hf,
 )
-from dovetail.models.family import Family, register_family
-from dovetail.models.head_norms import normed_attention
-from dovetail.models.hub import (
+from dovetail.models.family import ModelFamily, register_family
+from dovetail.models.hf import (
     ATTENTION,
+    EMBED_AND_HEAD,
     FEED_FORWARD,
-    HEAD_NORMS,
     PRE_NORMS,
-    TABLES,
-    HubConfig,
+    QK_NORMS,
+    TINY,
+    HFConfig,
 )
-from dovetail.models.qwen_shared import LEFT_OUT, shared_tiny
-from dovetail.models.rotary.compose import llama_to_hf
+from dovetail.models.rotary import llama_to_hf, qk_norm_attention
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads the config.json of the dense Qwen3 models."""
-    hub = HubConfig(values, **LEFT_OUT, head_dim=128)
+    defaults = {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28}
+    hf = HFConfig(values, **defaults, head_dim=128)
 
     def block(window: int | None) -> Any:
-        return pre_norm_block(hub, normed_attention(hub, window), feed_forward(hub))
+        return pre_norm_block(hf, qk_norm_attention(hf, window), feed_forward(hf))
 
-    return language_model(hub, each_kind(windows(hub), block))
+    return language_model(hf, layers_by_kind(windows(hf), block))
 
 
 def to_hf(config: CausalLM.Config) -> dict[str, Any]:
@@ -47,19 +47,32 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
 
 
 def tiny() -> dict[str, Any]:
-    """An own head width, YaRN, and biases too."""
-    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
-    return shared_tiny() | {"head_dim": 12, "attention_bias": True, "rope_scaling": yarn}
+    """Tied, windows from the second layer on, an explicit head width, YaRN, biases."""
+    return TINY | {
+        "num_hidden_layers": 3,
+        "rms_norm_eps": 1e-6,
+        "use_sliding_window": True,
+        "sliding_window": 5,
+        "max_window_layers": 1,
+        "tie_word_embeddings": True,
+        "head_dim": 12,
+        "attention_bias": True,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+        },
+    }
 
 
 FAMILY = register_family(
-    Family(
+    ModelFamily(
         name="qwen3",
         model_type="qwen3",
         architecture="Qwen3ForCausalLM",
         from_hf=from_hf,
         to_hf=to_hf,
-        weights=(*TABLES, *ATTENTION, *HEAD_NORMS, *FEED_FORWARD, *PRE_NORMS),
+        weights=(*EMBED_AND_HEAD, *ATTENTION, *QK_NORMS, *FEED_FORWARD, *PRE_NORMS),
         tiny=tiny,
     )
 )

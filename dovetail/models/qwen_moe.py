@@ -1,4 +1,4 @@
-"""Qwen3-MoE: Qwen3's form, with experts in the place of most feed-forwards."""
+"""Qwen3-MoE: Qwen3 with experts in most layers."""
 
 from __future__ import annotations
 
@@ -11,63 +11,62 @@ from dovetail.layers.moe import MixtureOfExperts, NormalizedWeights, ScoreWeight
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     common_to_hf,
-    each_kind,
     epsilon_of,
     feed_forward,
-    gated_to_hf,
+    feed_forward_to_hf,
     language_model,
+    layers_by_kind,
     pre_norm_block,
 )
-from dovetail.models.family import Family, register_family
-from dovetail.models.head_norms import normed_attention
-from dovetail.models.hub import (
+from dovetail.models.family import ModelFamily, register_family
+from dovetail.models.hf import (
     ATTENTION,
+    EMBED_AND_HEAD,
     EXPERTS,
     FEED_FORWARD,
-    HEAD_NORMS,
     PRE_NORMS,
-    TABLES,
+    QK_NORMS,
     TINY,
-    HubConfig,
+    HFConfig,
     window_of,
 )
-from dovetail.models.mixtures import mixture, routing_to_hf
-from dovetail.models.rotary import rotary_to_hf
+from dovetail.models.moe import routing_to_hf, softmax_mixture
+from dovetail.models.rotary import qk_norm_attention, rotary_to_hf
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     """Reads a config.json."""
-    hub = HubConfig(values, num_key_value_heads=4, sliding_window=4096)
-    expert = feed_forward(hub).set(hidden=hub["moe_intermediate_size"])
-    experts = mixture(hub, expert, hub.either("num_experts", "num_local_experts"))
-    normalized = hub.get("norm_topk_prob", False)
+    hf = HFConfig(values, num_key_value_heads=4, sliding_window=4096)
+    expert = feed_forward(hf).set(hidden=hf["moe_intermediate_size"])
+    experts = softmax_mixture(hf, expert, hf.first_of("num_experts", "num_local_experts"))
+    normalized = hf.get("norm_topk_prob", False)
     experts.router.weights = NormalizedWeights.Config() if normalized else ScoreWeights.Config()
 
-    window = hub.get("sliding_window") if hub.get("use_sliding_window", False) else None
+    window = hf.get("sliding_window") if hf.get("use_sliding_window", False) else None
 
     def block(is_sparse: bool) -> Any:
-        token_map = experts if is_sparse else feed_forward(hub)
-        return pre_norm_block(hub, normed_attention(hub, window), token_map)
+        dense_or_sparse = experts if is_sparse else feed_forward(hf)
+        return pre_norm_block(hf, qk_norm_attention(hf, window), dense_or_sparse)
 
-    kinds = [_is_sparse(hub, index) for index in range(hub["num_hidden_layers"])]
-    return language_model(hub, each_kind(kinds, block))
+    kinds = [_is_sparse(hf, index) for index in range(hf["num_hidden_layers"])]
+    return language_model(hf, layers_by_kind(kinds, block))
 
 
-def _is_sparse(hub: HubConfig, index: int) -> bool:
-    every = hub.get("decoder_sparse_step", 1)
-    return index not in hub.get("mlp_only_layers", []) and (index + 1) % every == 0
+def _is_sparse(hf: HFConfig, index: int) -> bool:
+    every = hf.get("decoder_sparse_step", 1)
+    return index not in hf.get("mlp_only_layers", []) and (index + 1) % every == 0
 
 
 def to_hf(config: CausalLM.Config) -> dict[str, Any]:
     """Writes a config.json."""
     layers = layers_of(config.decoder.stack)
-    maps = [layer.feed_forward for layer in layers]
-    sparse = [one for one in maps if isinstance(one, MixtureOfExperts.Config)]
-    dense: list[Any] = [one for one in maps if isinstance(one, FeedForward.Config)]
+    feed_forwards = [layer.feed_forward for layer in layers]
+    sparse = [one for one in feed_forwards if isinstance(one, MixtureOfExperts.Config)]
+    dense: list[Any] = [one for one in feed_forwards if isinstance(one, FeedForward.Config)]
     first = layers[0].attention
     return {
         **common_to_hf(config),
-        **gated_to_hf((dense or [sparse[0].expert])[0]),
+        **feed_forward_to_hf((dense or [sparse[0].expert])[0]),
         **rotary_to_hf(first.positions),
         **_window_to_hf(layers),
         "attention_bias": first.output.bias,
@@ -76,13 +75,15 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
         "moe_intermediate_size": sparse[0].expert.hidden,
         "norm_topk_prob": isinstance(sparse[0].router.weights, NormalizedWeights.Config),
         "decoder_sparse_step": 1,
-        "mlp_only_layers": [i for i, one in enumerate(maps) if isinstance(one, FeedForward.Config)],
+        "mlp_only_layers": [
+            i for i, one in enumerate(feed_forwards) if isinstance(one, FeedForward.Config)
+        ],
         **routing_to_hf(sparse[0]),
     }
 
 
 def _window_to_hf(layers: list[Any]) -> dict[str, Any]:
-    """Unlike the dense models', all layers have the window, or none has."""
+    """Writes the window: unlike in the dense models, all layers have it or none."""
     windows = [window_of(layer.attention.mask) for layer in layers]
     if len(set(windows)) > 1:
         raise ConfigError(
@@ -93,7 +94,7 @@ def _window_to_hf(layers: list[Any]) -> dict[str, Any]:
 
 
 def tiny() -> dict[str, Any]:
-    """A dense layer among sparse ones, an own head width, a window."""
+    """A dense layer among sparse ones, an explicit head width, a window."""
     return TINY | {
         "moe_intermediate_size": 24,
         "num_hidden_layers": 4,
@@ -110,13 +111,13 @@ def tiny() -> dict[str, Any]:
 
 
 FAMILY = register_family(
-    Family(
+    ModelFamily(
         name="qwen3-moe",
         model_type="qwen3_moe",
         architecture="Qwen3MoeForCausalLM",
         from_hf=from_hf,
         to_hf=to_hf,
-        weights=(*TABLES, *ATTENTION, *HEAD_NORMS, *FEED_FORWARD, *EXPERTS, *PRE_NORMS),
+        weights=(*EMBED_AND_HEAD, *ATTENTION, *QK_NORMS, *FEED_FORWARD, *EXPERTS, *PRE_NORMS),
         tiny=tiny,
     )
 )

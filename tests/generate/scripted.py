@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigOf
-from dovetail.layers import KeyValueMemory, NoMemory, Places
+from dovetail.layers import KVCache, NoKVCache, TokenContext
 from dovetail.module import Module
 
 END = 256
@@ -18,17 +18,17 @@ class Scripted(Module):
     class Config(Module.Config["Scripted"]):
         script: tuple[int, ...] = REQUIRED
         vocab_size: int = END + 1
-        memory: ConfigOf[KeyValueMemory] = NoMemory.Config()
+        cache: ConfigOf[KVCache] = NoKVCache.Config()
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.script, self.vocab_size = config.script, config.vocab_size
-        self.memory = config.memory.build()
+        self.cache = config.cache.build()
 
-    def logits(self, tokens_BS: jax.Array, places: Places, last_B: jax.Array) -> jax.Array:
+    def logits(self, tokens_BS: jax.Array, context: TokenContext, last_B: jax.Array) -> jax.Array:
         nothing = jnp.zeros((*tokens_BS.shape, 1, 1))
-        self.memory(nothing, nothing, places)
-        position_B = jnp.take_along_axis(places.positions_BS, last_B[:, None], axis=1)[:, 0]
+        self.cache(nothing, nothing, context)
+        position_B = jnp.take_along_axis(context.positions_BS, last_B[:, None], axis=1)[:, 0]
         token_B = jnp.take(jnp.asarray(self.script), position_B + 1, mode="clip")
         return 10.0 * jax.nn.one_hot(token_B, self.vocab_size)
 

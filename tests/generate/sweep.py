@@ -1,4 +1,4 @@
-"""What is held to "step by step = all at once": a new memory, mixer or model is added here."""
+"""Caches, layers and models for which "step by step = all at once" must hold."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from dovetail.config import Config, config_for, replace
 from dovetail.kernels.attention import SlidingWindow
 from dovetail.layers import (
     Attention,
-    ContiguousMemory,
+    ContiguousKVCache,
     Linear,
     NoPositions,
     Pattern,
@@ -15,13 +15,12 @@ from dovetail.layers import (
     TransformerBlock,
 )
 from dovetail.layers import FeedForward as GatedFeedForward
-from dovetail.layers.attention.differential import DifferentialHeads
-from dovetail.layers.attention.gated import GatedHeads
 from dovetail.layers.attention.latent import LatentAttention
-from dovetail.layers.linear.lora import LoRA
+from dovetail.layers.attention.mixing import DifferentialAttention, GatedAttention
+from dovetail.layers.linear.adapters import LoRA
 from dovetail.layers.moe import (
     Capacity,
-    GroupedTopExperts,
+    GroupLimitedSelection,
     LossFreeBias,
     MixtureOfExperts,
     SigmoidScores,
@@ -30,10 +29,9 @@ from dovetail.layers.moe import (
 from dovetail.layers.positions.rotary import RotaryEmbedding
 from dovetail.layers.recurrent.gated_delta import GatedDelta
 from dovetail.layers.recurrent.mamba2 import Mamba2
-from dovetail.layers.residual.post import PostNorm
-from dovetail.layers.residual.sandwich import SandwichNorm
-from dovetail.layers.stack.parallel import ParallelBlock
-from dovetail.layers.stack.shared import SharedStack
+from dovetail.layers.residual import PostNorm, SandwichNorm
+from dovetail.layers.stack.blocks import ParallelBlock
+from dovetail.layers.stack.stack import SharedStack
 from dovetail.models import CausalLM
 from dovetail.models.llama import llama
 
@@ -41,8 +39,8 @@ WIDTH = 32
 LENGTH = 48
 VOCABULARY = 96
 
-MEMORIES: dict[str, Config[Any]] = {
-    "contiguous": ContiguousMemory.Config(),
+CACHES: dict[str, Config[Any]] = {
+    "contiguous": ContiguousKVCache.Config(),
 }
 
 
@@ -57,8 +55,8 @@ MIXERS: dict[str, Config[Any]] = {
     "one key-value head": _attention(num_heads=4, num_kv_heads=1, scale=0.5),
     "explicit head width": _attention(num_heads=3, head_width=6),
     "sliding window": _attention(num_heads=4, mask=config_for(SlidingWindow, window=3)),
-    "gated": _attention(num_heads=4, mixing=GatedHeads.Config()),
-    "differential": _attention(num_heads=4, num_kv_heads=2, mixing=DifferentialHeads.Config()),
+    "gated": _attention(num_heads=4, mixing=GatedAttention.Config()),
+    "differential": _attention(num_heads=4, num_kv_heads=2, mixing=DifferentialAttention.Config()),
     "latent": LatentAttention.Config(
         num_heads=4,
         latent_width=12,
@@ -66,7 +64,7 @@ MIXERS: dict[str, Config[Any]] = {
         rotated_width=4,
         value_width=6,
         positions=RotaryEmbedding.Config(),
-        mixing=GatedHeads.Config(base=DifferentialHeads.Config()),
+        mixing=GatedAttention.Config(base=DifferentialAttention.Config()),
     ),
     "no positions": _attention(num_heads=4, positions=NoPositions.Config()),
     "mamba2": Mamba2.Config(num_heads=4, num_groups=2, state_width=8, chunk_length=4),
@@ -100,7 +98,7 @@ LAYERS: dict[str, Config[Any]] = {
     "adapted block": replace(_GROUPED, Linear, LoRA.Config(rank=3)),
     "mixture block": with_experts(_GROUPED),
     "adapted mixture block": replace(with_experts(_GROUPED), Linear, LoRA.Config(rank=3)),
-    # So roomy that nothing is dropped: then both forms must agree.
+    # A capacity so large that no token is dropped: then both forms must agree.
     "mixture block with capacity": with_experts(_GROUPED, dispatch=Capacity.Config(factor=2.0)),
     "stack": Stack.Config(num_layers=3, layer=_GROUPED),
     "shared stack": SharedStack.Config(num_layers=3, layer=_GROUPED),
@@ -124,7 +122,7 @@ LAYERS["shared stack of a recurrent pattern"] = SharedStack.Config(num_layers=2,
 
 _BIASED = TopKRouter.Config(
     scores=SigmoidScores.Config(),
-    selection=GroupedTopExperts.Config(num_groups=2, top_groups=1),
+    selection=GroupLimitedSelection.Config(num_groups=2, top_groups=1),
     bias=LossFreeBias.Config(),
 )
 

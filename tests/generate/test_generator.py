@@ -1,4 +1,4 @@
-"""Generator: stops, streams, seeds, few programs, and mistakes that are explained."""
+"""Generator: stop conditions, streaming, seeds, few compilations, error messages."""
 
 from typing import Any
 
@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError, replace
-from dovetail.data.streaming import StreamingDecoder
 from dovetail.data.tokenizer import ByteTokenizer
-from dovetail.generate import Generation, Generator, Greedy, Piece, Sampling
-from dovetail.layers import Linear, Places
+from dovetail.generate import Generation, GenerationChunk, Generator, Greedy, Sampling
+from dovetail.layers import Linear, TokenContext
 from dovetail.models import CausalLM
 from dovetail.module import initialize
 from tests.generate.scripted import END, Bytes, says
@@ -29,18 +28,18 @@ def generator() -> Generator:
     return Generator(config, initialize(config.build(), jax.random.key(0)), length=LENGTH)
 
 
-def joined(pieces: list[Piece], row: int = 0) -> Generation:
-    mine = [piece for piece in pieces if piece.row == row]
-    assert [piece.stopped is None for piece in mine] == [True] * (len(mine) - 1) + [False]
-    assert all(piece.tokens or piece.text or piece.stopped for piece in mine)
-    text = "".join(piece.text or "" for piece in mine)
-    return Generation([t for p in mine for t in p.tokens], text, mine[-1].stopped or "length")
+def joined(chunks: list[GenerationChunk], row: int = 0) -> Generation:
+    mine = [chunk for chunk in chunks if chunk.row == row]
+    assert [chunk.finish_reason is None for chunk in mine] == [True] * (len(mine) - 1) + [False]
+    assert all(chunk.tokens or chunk.text or chunk.finish_reason for chunk in mine)
+    text = "".join(chunk.text or "" for chunk in mine)
+    return Generation([t for p in mine for t in p.tokens], text, mine[-1].finish_reason or "length")
 
 
 # Stops
 
 
-def test_a_stop_token_ends_a_row_and_is_no_part_of_it() -> None:
+def test_a_stop_token_ends_a_row_and_is_not_returned() -> None:
     (result,) = speaker("hello").generate([[0]], max_new_tokens=40, stop_tokens=[END])
     assert result == Generation(list(b"hello"), "hello", "stop_token")
 
@@ -55,27 +54,32 @@ def test_a_stop_token_as_the_very_first_token() -> None:
     assert result == Generation([], "", "stop_token")
 
 
-def test_a_stop_token_in_the_last_place_is_the_reason() -> None:
+def test_a_stop_token_at_the_last_position_is_the_finish_reason() -> None:
     (result,) = speaker("ab").generate([[0]], max_new_tokens=3, stop_tokens=[END])
     assert result == Generation(list(b"ab"), "ab", "stop_token")
 
 
-def test_a_stop_text_ends_the_text_before_it_and_the_tokens_with_it() -> None:
-    (result,) = speaker("one\n\ntwo").generate([[0]], max_new_tokens=40, stop_texts=["\n\n"])
-    assert result == Generation(list(b"one\n\n"), "one", "stop_text")
+def test_a_stop_string_ends_the_text_before_it_and_the_tokens_with_it() -> None:
+    (result,) = speaker("one\n\ntwo").generate([[0]], max_new_tokens=40, stop_strings=["\n\n"])
+    assert result == Generation(list(b"one\n\n"), "one", "stop_string")
 
 
-def test_a_stop_text_in_the_prompt_does_not_count() -> None:
-    (result,) = speaker("ab").generate([[10, 10]], max_new_tokens=2, stop_texts=["\n\n"])
-    assert result.stopped == "length"
+def test_a_stop_string_in_the_prompt_does_not_count() -> None:
+    (result,) = speaker("ab").generate([[10, 10]], max_new_tokens=2, stop_strings=["\n\n"])
+    assert result.finish_reason == "length"
 
 
-def test_rows_end_each_at_its_own_place() -> None:
+def test_rows_finish_independently() -> None:
     # The script stands at fixed positions, so a longer prompt enters it later.
     prompts = [[0], [0] * 4, [0] * 9, [0] * 5]
     results = speaker("abcdefghij").generate(prompts, max_new_tokens=6, stop_tokens=[END])
     assert [result.text for result in results] == ["abcdef", "defghi", "ij", "efghij"]
-    assert [result.stopped for result in results] == ["length", "length", "stop_token", "length"]
+    assert [result.finish_reason for result in results] == [
+        "length",
+        "length",
+        "stop_token",
+        "length",
+    ]
 
 
 def test_without_a_tokenizer_there_is_no_text() -> None:
@@ -96,40 +100,40 @@ def test_prompts_may_be_text_lists_or_arrays() -> None:
 # Streams
 
 
-@pytest.mark.parametrize("decoder", ["own", "data"])
-def test_a_stream_gives_whole_characters(decoder: str) -> None:
+@pytest.mark.parametrize("tokenizer", ["own", "data"])
+def test_a_stream_yields_complete_characters(tokenizer: str) -> None:
     text = "é😀日本 ok"
     options: dict[str, Any] = {}
-    if decoder == "data":
-        options = {"tokenizer": ByteTokenizer.Config().build(), "decoder": StreamingDecoder}
+    if tokenizer == "data":
+        options = {"tokenizer": ByteTokenizer.Config().build()}
     stream = speaker(text, **options).stream(
-        [[0]], max_new_tokens=40, stop_tokens=[END], tokens_per_piece=1
+        [[0]], max_new_tokens=40, stop_tokens=[END], tokens_per_chunk=1
     )
-    pieces = list(stream)
-    assert joined(pieces).text == text
-    assert "\ufffd" not in "".join(piece.text or "" for piece in pieces)
-    assert [piece.text for piece in pieces if piece.text] == list(text)
+    chunks = list(stream)
+    assert joined(chunks).text == text
+    assert "\ufffd" not in "".join(chunk.text or "" for chunk in chunks)
+    assert [chunk.text for chunk in chunks if chunk.text] == list(text)
 
 
-def test_a_stream_holds_back_what_may_become_a_stop() -> None:
+def test_a_stream_holds_back_a_possible_stop_string() -> None:
     generator = speaker("ab--c---d")
-    pieces = list(
-        generator.stream([[0]], max_new_tokens=20, stop_texts=["---"], tokens_per_piece=1)
+    chunks = list(
+        generator.stream([[0]], max_new_tokens=20, stop_strings=["---"], tokens_per_chunk=1)
     )
-    assert joined(pieces) == Generation(list(b"ab--c---"), "ab--c", "stop_text")
-    assert [piece.text for piece in pieces if piece.text] == ["a", "b", "--c"]
+    assert joined(chunks) == Generation(list(b"ab--c---"), "ab--c", "stop_string")
+    assert [chunk.text for chunk in chunks if chunk.text] == ["a", "b", "--c"]
 
 
-@pytest.mark.parametrize("tokens_per_piece", [1, 3, 32])
-def test_a_stream_is_what_generate_returns(generator: Generator, tokens_per_piece: int) -> None:
+@pytest.mark.parametrize("tokens_per_chunk", [1, 3, 32])
+def test_a_stream_is_what_generate_returns(generator: Generator, tokens_per_chunk: int) -> None:
     prompts = [[1, 2, 3], [4], list(range(12))]
     options: dict[str, Any] = {"sampler": SAMPLING, "max_new_tokens": 21, "stop_tokens": [7, 8, 9]}
     whole = generator.generate(prompts, seed=3, **options)
-    stream = generator.stream(prompts, seed=3, tokens_per_piece=tokens_per_piece, **options)
-    pieces = list(stream)
+    stream = generator.stream(prompts, seed=3, tokens_per_chunk=tokens_per_chunk, **options)
+    chunks = list(stream)
     for row, expected in enumerate(whole):
-        got = joined(pieces, row)
-        assert (got.tokens, got.stopped) == (expected.tokens, expected.stopped)
+        got = joined(chunks, row)
+        assert (got.tokens, got.finish_reason) == (expected.tokens, expected.finish_reason)
 
 
 # Randomness
@@ -159,18 +163,18 @@ def test_batching_does_not_change_a_rows_sample(generator: Generator) -> None:
     assert (again[0], again[3]) == (together[0], together[3])
 
 
-# Programs
+# Compiled programs
 
 
 TRACES: list[tuple[int, ...]] = []
 
 
 class Counting(CausalLM):
-    """Notes every time that JAX traces it."""
+    """Counts how often JAX traces it."""
 
-    def logits(self, tokens_BS: jax.Array, places: Places, last_B: jax.Array) -> jax.Array:
+    def logits(self, tokens_BS: jax.Array, context: TokenContext, last_B: jax.Array) -> jax.Array:
         TRACES.append(tokens_BS.shape)
-        return super().logits(tokens_BS, places, last_B)
+        return super().logits(tokens_BS, context, last_B)
 
 
 def test_few_programs_serve_many_requests() -> None:
@@ -189,9 +193,9 @@ def test_few_programs_serve_many_requests() -> None:
     assert traced(3, 17, 5, new=9) == {(4, 32)}
     assert traced(3, 40, 5, new=2, sampler=Greedy.Config()) == {
         (4, 48)
-    }  # no longer than the memory
+    }  # no longer than the KV cache
     TRACES.clear()
-    list(generator.stream([[1]] * 4, max_new_tokens=9, tokens_per_piece=2))
+    list(generator.stream([[1]] * 4, max_new_tokens=9, tokens_per_chunk=2))
     other = generator.with_params(initialize(config.build(), jax.random.key(1)))
     other.generate([[1]] * 4, max_new_tokens=9)
     assert not TRACES
@@ -219,21 +223,25 @@ def test_with_params_uses_the_new_ones(generator: Generator) -> None:
             {"max_new_tokens": 10},
             r"prompts\[0\]: 60 tokens and 10 new ones make 70, but",
         ),
-        ([[1] * 60], {}, "memory holds 63. Build the .* length=64, or lower max_new_tokens to 3"),
+        ([[1] * 60], {}, "KV cache holds 63. Build the .* length=64, or lower max_new_tokens to 3"),
         ([[1], [1] * 80], {}, r"prompts\[1\]: 80 tokens .* or shorten the prompt"),
-        ([[1], []], {}, r"prompts\[1\]: expected at least one token, got nothing.*end of text"),
+        ([[1], []], {}, r"prompts\[1\]: expected at least one token, got nothing.*end-of-text"),
         ([""], {}, r"prompts\[0\]: expected at least one token"),
         (["a"], {"tokenizer": None}, r"prompts\[0\]: the prompt is text, but .* no tokenizer"),
-        ("hello", {}, r"prompts: expected a list of prompts, got one text. Write \['hello'\]"),
+        ("hello", {}, r"prompts: expected a list of prompts, got one string. Write \['hello'\]"),
         ([[1, 257]], {}, r"prompts\[0\]: token 257 is not in .* ids are 0 to 256"),
         ([[-1]], {}, r"prompts\[0\]: token -1 is not in"),
         ([np.asarray([[1, 2]])], {}, r"prompts\[0\]: .* got an array of shape \(1, 2\)"),
         ([[1]], {"max_new_tokens": 0}, "max_new_tokens: expected 1 or more, got 0"),
         ([[1]], {"seed": -1}, "seed: expected 0 or more and less than 4294967296, got -1"),
         ([[1]], {"stop_tokens": [300]}, "stop_tokens: 300 can never be generated"),
-        ([[1]], {"stop_texts": [""]}, "stop_texts: an empty text would stop"),
-        ([[1]], {"stop_texts": "END"}, r"stop_texts: expected several texts, .* Write \['END'\]"),
-        ([[1]], {"stop_texts": ["x"], "tokenizer": None}, "stop_texts: .* has no tokenizer"),
+        ([[1]], {"stop_strings": [""]}, "stop_strings: an empty string would stop"),
+        (
+            [[1]],
+            {"stop_strings": "END"},
+            r"stop_strings: expected a list of strings, .* Write \['END'\]",
+        ),
+        ([[1]], {"stop_strings": ["x"], "tokenizer": None}, "stop_strings: .* has no tokenizer"),
     ],
 )
 def test_mistakes_are_explained_before_anything_runs(
@@ -244,17 +252,17 @@ def test_mistakes_are_explained_before_anything_runs(
     with pytest.raises(ConfigError, match=message):
         generator.generate(prompts, **options)
     with pytest.raises(ConfigError, match=message):
-        generator.stream(prompts, **options)  # at the call, not at the first piece
+        generator.stream(prompts, **options)  # at the call, not at the first chunk
 
 
-def test_pieces_have_a_sensible_size() -> None:
-    with pytest.raises(ConfigError, match="tokens_per_piece: expected 1 to 32, got 0"):
-        speaker("x").stream([[1]], max_new_tokens=4, tokens_per_piece=0)
+def test_chunks_have_a_sensible_size() -> None:
+    with pytest.raises(ConfigError, match="tokens_per_chunk: expected 1 to 32, got 0"):
+        speaker("x").stream([[1]], max_new_tokens=4, tokens_per_chunk=0)
 
 
-def test_what_is_no_language_model_is_refused() -> None:
+def test_a_model_without_logits_is_refused() -> None:
     linear: Any = Linear.Config(in_features=2, out_features=2)
-    with pytest.raises(ConfigError, match="no NoMemory in this config"):
+    with pytest.raises(ConfigError, match="config has no NoKVCache"):
         Generator(linear, {}, length=8)
     mixer: Any = MIXERS["attention"].clone(width=32)
     with pytest.raises(ConfigError, match=r"expected the config of a language model .* Attention"):

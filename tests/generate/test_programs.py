@@ -1,4 +1,4 @@
-"""The compiled programs: memory that is not doubled, and many devices that agree with one."""
+"""The compiled programs: the cache is updated in place, and a mesh agrees with one device."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from dovetail.generate import Generator, Greedy, with_memory
-from dovetail.generate.programs import Programs, State
+from dovetail.generate import Generator, Greedy, with_kv_cache
+from dovetail.generate.programs import DecodePrograms, ModelState
 from dovetail.module import initialize, parameter_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement
 from tests.generate.sweep import LENGTH, MODELS
@@ -15,7 +15,7 @@ from tests.generate.sweep import LENGTH, MODELS
 STOPS = np.full(4, -1, np.int32)
 
 
-def prefilled(programs: Programs, state: State, prompts: list[list[int]]) -> Any:
+def prefilled(programs: DecodePrograms, state: ModelState, prompts: list[list[int]]) -> Any:
     tokens = np.zeros((len(prompts), 16), np.int32)
     for row, prompt in enumerate(prompts):
         tokens[row, : len(prompt)] = prompt
@@ -28,15 +28,15 @@ def test_the_cache_is_updated_in_place() -> None:
     layers, length = 8, 512
     config = MODELS["llama"].clone()
     config.decoder.stack.num_layers = layers
-    model = with_memory(config, length).build()
-    state = State(initialize(config.build(), jax.random.key(0)), {})
-    programs = Programs(model, Greedy.Config().build(), None)
+    model = with_kv_cache(config, length).build()
+    state = ModelState(initialize(config.build(), jax.random.key(0)), {})
+    programs = DecodePrograms(model, Greedy.Config().build(), None)
     rows, _ = prefilled(programs, state, [[1] * 9] * 4)
     cache_bytes = sum(array.nbytes for array in rows.cache.values())
     compiled = programs.decoder(rows).lower(state, rows, STOPS, 4).compile()
     memory = compiled.memory_analysis()
     assert memory.alias_size_in_bytes >= cache_bytes
-    # What it works with is a few layers' share, never a second cache.
+    # Temporaries are a few layers' share, never a second cache.
     assert memory.temp_size_in_bytes < cache_bytes / 2
     newer, _ = compiled(state, rows, STOPS, 4)
     assert all(array.is_deleted() for array in rows.cache.values())
@@ -77,8 +77,10 @@ def test_a_mesh_gives_the_tokens_of_one_device(on_one_device: list[list[int]]) -
 
 def test_a_spread_cache_stays_where_it_is(on_one_device: list[list[int]]) -> None:
     spread = placement(data=2, fsdp=2, model=2)
-    programs = Programs(with_memory(CONFIG, LENGTH).build(), Greedy.Config().build(), spread)
-    state = State(spread_parameters(spread), {})
+    programs = DecodePrograms(
+        with_kv_cache(CONFIG, LENGTH).build(), Greedy.Config().build(), spread
+    )
+    state = ModelState(spread_parameters(spread), {})
     rows, first = prefilled(programs, state, PROMPTS)
     before = {path: array.sharding for path, array in rows.cache.items()}
     assert all(not sharding.is_fully_replicated for sharding in before.values())

@@ -13,10 +13,10 @@ from safetensors.numpy import save_file
 
 from dovetail.config import apply_modifier
 from dovetail.experiments import experiments
-from dovetail.layers import Places
+from dovetail.layers import TokenContext
 from dovetail.module import functional, parameter_specs, variable_specs
 from dovetail.runtime import RunFolder, StoredWeights
-from dovetail.trainer import FromRun
+from dovetail.trainer import InitFromRun
 
 experiments()  # with them come the modifiers
 
@@ -28,7 +28,7 @@ def with_lora(config: Any) -> Any:
 def adapted_run(base: Path, target: Path, adapt: Callable[[Any], Any] = with_lora) -> Path:
     """Makes a run that began from an imported one, with adapters of random numbers."""
     config: Any = RunFolder(base).config()
-    config = adapt(config.set(start=FromRun.Config(run=str(base))))
+    config = adapt(config.set(initialization=InitFromRun.Config(run=str(base))))
     target.mkdir()
     run = RunFolder(target)
     run.describe(config, RunFolder(base).about())
@@ -37,30 +37,30 @@ def adapted_run(base: Path, target: Path, adapt: Callable[[Any], Any] = with_lor
     arrays = {}
     for path, spec in parameter_specs(config.model.build()).items():
         if path in before.shapes:
-            arrays[path] = np.asarray(before.part(path, ()))
+            arrays[path] = np.asarray(before.read_at(path, ()))
         else:
             arrays[path] = random.normal(0, 0.1, spec.shape).astype(np.float32)
     for path in variable_specs(config.model.build()):
         if path in before.shapes:
-            arrays[path] = np.asarray(before.part(path, ()))
+            arrays[path] = np.asarray(before.read_at(path, ()))
     run.weights.mkdir()
     save_file(arrays, run.weights / "00001.safetensors")
     return target
 
 
 def logits(run: Path, ids: np.ndarray) -> np.ndarray:
-    """Computes what a run's model says, of its weights as stored."""
+    """Returns the logits of a run with its stored weights."""
     config: Any = RunFolder(run).config()
     model, weights = config.model.build(), StoredWeights(RunFolder(run).weights)
     states = [
-        {path: jnp.asarray(weights.part(path, ())) for path in specs(model)}
+        {path: jnp.asarray(weights.read_at(path, ())) for path in specs(model)}
         for specs in (parameter_specs, variable_specs)
     ]
     positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
 
     @jax.jit
     def compute(params: Any, variables: Any) -> jax.Array:
-        inputs = (jnp.asarray(ids), Places(positions, jnp.ones_like(positions)))
+        inputs = (jnp.asarray(ids), TokenContext(positions, jnp.ones_like(positions)))
         options: dict[str, Any] = {"method": "all_logits", "losses": "discard"}
         return functional(model, params, inputs, variables=variables, **options)[0]
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dovetail.models import Family
-from tests.interop.llama_family import ensure_llama
+from dovetail.models import ModelFamily
+from tests.interop.tiny_llama import ensure_llama
 
 
 @pytest.fixture(scope="session")
-def llama_family() -> Family:
+def llama_family() -> ModelFamily:
     return ensure_llama()

@@ -12,25 +12,29 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from dovetail.interop import model_tensors
-from dovetail.models import Family
+from dovetail.models import ModelFamily
 
 Arrays = dict[str, np.ndarray]
 
 
-def random_tensors(family: Family, said: Mapping[str, Any], dtype: Any = np.float32) -> Arrays:
+def random_tensors(
+    family: ModelFamily, hf_config: Mapping[str, Any], dtype: Any = np.float32
+) -> Arrays:
     """Random numbers for every tensor that a model's files hold."""
     random = np.random.default_rng(0)
-    tensors = model_tensors(family, family.from_hf(said).build())
+    tensors = model_tensors(family, family.from_hf(hf_config).build())
     return {
         name: (random.normal(size=tensor.shape) * 0.1 + ("norm" in name)).astype(dtype)
         for name, tensor in tensors.items()
     }
 
 
-def write_model(folder: Path, said: Mapping[str, Any], arrays: Arrays, shards: int = 1) -> Path:
+def write_model(
+    folder: Path, hf_config: Mapping[str, Any], arrays: Arrays, shards: int = 1
+) -> Path:
     """Writes config.json and the weights, in one file or several with an index."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(said))
+    (folder / "config.json").write_text(json.dumps(hf_config))
     if shards == 1:
         save_file(arrays, folder / "model.safetensors")
         return folder

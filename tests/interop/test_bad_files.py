@@ -15,17 +15,17 @@ import pytest
 from safetensors.numpy import save_file
 
 from dovetail.cli import main
-from dovetail.models import Family
+from dovetail.models import ModelFamily
 from dovetail.runtime import SafetensorsWriter
 from tests.interop.files import Arrays, random_tensors, write_model
-from tests.interop.llama_family import TINY
+from tests.interop.tiny_llama import TINY
 
 UP = "model.layers.1.mlp.up_proj.weight"
 NORM = "model.norm.weight"
 
 
 @pytest.fixture
-def arrays(llama_family: Family) -> Arrays:
+def arrays(llama_family: ModelFamily) -> Arrays:
     return random_tensors(llama_family, TINY)
 
 
@@ -65,7 +65,7 @@ def test_what_the_family_lacks(tmp_path: Path, arrays: Arrays, capsys: Any) -> N
 def test_a_missing_tensor(tmp_path: Path, arrays: Arrays, capsys: Any) -> None:
     del arrays[UP]
     write_model(tmp_path / "hf", TINY, arrays)
-    refuse(tmp_path, capsys, re.escape(UP), "no file in .*hf holds this tensor")
+    refuse(tmp_path, capsys, re.escape(UP), "no file in .*hf has this tensor")
 
 
 def test_an_extra_tensor(tmp_path: Path, arrays: Arrays, capsys: Any) -> None:
@@ -80,10 +80,10 @@ def test_a_wrong_shape(tmp_path: Path, arrays: Arrays, capsys: Any) -> None:
     refuse(tmp_path, capsys, rf"{UP} in .*model.safetensors", r"\(16, 24\)", r"\(24, 16\)")
 
 
-def test_whole_numbers_are_no_weights(tmp_path: Path, arrays: Arrays, capsys: Any) -> None:
+def test_integer_weights_are_refused(tmp_path: Path, arrays: Arrays, capsys: Any) -> None:
     arrays[UP] = arrays[UP].astype(np.int32)
     write_model(tmp_path / "hf", TINY, arrays)
-    refuse(tmp_path, capsys, UP, "expected floating-point numbers, got int32")
+    refuse(tmp_path, capsys, UP, "expected a floating-point dtype, got int32")
 
 
 def test_a_tensor_in_two_files(tmp_path: Path, arrays: Arrays, capsys: Any) -> None:
@@ -164,7 +164,7 @@ def test_a_run_that_exists_is_kept(tmp_path: Path, arrays: Arrays, capsys: Any) 
 def test_a_failure_in_the_middle_leaves_nothing(
     tmp_path: Path, arrays: Arrays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dovetail.interop import import_hf, importing
+    from dovetail.interop import hf_import, import_hf
 
     write_model(tmp_path / "hf", TINY, arrays)
     count = 0
@@ -175,7 +175,7 @@ def test_a_failure_in_the_middle_leaves_nothing(
         if count > 5:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(importing.SafetensorsWriter, "write", fail)
+    monkeypatch.setattr(hf_import.SafetensorsWriter, "write", fail)
     with pytest.raises(OSError, match="No space"):
         import_hf(str(tmp_path / "hf"), tmp_path / "runs" / "x", progress=False)
     assert not list((tmp_path / "runs").iterdir())
@@ -217,12 +217,12 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a cut body": (lambda data: data[:-10], "should end at byte .* but the file ends at"),
     "a longer body": (lambda data: data + b"1234", "4 bytes at its end belong to nothing"),
     "no JSON": (rewrite(lambda header, body: (b"{nonsense", body)), "header cannot be read"),
-    "a list": (rewrite(lambda header, body: (b"[1]", body)), "no JSON object"),
+    "a list": (rewrite(lambda header, body: (b"[1]", body)), "not a JSON object"),
     "deep JSON": (rewrite(lambda header, body: (b"[" * 100_000, body)), "header cannot be read"),
     "not UTF-8": (rewrite(lambda header, body: (b"\xff\xfe{}", body)), "header cannot be read"),
     "twice": (
         rewrite(lambda header, body: (b'{"a": 1, "a": 2}', body)),
-        "'a' is there twice",
+        "'a' occurs twice",
     ),
     "far away": (with_entry(data_offsets=[10**15, 10**15 + 64]), f"{NORM} should end at byte"),
     "backwards": (with_entry(data_offsets=[64, 0]), f"{NORM} has -64 bytes"),
@@ -230,8 +230,8 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a fraction": (with_entry(shape=[1.5]), f"does not describe {NORM}"),
     "true": (with_entry(shape=[True, 16]), f"does not describe {NORM}"),
     "a huge shape": (with_entry(shape=[10**12, 10**12]), f"{NORM} has 64 bytes, which is not"),
-    "an unknown type": (with_entry(dtype="F7"), f"{NORM} in .*its type is 'F7'"),
-    "no type": (with_entry(dtype=None), f"{NORM} in .*its type is None"),
+    "an unknown type": (with_entry(dtype="F7"), f"{NORM} in .*its dtype 'F7' is not supported"),
+    "no type": (with_entry(dtype=None), f"{NORM} in .*its dtype None is not supported"),
     "overlap": (rewrite(overlapping), "overlaps with"),
 }
 
@@ -257,7 +257,7 @@ def test_a_config_of_another_form(tmp_path: Path, arrays: Arrays, capsys: Any) -
         ("rms_norm_eps", "tiny", r"a number, such as \S+, got 'tiny'"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_told_in_the_words_of_the_file(
+def test_a_wrong_type_is_reported_with_the_key_of_the_file(
     tmp_path: Path, arrays: Arrays, capsys: Any, key: str, value: Any, expected: str
 ) -> None:
     write_model(tmp_path / "hf", {**TINY, key: value}, arrays)
@@ -268,7 +268,7 @@ def test_a_folder_without_a_model(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "hf").mkdir()
     refuse(tmp_path, capsys, "hf/config.json: there is no such file", "this one is empty")
     (tmp_path / "hf" / "readme.md").write_text("nothing")
-    refuse(tmp_path, capsys, r"\*.safetensors; this one has no more than readme.md")
+    refuse(tmp_path, capsys, r"\*.safetensors; this one has only readme.md")
 
 
 def test_the_known_families_are_listed_once(tmp_path: Path, arrays: Arrays, capsys: Any) -> None:
@@ -288,4 +288,4 @@ def test_fp8_without_its_scales(tmp_path: Path, arrays: Arrays, capsys: Any) -> 
     with SafetensorsWriter(folder / "model.safetensors", sizes) as writer:
         for name, array in arrays.items():
             writer.write(name, array.astype(sizes[name][0]))
-    refuse(tmp_path, capsys, UP, "mean nothing without scales")
+    refuse(tmp_path, capsys, UP, "which needs scales")

@@ -16,8 +16,8 @@ from dovetail.cli import main
 from dovetail.config import REQUIRED, ConfigError, ConfigOf, replace, wraps
 from dovetail.interop import export_adapter, export_hf, import_hf, unwrapped
 from dovetail.layers import Attention, Linear, TokenMap
-from dovetail.layers.linear.lora import LoRA
-from dovetail.layers.linear.normed import NormedLinear
+from dovetail.layers.linear.adapters import LoRA
+from dovetail.layers.linear.linear import NormedLinear
 from dovetail.models import families
 from dovetail.module import Module, parameter
 from dovetail.runtime import RunFolder
@@ -30,17 +30,17 @@ IDS = np.random.default_rng(1).integers(3, 40, (2, 7))
 REFUSED = {
     "deepseek-v3": "experts",
     "gpt-oss": "experts",
-    "gpt2": "joined",
+    "gpt2": "fuses several",
     "mixtral": "experts",
-    "phi3": "joined",
+    "phi3": "fuses several",
     "qwen3-moe": "experts",
 }
 
 
 def imported(name: str, folder: Path) -> Path:
     family = families()[name]
-    said = {**family.tiny(), "model_type": family.model_type}
-    write_model(folder / "hf", said, random_tensors(family, said))
+    hf_config = {**family.tiny(), "model_type": family.model_type}
+    write_model(folder / "hf", hf_config, random_tensors(family, hf_config))
     import_hf(str(folder / "hf"), folder / "base", progress=False)
     return folder / "base"
 
@@ -94,7 +94,7 @@ class Scaled(Module):
 
 
 @pytest.mark.parametrize("order", [(Scaled, LoRA), (LoRA, Scaled)])
-def test_any_part_that_declares_it_is_merged_from_the_inside_out(
+def test_any_mergeable_layer_is_merged_from_the_inside_out(
     order: tuple[Any, Any], tmp_path: Path
 ) -> None:
     """Biases are scaled too; a scaled product and an unscaled one differ."""
@@ -109,17 +109,19 @@ def test_any_part_that_declares_it_is_merged_from_the_inside_out(
     plain: Any = RunFolder(base).config()
     assert unwrapped(adapted.model) == plain.model
     if order == (Scaled, LoRA):  # an adapter beside a map that is not a plain Linear
-        with pytest.raises(ConfigError, match="Scaled is not a plain linear map"):
+        with pytest.raises(ConfigError, match="Scaled is not a Linear"):
             export_hf(run, tmp_path / "out", progress=False)
         return
     export_hf(run, tmp_path / "out", progress=False)
     import_hf(str(tmp_path / "out"), tmp_path / "merged", progress=False)
     np.testing.assert_allclose(logits(tmp_path / "merged", IDS), logits(run, IDS), atol=1e-5)
-    with pytest.raises(ConfigError, match=r"--adapter: .* is a Scaled, which PEFT has no form"):
+    with pytest.raises(
+        ConfigError, match=r"--adapter: .* is a Scaled, which PEFT does not support"
+    ):
         export_adapter(run, tmp_path / "alone")
 
 
-def test_ranks_and_modules_that_differ_are_said(tmp_path: Path) -> None:
+def test_rank_and_alpha_patterns(tmp_path: Path) -> None:
     """Attention alone, and a larger rank for queries."""
 
     def adapt(config: Any) -> Any:
@@ -132,11 +134,11 @@ def test_ranks_and_modules_that_differ_are_said(tmp_path: Path) -> None:
 
     run = adapted_run(imported("llama", tmp_path), tmp_path / "run", adapt)
     export_adapter(run, tmp_path / "out", dtype="bfloat16")
-    said = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
-    assert said["target_modules"] == ["k_proj", "o_proj", "q_proj", "v_proj"]
+    adapter_config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+    assert adapter_config["target_modules"] == ["k_proj", "o_proj", "q_proj", "v_proj"]
     queries = [f"model.layers.{layer}.self_attn.q_proj" for layer in range(2)]
-    assert (said["r"], said["rank_pattern"]) == (2, dict.fromkeys(queries, 4))
-    assert (said["lora_alpha"], said["alpha_pattern"]) == (2, {})
+    assert (adapter_config["r"], adapter_config["rank_pattern"]) == (2, dict.fromkeys(queries, 4))
+    assert (adapter_config["lora_alpha"], adapter_config["alpha_pattern"]) == (2, {})
     arrays = load_file(tmp_path / "out" / "adapter_model.safetensors")
     assert {array.dtype.name for array in arrays.values()} == {"bfloat16"}
 
@@ -146,7 +148,7 @@ def test_an_adapter_without_a_base_of_its_own_is_refused(tmp_path: Path) -> None
         return with_lora(type(config)(model=config.model, input=config.input, steps=1))
 
     run = adapted_run(imported("llama", tmp_path), tmp_path / "run", adapt)
-    with pytest.raises(ConfigError, match=r"began from no other run.*leave out --adapter"):
+    with pytest.raises(ConfigError, match=r"was not started from another run.*leave out --adapter"):
         export_adapter(run, tmp_path / "out")
 
 
@@ -157,7 +159,7 @@ def test_an_adapter_around_a_norm_is_refused(tmp_path: Path) -> None:
 
     run = adapted_run(imported("qwen3", tmp_path), tmp_path / "run", adapt)
     for export in (export_hf, export_adapter):
-        with pytest.raises(ConfigError, match="NormedLinear is not a plain linear map"):
+        with pytest.raises(ConfigError, match="NormedLinear is not a Linear"):
             export(run, tmp_path / "out")
 
 

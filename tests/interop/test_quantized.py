@@ -1,4 +1,4 @@
-"""Quantised tensors: by hand, and through a whole import."""
+"""Quantized tensors: dequantization by hand, and through an import."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.interop import import_hf
-from dovetail.interop.folders import LocalFolder
-from dovetail.interop.quantized import BFLOAT16, block_fp8_to_bfloat16, mxfp4_to_bfloat16
-from dovetail.interop.sources import find_tensors
-from dovetail.models import Family
+from dovetail.interop.model_folders import LocalFolder
+from dovetail.interop.quantized import (
+    BFLOAT16,
+    dequantize_block_fp8,
+    dequantize_mxfp4,
+    dequantized,
+)
+from dovetail.interop.source_tensors import find_tensors
+from dovetail.models import ModelFamily
 from dovetail.runtime import SafetensorsWriter, StoredWeights
 from tests.interop.files import random_tensors, write_model
-from tests.interop.llama_family import TINY
+from tests.interop.tiny_llama import TINY
 
 FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
 
@@ -39,7 +44,7 @@ def write(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
 def test_mxfp4_by_hand() -> None:
     blocks = np.array([[[0x21, 0xF7]]], np.uint8)  # one row, one group, low halves first
     scales = np.array([[128]], np.uint8)
-    values = mxfp4_to_bfloat16(blocks, scales)
+    values = dequantize_mxfp4(blocks, scales)
     assert values.dtype == BFLOAT16
     np.testing.assert_array_equal(values.astype(np.float32), [[1, 2, 12, -12]])
 
@@ -47,7 +52,7 @@ def test_mxfp4_by_hand() -> None:
 def test_block_fp8_by_hand_with_blocks_cut_at_the_edges() -> None:
     weight = np.ones((3, 5), FP8)
     scales = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
-    values = block_fp8_to_bfloat16(weight, scales, (2, 2)).astype(np.float32)
+    values = dequantize_block_fp8(weight, scales, (2, 2)).astype(np.float32)
     np.testing.assert_array_equal(values, [[1, 1, 2, 2, 3], [1, 1, 2, 2, 3], [4, 4, 5, 5, 6]])
 
 
@@ -55,17 +60,20 @@ def test_mxfp4_is_read_expert_by_expert(tmp_path: Path) -> None:
     blocks, scales = mxfp4(np.random.default_rng(0), 4, 6)
     folder = write(tmp_path / "hf", {"up_blocks": blocks, "up_scales": scales})
     config = {"quantization_config": {"quant_method": "mxfp4"}}
-    (name, tensor), *more = find_tensors(LocalFolder(folder), config).items()
+    files = LocalFolder(folder)
+    (name, tensor), *more = dequantized(find_tensors(files), files, config).items()
     assert (name, tensor.shape, tensor.dtype, more) == ("up", (4, 96, 6), BFLOAT16, [])
     whole = tensor.read()
     assert whole.shape == tensor.shape
     for expert in range(4):
-        wanted = mxfp4_to_bfloat16(blocks[expert], scales[expert]).T
+        wanted = dequantize_mxfp4(blocks[expert], scales[expert]).T
         np.testing.assert_array_equal(tensor.read((expert,)), wanted)
         np.testing.assert_array_equal(whole[expert], wanted)
 
 
-def test_a_block_fp8_model_is_imported_as_bfloat16(llama_family: Family, tmp_path: Path) -> None:
+def test_a_block_fp8_model_is_imported_as_bfloat16(
+    llama_family: ModelFamily, tmp_path: Path
+) -> None:
     arrays: dict[str, Any] = random_tensors(llama_family, TINY, BFLOAT16)
     name = "model.layers.1.mlp.up_proj.weight"
     weight = arrays[name].astype(FP8)
@@ -78,7 +86,7 @@ def test_a_block_fp8_model_is_imported_as_bfloat16(llama_family: Family, tmp_pat
     weights = StoredWeights(tmp_path / "run" / "weights")
     path = "decoder/stack/layer/feed_forward/up/weight"
     assert weights.dtypes[path] == BFLOAT16
-    wanted = block_fp8_to_bfloat16(weight, scales, (8, 8)).T
+    wanted = dequantize_block_fp8(weight, scales, (8, 8)).T
     np.testing.assert_array_equal(weights.array(path)[1], wanted)
 
 
@@ -99,9 +107,9 @@ def test_a_block_fp8_model_is_imported_as_bfloat16(llama_family: Family, tmp_pat
         ),
     ],
 )
-def test_parts_that_do_not_fit(
+def test_tensors_and_scales_that_do_not_fit(
     tmp_path: Path, arrays: dict[str, np.ndarray], settings: dict[str, Any], message: str
 ) -> None:
     folder = LocalFolder(write(tmp_path / "hf", arrays))
     with pytest.raises(ConfigError, match=message):
-        find_tensors(folder, {"quantization_config": settings})
+        dequantized(find_tensors(folder), folder, {"quantization_config": settings})

@@ -13,17 +13,17 @@ from safetensors.numpy import load_file
 
 from dovetail.cli import main
 from dovetail.config import ConfigError, select
-from dovetail.interop import export_hf, family_of, import_hf
-from dovetail.layers.feed_forward.plain import PlainFeedForward
-from dovetail.layers.norms.layer import LayerNorm
+from dovetail.interop import export_hf, import_hf, matching_family
+from dovetail.layers.feed_forward import PlainFeedForward
+from dovetail.layers.norms import LayerNorm
 from dovetail.layers.positions.rotary import RotaryEmbedding
-from dovetail.models import Family, families
+from dovetail.models import ModelFamily, families
 from dovetail.models.llama import llama
 from dovetail.module import parameter_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement
 from dovetail.runtime import RunFolder, StoredWeights, read_parameters
 from tests.interop.files import BFLOAT16, random_tensors, write_model, write_tokenizer
-from tests.interop.llama_family import TINY
+from tests.interop.tiny_llama import TINY
 
 
 def read_all(folder: Path) -> dict[str, np.ndarray]:
@@ -43,7 +43,7 @@ def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> No
 
 
 @pytest.fixture
-def source(llama_family: Family, tmp_path: Path) -> Path:
+def source(llama_family: ModelFamily, tmp_path: Path) -> Path:
     folder = write_model(tmp_path / "hf", TINY, random_tensors(llama_family, TINY))
     write_tokenizer(folder, 40)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [39, 7]}))
@@ -54,12 +54,12 @@ def source(llama_family: Family, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("tied", [False, True])
 def test_every_tensor_comes_back_bit_by_bit(
-    llama_family: Family, tmp_path: Path, dtype: Any, shards: int, tied: bool
+    llama_family: ModelFamily, tmp_path: Path, dtype: Any, shards: int, tied: bool
 ) -> None:
-    said = {**TINY, "tie_word_embeddings": tied, "custom_key": 5}
-    arrays = random_tensors(llama_family, said, dtype)
+    hf_config = {**TINY, "tie_word_embeddings": tied, "custom_key": 5}
+    arrays = random_tensors(llama_family, hf_config, dtype)
     assert ("lm_head.weight" in arrays) is not tied
-    write_model(tmp_path / "hf", said, arrays, shards)
+    write_model(tmp_path / "hf", hf_config, arrays, shards)
     made = import_hf(str(tmp_path / "hf"), tmp_path / "run", progress=False)
     assert made.parameters == sum(array.size for array in arrays.values())
     export_hf(tmp_path / "run", tmp_path / "out", progress=False)
@@ -67,8 +67,8 @@ def test_every_tensor_comes_back_bit_by_bit(
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     assert written["architectures"] == ["LlamaForCausalLM"]
     assert written["dtype"] == np.dtype(dtype).name
-    assert written["custom_key"] == 5, "what we have no field for is said again"
-    assert {key: written[key] for key in said} == said
+    assert written["custom_key"] == 5, "keys without a field of ours are written again"
+    assert {key: written[key] for key in hf_config} == hf_config
 
 
 def test_a_large_export_is_divided_with_an_index(source: Path, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_large_export_is_divided_with_an_index(source: Path, tmp_path: Path) -
 
 
 def test_layers_of_different_types_share_the_one_that_holds_both(
-    llama_family: Family, tmp_path: Path
+    llama_family: ModelFamily, tmp_path: Path
 ) -> None:
     arrays = random_tensors(llama_family, TINY, np.float16)
     name = "model.layers.1.mlp.up_proj.weight"
@@ -99,32 +99,34 @@ def test_layers_of_different_types_share_the_one_that_holds_both(
 
 
 def test_base_models_leave_the_first_piece_of_names_out(
-    llama_family: Family, tmp_path: Path
+    llama_family: ModelFamily, tmp_path: Path
 ) -> None:
-    said = {**TINY, "tie_word_embeddings": True}
-    arrays = random_tensors(llama_family, said)
+    hf_config = {**TINY, "tie_word_embeddings": True}
+    arrays = random_tensors(llama_family, hf_config)
     short = {name.removeprefix("model."): array for name, array in arrays.items()}
-    write_model(tmp_path / "hf", said, short)
+    write_model(tmp_path / "hf", hf_config, short)
     import_hf(str(tmp_path / "hf"), tmp_path / "run", progress=False)
     export_hf(tmp_path / "run", tmp_path / "out", progress=False)
     assert_same(arrays, read_all(tmp_path / "out"))
 
 
 def test_a_tied_head_may_be_written_and_must_be_the_embedding(
-    llama_family: Family, tmp_path: Path
+    llama_family: ModelFamily, tmp_path: Path
 ) -> None:
-    said = {**TINY, "tie_word_embeddings": True}
-    arrays = random_tensors(llama_family, said)
+    hf_config = {**TINY, "tie_word_embeddings": True}
+    arrays = random_tensors(llama_family, hf_config)
     arrays["lm_head.weight"] = arrays["model.embed_tokens.weight"].copy()
-    write_model(tmp_path / "same", said, arrays)
+    write_model(tmp_path / "same", hf_config, arrays)
     import_hf(str(tmp_path / "same"), tmp_path / "run", progress=False)
     arrays["lm_head.weight"][0, 0] += 1
-    write_model(tmp_path / "other", said, arrays)
+    write_model(tmp_path / "other", hf_config, arrays)
     with pytest.raises(ConfigError, match=r"lm_head.weight in .*the model of config.json has no"):
         import_hf(str(tmp_path / "other"), tmp_path / "run2", progress=False)
 
 
-def test_tensors_that_carry_nothing_are_passed_over(llama_family: Family, tmp_path: Path) -> None:
+def test_tensors_that_carry_nothing_are_passed_over(
+    llama_family: ModelFamily, tmp_path: Path
+) -> None:
     arrays = random_tensors(llama_family, TINY)
     more = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(2, np.float32)}
     write_model(tmp_path / "hf", TINY, arrays | more)
@@ -168,14 +170,14 @@ def test_an_imported_run_writes_text_also_where_it_was_moved_to(
     assert json.loads(capsys.readouterr().out)["step"] == 0
 
 
-def test_export_says_what_it_wrote(
+def test_export_reports_what_it_wrote(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import_hf(str(source), tmp_path / "run", progress=False)
     argv = ["export", "hf", str(tmp_path / "run"), "--to", str(tmp_path / "out")]
     assert main([*argv, "--dtype", "bfloat16", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["family"], said["step"], said["tensors"]) == ("llama", 0, 30)
+    report = json.loads(capsys.readouterr().out)
+    assert (report["family"], report["step"], report["tensors"]) == ("llama", 0, 30)
     names = {file.name for file in (tmp_path / "out").iterdir()}
     assert {"tokenizer.json", "tokenizer_config.json", "generation_config.json"} <= names
     assert {array.dtype for array in read_all(tmp_path / "out").values()} == {np.dtype(BFLOAT16)}
@@ -184,69 +186,73 @@ def test_export_says_what_it_wrote(
         assert option in capsys.readouterr().err
 
 
-def test_a_model_that_no_format_says_is_refused_with_what_differs(llama_family: Family) -> None:
+def test_a_model_that_no_format_expresses_is_refused(
+    llama_family: ModelFamily,
+) -> None:
     config = llama(vocab_size=8, width=8, num_layers=1, num_heads=2, num_kv_heads=1, hidden=8)
-    assert family_of(config)[0] is llama_family
+    assert matching_family(config)[0] is llama_family
     odd = config.clone()
     odd.decoder.stack.layer.attention.scale = 0.123
-    with pytest.raises(ConfigError, match=r"llama comes nearest.*\n.*attention.scale: 0.123"):
-        family_of(odd)
+    with pytest.raises(ConfigError, match=r"llama is the nearest.*\n.*attention.scale: 0.123"):
+        matching_family(odd)
 
 
-def test_a_part_that_no_format_has_is_named_with_what_stands_in_its_place() -> None:
+def test_an_unsupported_component_is_named() -> None:
     config = llama(vocab_size=8, width=8, num_layers=1, num_heads=2, num_kv_heads=1, hidden=8)
     config.decoder.stack.layer.feed_forward = PlainFeedForward.Config(hidden=8)
     with pytest.raises(ConfigError) as caught:
-        family_of(config)
+        matching_family(config)
     message = str(caught.value)
-    assert "llama comes nearest" in message
+    assert "llama is the nearest" in message
     block = "decoder.stack.layer.feed_forward"
-    assert f"{block} is a PlainFeedForward here, and a FeedForward there" in message
-    assert "dovetail.models.Family and --import" in message
+    assert f"{block} is a PlainFeedForward here and a FeedForward there" in message
+    assert "dovetail.models.ModelFamily and --import" in message
 
 
-def test_what_differs_inside_of_another_part_is_left_out() -> None:
+def test_differences_inside_a_replaced_component_are_omitted() -> None:
     config = llama(vocab_size=8, width=8, num_layers=1, num_heads=2, num_kv_heads=1, hidden=8)
     config.decoder.norm = LayerNorm.Config()
     with pytest.raises(ConfigError) as caught:
-        family_of(config)
+        matching_family(config)
     message = str(caught.value)
-    assert "decoder.norm: dovetail.layers.norms.layer:LayerNorm() -> " in message
+    assert "decoder.norm: dovetail.layers:LayerNorm() -> " in message
     assert "decoder.norm.bias" not in message
-    assert "Give the model what the format can say" in message
+    assert "Change the model to what the format supports" in message
 
 
 @pytest.mark.parametrize("kv_heads", [None, 2, 1])
-def test_what_is_derived_may_be_said(llama_family: Family, kv_heads: int | None) -> None:
+def test_derived_values_may_be_explicit(llama_family: ModelFamily, kv_heads: int | None) -> None:
     """Two key-value heads of two heads are what None means, and one is not."""
     config = llama(
         vocab_size=8, width=8, num_layers=1, num_heads=2, num_kv_heads=kv_heads, hidden=8
     )
     config.decoder.stack.layer.attention.head_width = 4
-    family, said = family_of(config)
+    family, hf_config = matching_family(config)
     assert family is llama_family
-    assert said["num_key_value_heads"] == (kv_heads or 2)
+    assert hf_config["num_key_value_heads"] == (kv_heads or 2)
 
 
-def test_the_family_may_be_named(llama_family: Family) -> None:
+def test_the_family_may_be_named(llama_family: ModelFamily) -> None:
     config = llama(vocab_size=8, width=8, num_layers=1, num_heads=2, hidden=8)
-    assert family_of(config, only="llama")[0] is llama_family
+    assert matching_family(config, only="llama")[0] is llama_family
     with pytest.raises(ConfigError, match="gpt2"):
-        family_of(config, only="gpt2")
+        matching_family(config, only="gpt2")
     with pytest.raises(ConfigError, match=r"no family 'lama'. Did you mean 'llama'"):
-        family_of(config, only="lama")
+        matching_family(config, only="lama")
 
 
-def test_what_does_not_change_the_function_does_not_stop_an_export(llama_family: Family) -> None:
+def test_what_does_not_change_the_function_does_not_stop_an_export(
+    llama_family: ModelFamily,
+) -> None:
     config = llama(vocab_size=8, width=8, num_layers=1, num_heads=2, num_kv_heads=1, hidden=8)
     config.decoder.stack.unroll = 1
     config.decoder.stack.layer.attention_residual.dropout.rate = 0.1
     config.decoder.stack.layer.dtype = "bfloat16"
-    assert family_of(config)[0] is llama_family
+    assert matching_family(config)[0] is llama_family
 
 
-def test_positions_in_part_of_a_head_have_no_word_in_llamas_format() -> None:
+def test_llama_cannot_express_partial_rotary_positions() -> None:
     model = families()["qwen3"].from_hf(families()["qwen3"].tiny())
     model = select(model, RotaryEmbedding).set(fraction=0.5)
     with pytest.raises(ConfigError, match=r"(?s)No known format .*positions\.fraction"):
-        family_of(model, only="qwen3")
+        matching_family(model, only="qwen3")

@@ -1,4 +1,4 @@
-"""CausalLM: its loss, its heads, packing and padding, its errors, and parts from outside."""
+"""CausalLM: loss, heads, packing and padding, errors, and components from outside."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dovetail.config import REQUIRED, ConfigError, from_text, replace, to_text
-from dovetail.layers import FeedForward, NextTokenLoss, Places
+from dovetail.layers import FeedForward, NextTokenLoss, TokenContext
 from dovetail.layers.positions.rotary import RotaryEmbedding
 from dovetail.models import CausalLM
 from dovetail.models.llama import llama
@@ -25,7 +25,7 @@ from dovetail.module import (
     parameter,
     parameter_specs,
 )
-from dovetail.parallel import AxisRules, MeshLayout, Placement, current_placement, placed
+from dovetail.parallel import AxisRules, MeshLayout, Placement, current_placement, use_placement
 from tests.layers.cases import random_params
 
 VOCAB, LENGTH, ROWS = 48, 12, 4
@@ -81,8 +81,8 @@ def compiled(text: str, placement: Placement | None) -> Any:
 
 def logits_of(params: Any, batch: Batch, last: Any = None, tied: bool = False) -> np.ndarray:
     """Returns the logits of all tokens, or of the last one in each row."""
-    model, places = small(tied=tied).build(), Places(batch.positions, batch.segment_ids)
-    inputs = (batch.tokens, places) if last is None else (batch.tokens, places, last)
+    model, context = small(tied=tied).build(), TokenContext(batch.positions, batch.segment_ids)
+    inputs = (batch.tokens, context) if last is None else (batch.tokens, context, last)
     method = "all_logits" if last is None else "logits"
     run = jax.jit(lambda *arguments: functional(model, *arguments, method=method)[0])
     logits = run(params, inputs)
@@ -186,7 +186,7 @@ def test_sharded_equals_unsharded(batch: Batch) -> None:
         for path, spec in parameter_specs(model).items()
     }
     value, gradients = loss_and_gradients(config, params, batch)
-    with placed(placement):
+    with use_placement(placement):
         split = jax.device_put(batch, placement.sharding(("batch",)))
         split_value, split_gradients = loss_and_gradients(
             config, jax.device_put(params, shardings), split

@@ -1,4 +1,4 @@
-"""Every family: its config.json reads and writes, its tensors all have a place, its logits hold.
+"""Every family: config.json round trip, weight mapping, and golden logits.
 
 The golden logits were made by transformers from the same weights; tests/parity keeps them true.
 """
@@ -20,14 +20,14 @@ import pytest
 from dovetail.config import ConfigError, from_text, to_text
 from dovetail.experiments.published import published_sizes
 from dovetail.generate import Generator, Greedy
-from dovetail.layers import Places, arrange, layers_of
+from dovetail.layers import TokenContext, arrange, layers_of
 from dovetail.models import families, find_family
-from dovetail.models.hub import mask_from_window
+from dovetail.models.hf import mask_from_window
 from dovetail.module import functional, parameter_specs
 from tests.models.formula import TOKENS, filled
 
 GOLDEN = Path(__file__).parent / "golden"
-SHOWN = 8  # of the vocabulary's scores
+SHOWN = 8  # logits of the vocabulary
 
 every_family = pytest.mark.parametrize("name", families())
 
@@ -44,12 +44,12 @@ def logits(name: str) -> np.ndarray:
     module, params, variables = model(name)
     tokens = jnp.asarray(TOKENS)
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-    places = Places(positions, jnp.ones_like(tokens))
+    context = TokenContext(positions, jnp.ones_like(tokens))
 
     @jax.jit
     def run(params: Any, variables: Any) -> jax.Array:
         options = {"method": "all_logits", "losses": "discard", "variables": variables}
-        return functional(module, params, (tokens, places), **options)[0]
+        return functional(module, params, (tokens, context), **options)[0]
 
     return np.asarray(run(params, variables))
 
@@ -139,7 +139,9 @@ def test_an_unknown_model_type_names_the_nearest() -> None:
         ("deepseek-v3", {"attention_bias": True}, "attention_bias is True"),
     ],
 )
-def test_what_we_lack_is_refused_by_name(name: str, changes: dict[str, Any], message: str) -> None:
+def test_an_unsupported_setting_is_refused_by_name(
+    name: str, changes: dict[str, Any], message: str
+) -> None:
     family = families()[name]
     values = {**family.tiny(), **changes}
     values = {key: value for key, value in values.items() if value is not ...}
@@ -147,7 +149,7 @@ def test_what_we_lack_is_refused_by_name(name: str, changes: dict[str, Any], mes
         family.from_hf(values)
 
 
-def test_a_key_that_is_left_out_has_the_familys_own_default() -> None:
+def test_a_missing_key_has_the_default_of_its_family() -> None:
     """What transformers fills in; tests/parity goes through all keys."""
     expected = {"mistral": 8, "mixtral": 8, "qwen2": 32, "gemma2": 4, "gpt-oss": 8, "llama": None}
     for name, heads in expected.items():
@@ -177,7 +179,7 @@ def test_a_mixture_of_windows_is_refused_where_the_format_has_one() -> None:
         family.to_hf(mixed)
 
 
-def test_no_family_knows_another() -> None:
+def test_no_family_imports_another() -> None:
     """So that one can be taken away, or be a package of its own."""
     homes = {family.name: family.from_hf.__module__ for family in families().values()}
     assert len(set(homes.values())) == len(homes), "a file each"
@@ -189,7 +191,7 @@ def test_no_family_knows_another() -> None:
         assert not imported & set(homes.values()), f"{name} imports another family"
 
 
-def test_keys_of_other_families_are_passed_over() -> None:
+def test_keys_of_other_families_are_ignored() -> None:
     """As transformers does: a Llama that says these computes as one that does not."""
     family = families()["qwen3"]
     plain = family.tiny()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dovetail.config import from_text, to_text
-from dovetail.layers import Places
+from dovetail.layers import TokenContext
 from dovetail.models.llama import llama
 from dovetail.module import functional, parameter_specs
 
@@ -34,7 +34,7 @@ def test_logits_agree_with_hugging_face() -> None:
     specs = parameter_specs(config.build())
     params = {p: jnp.asarray(formula(p, spec.shape), jnp.float32) for p, spec in specs.items()}
     positions = jnp.arange(4)[None]
-    inputs = (jnp.asarray(TOKENS), Places(positions, jnp.ones_like(positions)))
+    inputs = (jnp.asarray(TOKENS), TokenContext(positions, jnp.ones_like(positions)))
     model = config.build()
     score = jax.jit(lambda *arguments: functional(model, *arguments, method="all_logits")[0])
     logits = score(params, inputs)

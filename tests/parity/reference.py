@@ -11,9 +11,9 @@ import torch
 import transformers
 from safetensors.numpy import load_file, save_file
 
-from dovetail.models import Family, families
+from dovetail.models import ModelFamily, families
 from dovetail.module import Module
-from tests.models.formula import taken_over, tensor
+from tests.models.formula import tensor, to_parameters
 
 transformers.utils.logging.disable_progress_bar()
 
@@ -22,7 +22,7 @@ transformers.utils.logging.disable_progress_bar()
 class Pair:
     """The same model twice."""
 
-    family: Family
+    family: ModelFamily
     theirs: Any
     ours: Module
     params: dict[str, Any]
@@ -37,11 +37,11 @@ def pair(name: str) -> Pair:
         state = write_model(family, folder)
         theirs = load(family, folder)
     ours = family.from_hf(theirs.config.to_dict()).build()
-    params, variables = taken_over(family, ours, state)
+    params, variables = to_parameters(family, ours, state)
     return Pair(family, theirs, ours, params, variables)
 
 
-def write_model(family: Family, folder: str, **changes: Any) -> dict[str, Any]:
+def write_model(family: ModelFamily, folder: str, **changes: Any) -> dict[str, Any]:
     """Writes a tiny model as transformers does, with weights by formula; returns its tensors."""
     torch.manual_seed(0)
     settings = transformers.AutoConfig.for_model(family.model_type, **family.tiny(), **changes)
@@ -53,7 +53,7 @@ def write_model(family: Family, folder: str, **changes: Any) -> dict[str, Any]:
     return state
 
 
-def load(family: Family, folder: str) -> Any:
+def load(family: ModelFamily, folder: str) -> Any:
     """Loads a model as anybody would."""
     kind = getattr(transformers, family.architecture)
     return kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()

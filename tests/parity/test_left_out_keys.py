@@ -21,8 +21,8 @@ from huggingface_hub.errors import StrictDataclassError
 from dovetail.config import ConfigError, to_text
 from dovetail.layers import Attention, layers_of
 from dovetail.layers.attention.latent import LatentAttention
-from dovetail.models import Family, families
-from dovetail.models.hub import window_of
+from dovetail.models import ModelFamily, families
+from dovetail.models.hf import window_of
 
 transformers.utils.logging.set_verbosity_error()
 
@@ -39,7 +39,7 @@ def with_null(values: Values, key: str) -> Values:
     return values | {key: None}
 
 
-def as_written(family: Family) -> Values:
+def as_written(family: ModelFamily) -> Values:
     """The tiny model's config.json, as transformers writes it.
 
     What every config of transformers has, a model or not, is left out here and filled in there.
@@ -49,19 +49,19 @@ def as_written(family: Family) -> Values:
     return {key: value for key, value in written.items() if key not in about_any}
 
 
-def as_published(family: Family) -> Values:
+def as_published(family: ModelFamily) -> Values:
     """The older form: theta and scaling, few keys. More heads, so that no default is theirs."""
     heads = "n_head" if "n_head" in family.tiny() else "num_attention_heads"
     return family.tiny() | {heads: 8}
 
 
-def settings_of(family: Family, values: Values) -> Any:
+def settings_of(family: ModelFamily, values: Values) -> Any:
     """Returns transformers' own object; it changes what it is given, so it gets a copy."""
     given = without(copy.deepcopy(values), "model_type")
     return transformers.AutoConfig.for_model(family.model_type, **given)
 
 
-def filled_in(family: Family, values: Values) -> Values:
+def filled_in(family: ModelFamily, values: Values) -> Values:
     """Returns what transformers makes of a config.json, as it would be written."""
     written: Values = json.loads(json.dumps(settings_of(family, values).to_dict()))
     return written
@@ -76,7 +76,7 @@ both_ways = pytest.mark.parametrize("change", [without, with_null])
 @every_form
 @both_ways
 def test_every_key(
-    name: str, form: Callable[[Family], Values], change: Callable[[Values, str], Values]
+    name: str, form: Callable[[ModelFamily], Values], change: Callable[[Values, str], Values]
 ) -> None:
     family = families()[name]
     values = form(family)
@@ -86,7 +86,9 @@ def test_every_key(
 
 @every_family
 @every_form
-def test_all_keys_that_we_do_not_insist_on(name: str, form: Callable[[Family], Values]) -> None:
+def test_all_keys_that_we_do_not_insist_on(
+    name: str, form: Callable[[ModelFamily], Values]
+) -> None:
     """Left out together: what one key means may depend on whether another is there."""
     family = families()[name]
     values = form(family)
@@ -100,7 +102,7 @@ def test_all_keys_that_we_do_not_insist_on(name: str, form: Callable[[Family], V
 @every_form
 @both_ways
 def test_every_nested_key(
-    name: str, form: Callable[[Family], Values], change: Callable[[Values, str], Values]
+    name: str, form: Callable[[ModelFamily], Values], change: Callable[[Values, str], Values]
 ) -> None:
     family = families()[name]
     cases = nested(form(family), change)
@@ -145,7 +147,7 @@ def test_positions_that_we_write_unscaled(name: str) -> None:
     assert not different_positions(family, family.to_hf(plain), "")
 
 
-def ours(family: Family, values: Values) -> tuple[Any, str]:
+def ours(family: ModelFamily, values: Values) -> tuple[Any, str]:
     """Returns our config, or None and why it is refused."""
     return _ours(family.name, json.dumps(values, sort_keys=True))
 
@@ -158,7 +160,7 @@ def _ours(name: str, text: str) -> tuple[Any, str]:
         return None, str(error)
 
 
-def difference(family: Family, values: Values, key: str = "") -> str:
+def difference(family: ModelFamily, values: Values, key: str = "") -> str:
     """Says how we read a config.json otherwise than transformers; "" where we do not."""
     found, refusal = ours(family, values)
     if found is None:
@@ -191,7 +193,7 @@ def nested(values: Values, change: Callable[[Values, str], Values]) -> dict[str,
     return cases
 
 
-def different_positions(family: Family, values: Values, at: str) -> str:
+def different_positions(family: ModelFamily, values: Values, at: str) -> str:
     """Says how we rotate otherwise than transformers' model does; "" where we do not."""
     found, refusal = ours(family, values)
     try:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dovetail.layers import Places
+from dovetail.layers import TokenContext
 from dovetail.models import families
 from dovetail.module import functional
 from tests.parity.reference import pair
@@ -32,18 +32,18 @@ def our_logits(name: str, ids: np.ndarray, positions: np.ndarray, segments: np.n
     one = pair(name)
 
     @jax.jit
-    def run(params: Any, variables: Any, ids: Any, places: Places) -> Any:
+    def run(params: Any, variables: Any, ids: Any, context: TokenContext) -> Any:
         return functional(
             one.ours,
             params,
-            (ids, places),
+            (ids, context),
             variables=variables,
             method="all_logits",
             losses="discard",
         )[0]
 
-    places = Places(jnp.asarray(positions), jnp.asarray(segments))
-    return np.asarray(run(one.params, one.variables, jnp.asarray(ids), places))
+    context = TokenContext(jnp.asarray(positions), jnp.asarray(segments))
+    return np.asarray(run(one.params, one.variables, jnp.asarray(ids), context))
 
 
 @every_family

@@ -12,39 +12,38 @@ import pytest
 import torch
 
 from dovetail.interop import export_hf, import_hf
-from dovetail.layers import Places, PreNorm, TransformerBlock, layers_of
-from dovetail.layers.norms.layer import LayerNorm
-from dovetail.models import CausalLM, Family, families, family, register_family
-from dovetail.models.compose import common_to_hf, feed_forward, gated_to_hf, language_model
-from dovetail.models.hub import ATTENTION, FEED_FORWARD, PRE_NORMS, TABLES, HubConfig
-from dovetail.models.rotary import rotary_to_hf
-from dovetail.models.rotary.compose import rotary_attention
-from dovetail.module import Weight, functional
-from tests.models.formula import taken_over
+from dovetail.layers import PreNorm, TokenContext, TransformerBlock, layers_of
+from dovetail.layers.norms import LayerNorm
+from dovetail.models import CausalLM, ModelFamily, families, family, register_family
+from dovetail.models.compose import common_to_hf, feed_forward, feed_forward_to_hf, language_model
+from dovetail.models.hf import ATTENTION, EMBED_AND_HEAD, FEED_FORWARD, PRE_NORMS, HFConfig
+from dovetail.models.rotary import rotary_attention, rotary_to_hf
+from dovetail.module import WeightRule, functional
+from tests.models.formula import to_parameters
 from tests.parity.reference import load, write_model
 
 
 def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
-    hub = HubConfig(values, partial_rotary_factor=0.25)
-    hub.only("use_parallel_residual", False)
-    hub.only("qk_layernorm", False)
-    norm = LayerNorm.Config(epsilon=hub.get("layer_norm_eps", 1e-5))
-    mixer = rotary_attention(hub, inward_bias=hub.get("use_qkv_bias", False))
+    hf = HFConfig(values, partial_rotary_factor=0.25)
+    hf.require("use_parallel_residual", False)
+    hf.require("qk_layernorm", False)
+    norm = LayerNorm.Config(epsilon=hf.get("layer_norm_eps", 1e-5))
+    mixer = rotary_attention(hf, qkv_bias=hf.get("use_qkv_bias", False))
     joint = PreNorm.Config(norm=norm)
     block = TransformerBlock.Config(
         attention=mixer,
         attention_residual=joint,
-        feed_forward=feed_forward(hub),
+        feed_forward=feed_forward(hf),
         feed_forward_residual=joint,
     )
-    return language_model(hub, [block] * hub["num_hidden_layers"], norm=norm)
+    return language_model(hf, [block] * hf["num_hidden_layers"], norm=norm)
 
 
 def to_hf(config: CausalLM.Config) -> dict[str, Any]:
     block = layers_of(config.decoder.stack)[0]
     return {
         **common_to_hf(config),
-        **gated_to_hf(block.feed_forward),
+        **feed_forward_to_hf(block.feed_forward),
         **rotary_to_hf(block.attention.positions),
         "layer_norm_eps": config.decoder.norm.epsilon,
         "use_qkv_bias": block.attention.query.bias,
@@ -68,36 +67,38 @@ def tiny() -> dict[str, Any]:
 
 
 BIASES = tuple(
-    Weight(rule.theirs.replace(".weight", ".bias"), str(rule.ours).replace("/scale", "/bias"))
-    for rule in (*PRE_NORMS, TABLES[-1])
+    WeightRule(
+        rule.foreign.replace(".weight", ".bias"), str(rule.parameters).replace("/scale", "/bias")
+    )
+    for rule in (*PRE_NORMS, EMBED_AND_HEAD[-1])
 )
-STABLELM = Family(
+STABLELM = ModelFamily(
     name="stablelm",
     model_type="stablelm",
     architecture="StableLmForCausalLM",
     from_hf=from_hf,
     to_hf=to_hf,
-    weights=(*TABLES, *ATTENTION, *FEED_FORWARD, *PRE_NORMS, *BIASES),
+    weights=(*EMBED_AND_HEAD, *ATTENTION, *FEED_FORWARD, *PRE_NORMS, *BIASES),
     tiny=tiny,
 )
 
 
 @pytest.fixture
-def stablelm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Family]:
+def stablelm() -> Iterator[ModelFamily]:
     """Registers the family, for this test alone."""
     families()
-    monkeypatch.setattr(family, "_families", dict(family._families))
-    return register_family(STABLELM)
+    with family._families.restored(), family._by_model_type.restored():
+        yield register_family(STABLELM)
 
 
-def test_logits_and_files(stablelm: Family, tmp_path: Path) -> None:
+def test_logits_and_files(stablelm: ModelFamily, tmp_path: Path) -> None:
     state = write_model(stablelm, str(tmp_path / "hf"))
     theirs = load(stablelm, str(tmp_path / "hf"))
     ours = stablelm.from_hf(theirs.config.to_dict()).build()
-    params, _ = taken_over(stablelm, ours, state)
+    params, _ = to_parameters(stablelm, ours, state)
     ids = np.random.default_rng(1).integers(3, 96, (2, 13))
-    places = Places(jnp.tile(jnp.arange(13), (2, 1)), jnp.ones((2, 13), int))
-    logits, _ = functional(ours, params, (jnp.asarray(ids), places), method="all_logits")
+    context = TokenContext(jnp.tile(jnp.arange(13), (2, 1)), jnp.ones((2, 13), int))
+    logits, _ = functional(ours, params, (jnp.asarray(ids), context), method="all_logits")
     with torch.no_grad():
         expected = theirs(torch.tensor(ids)).logits.numpy()
     np.testing.assert_allclose(logits, expected, atol=1e-4)

@@ -10,10 +10,10 @@ import torch
 
 from dovetail.layers import FeedForward, Linear
 from dovetail.layers.moe import (
-    GroupedTopExperts,
+    GroupLimitedSelection,
     LossFreeBias,
     MixtureOfExperts,
-    NoBias,
+    NoSelectionBias,
     ScoreWeights,
     SigmoidScores,
     SoftmaxWeights,
@@ -123,7 +123,7 @@ def test_deepseek_v3(normalized: bool) -> None:
         params[f"shared/{name}/weight"] = weight.detach().numpy().T
     router = TopKRouter.Config(
         scores=SigmoidScores.Config(),
-        selection=GroupedTopExperts.Config(num_groups=4, top_groups=2),
+        selection=GroupLimitedSelection.Config(num_groups=4, top_groups=2),
         bias=LossFreeBias.Config(),
         scaling=2.5,
     )
@@ -135,7 +135,7 @@ def test_deepseek_v3(normalized: bool) -> None:
     np.testing.assert_allclose(run(model, params, variables=variables), expected, atol=1e-5)
     # The bias does decide here: without it, other experts are chosen.
     unbiased = model.clone()
-    unbiased.router.bias = NoBias.Config()
+    unbiased.router.bias = NoSelectionBias.Config()
     assert not np.allclose(run(unbiased, params), expected, atol=1e-3)
 
 

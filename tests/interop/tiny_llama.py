@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.models import Family, families
+from dovetail.models import ModelFamily, families
 
 TINY = {
     "model_type": "llama",
@@ -20,6 +20,6 @@ TINY = {
 }
 
 
-def ensure_llama() -> Family:
+def ensure_llama() -> ModelFamily:
     """Returns the family of that model."""
     return families()["llama"]

@@ -1,4 +1,4 @@
-"""What an imported model needs to be a run: a trainer's config around it, and its tokenizer."""
+"""The run around an imported model: the trainer config, the tokenizer and the stop tokens."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.config import ConfigError
-from dovetail.data import TokenInput, TokenizerFiles
-from dovetail.data.tokenizer_files import (
+from dovetail.data import PretrainedTokenizer, TokenInput
+from dovetail.data.pretrained_tokenizer import (
     COMPANIONS,
     MAIN_FILE,
     digest_of,
     read_vocab_size,
     token_id,
 )
-from dovetail.interop.folders import LocalFolder, ModelFolder, read_json
+from dovetail.interop.model_folders import LocalFolder, ModelFolder, read_json
 from dovetail.models import CausalLM
 from dovetail.runtime import RunFolder
 from dovetail.trainer import Trainer
 
-# A run must say how it would train. These are modest, and nobody is held to them: fine-tuning
-# takes the model and the tokenizer, and says the rest itself.
-_LONGEST_SEQUENCE = 1024
+# A run config needs training settings. Fine-tuning only takes the model and the tokenizer from it.
+_MAX_SEQUENCE_LENGTH = 1024
 _BATCH_SIZE = 8
 _STEPS = 1000
 
-_LONGEST_CHAIN = 20  # of runs that began from each other; a circle is longer
-_LARGEST_FILE = 2**30  # no tokenizer is a gigabyte
+_MAX_ANCESTORS = 20  # runs that started from each other; more is a cycle
+_MAX_TOKENIZER_BYTES = 2**30
 
 
 # As the `tokenizers` library writes them.
@@ -50,29 +49,31 @@ _END_TOKEN = {
 
 def imported_run(
     model: CausalLM.Config,
-    said: Mapping[str, Any],
+    hf_config: Mapping[str, Any],
     generation: Mapping[str, Any],
     run: Path | None,
 ) -> Trainer.Config:
-    """Returns the config of a run that has this model and the tokenizer in its folder.
+    """Returns the trainer config of a run with this model and the tokenizer in its folder.
 
     Args:
         model: the model.
-        said: what config.json said.
-        generation: what generation_config.json said.
-        run: the run folder; None if there is no tokenizer in it.
+        hf_config: the config.json.
+        generation: the generation_config.json.
+        run: the run folder; None if it has no tokenizer.
     """
-    ends = end_tokens(said, generation)
+    ends = end_tokens(hf_config, generation)
     if run is not None and not ends:
-        ends = _named_end(run / "tokenizer")
+        ends = _eos_token(run / "tokenizer")
     size = read_vocab_size(run / "tokenizer") if run is not None else model.vocab_size
-    tokenizer = TokenizerFiles.Config(
+    tokenizer = PretrainedTokenizer.Config(
         vocab_size=size,
         end_of_text=ends[0] if ends else size - 1,
         digest=digest_of(run / "tokenizer" / MAIN_FILE) if run is not None else "",
     )
-    longest = said.get("max_position_embeddings")
-    length = min(longest, _LONGEST_SEQUENCE) if isinstance(longest, int) else _LONGEST_SEQUENCE
+    longest = hf_config.get("max_position_embeddings")
+    length = (
+        min(longest, _MAX_SEQUENCE_LENGTH) if isinstance(longest, int) else _MAX_SEQUENCE_LENGTH
+    )
     return Trainer.Config(
         model=model,
         input=TokenInput.Config(
@@ -83,21 +84,21 @@ def imported_run(
 
 
 def stop_tokens(folder: RunFolder, end_of_text: int) -> list[int]:
-    """Returns the ids at which generation ends: the end of text, and what an import says too."""
+    """Returns the token ids that end generation: end of text, and those of the imported model."""
     source = source_folder(folder)
     if source is None:
         return [end_of_text]
     files = LocalFolder(source)
-    said = [read_json(files, name) for name in files.names()]
-    return list(dict.fromkeys([end_of_text, *end_tokens(*said)]))
+    settings = [read_json(files, name) for name in files.names()]
+    return list(dict.fromkeys([end_of_text, *end_tokens(*settings)]))
 
 
 def source_folder(folder: RunFolder) -> Path | None:
-    """Returns where the words of an import are kept: in the run, or in the one it began from."""
-    for _ in range(_LONGEST_CHAIN):
+    """Returns the folder with the imported config.json: of the run, or of an ancestor."""
+    for _ in range(_MAX_ANCESTORS):
         if (folder.path / "source").is_dir():
             return folder.path / "source"
-        before = getattr(getattr(folder.config(), "start", None), "run", None)
+        before = getattr(getattr(folder.config(), "initialization", None), "run", None)
         if not isinstance(before, str) or not (Path(before) / "config.txt").is_file():
             return None
         folder = RunFolder(Path(before))
@@ -105,48 +106,50 @@ def source_folder(folder: RunFolder) -> Path | None:
 
 
 def end_tokens(*settings: Mapping[str, Any]) -> list[int]:
-    """Returns the ids that end a text, as config.json or generation_config.json say."""
+    """Returns the end-of-text ids in config.json or generation_config.json."""
     ends: list[int] = []
-    for said in settings:
-        value = said.get("eos_token_id")
-        values = value if isinstance(value, list) else [value]
-        ends += [number for number in values if type(number) is int and number not in ends]
+    for values in settings:
+        value = values.get("eos_token_id")
+        numbers = value if isinstance(value, list) else [value]
+        ends += [number for number in numbers if type(number) is int and number not in ends]
     return ends
 
 
 def write_tokenizer(folder: ModelFolder, target: Path) -> bool:
-    """Copies the files of a tokenizer; says whether there is one that can be used here."""
+    """Copies the tokenizer files; returns whether there is a tokenizer.json."""
     names = folder.names()
     for name in (MAIN_FILE, *COMPANIONS):
         if name in names:
             size = folder.size(name)
-            if size > _LARGEST_FILE:
-                raise ConfigError(f"{folder.name}/{name} has {size} bytes; that is no tokenizer.")
+            if size > _MAX_TOKENIZER_BYTES:
+                raise ConfigError(
+                    f"{folder.name}/{name} has {size} bytes, too many for a tokenizer."
+                )
             target.mkdir(exist_ok=True)
             (target / name).write_bytes(folder.read(name, 0, size))
     return MAIN_FILE in names
 
 
 def complete_tokenizer(folder: Path, end_of_text: int) -> None:
-    """Adds what other programs need to a tokenizer that was learned here: its end, and a decoder.
+    """Adds the end-of-text token and a decoder to a tokenizer that Dovetail trained.
 
-    Ours know these without files. A tokenizer that has its own is left as it is.
+    Dovetail needs neither in the file, other programs do. Other tokenizers are left as they are.
     """
     config = folder / "tokenizer_config.json"
     if config.is_file():
         return
     file = folder / MAIN_FILE
-    said = json.loads(file.read_text(encoding="utf-8"))
-    said["decoder"] = said.get("decoder") or _BYTE_DECODER
-    if not any(token.get("id") == end_of_text for token in said.get("added_tokens", [])):
-        said.setdefault("added_tokens", []).append({**_END_TOKEN, "id": end_of_text})
-    file.write_text(json.dumps(said), encoding="utf-8")
+    tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    tokenizer["decoder"] = tokenizer.get("decoder") or _BYTE_DECODER
+    if not any(token.get("id") == end_of_text for token in tokenizer.get("added_tokens", [])):
+        tokenizer.setdefault("added_tokens", []).append({**_END_TOKEN, "id": end_of_text})
+    file.write_text(json.dumps(tokenizer), encoding="utf-8")
     named = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": _END_TOKEN["content"]}
     config.write_text(json.dumps(named, indent=2) + "\n", encoding="utf-8")
 
 
-def _named_end(folder: Path) -> list[int]:
-    """Looks up the token that tokenizer_config.json names as the end of a text."""
+def _eos_token(folder: Path) -> list[int]:
+    """Looks up the eos_token of tokenizer_config.json."""
     file = folder / "tokenizer_config.json"
     if not file.is_file():
         return []

@@ -1,4 +1,4 @@
-"""What the families share of Hugging Face's vocabulary: reading config.json, and common rules."""
+"""Hugging Face's format: reading config.json, and weight mapping rules that families share."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import jax
 
 from dovetail.config import ConfigError, config_for
 from dovetail.kernels.attention import Causal, SlidingWindow
-from dovetail.layers.feed_forward.feed_forward import exact_gelu
-from dovetail.module import Split, Transpose, Weight
+from dovetail.layers.feed_forward import exact_gelu
+from dovetail.module import Split, Transpose, WeightRule
 
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 BLOCK = "decoder/stack/*"
 LAYER = "model.layers.{layer}"
 
-# What tiny forms have in common; grouped heads, so that queries and keys differ in width.
+# Common settings of the tiny models; grouped heads, so that queries and keys differ in width.
 TINY: dict[str, Any] = {
     "vocab_size": 96,
     "hidden_size": 32,
@@ -39,59 +39,59 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-class HubConfig:
-    """A config.json whose missing and unknown values are errors that name the key."""
+class HFConfig:
+    """A config.json. A missing or unsupported value is an error that names the key."""
 
-    def __init__(self, values: Mapping[str, Any], **left_out: Any) -> None:
+    def __init__(self, values: Mapping[str, Any], **defaults: Any) -> None:
         """Wraps the values.
 
         Args:
-            values: of the config.json. One that is null is no value.
-            left_out: what the family means by keys that are not there, null or not.
+            values: the config.json. A null is no value, and overrides the family's default.
+            defaults: the family's defaults of missing keys.
         """
-        self._stated, self._known = frozenset(values), frozenset(left_out)
-        known = {**left_out, **values}
-        self._values = {key: value for key, value in known.items() if value is not None}
+        self._keys, self._defaults = frozenset(values), frozenset(defaults)
+        merged = {**defaults, **values}
+        self._values = {key: value for key, value in merged.items() if value is not None}
 
     def __getitem__(self, key: str) -> Any:
-        """Returns a value that must be there."""
+        """Returns a required value."""
         if key not in self._values:
             raise ConfigError(f"config.json: {key!r} is missing, and this family needs it.")
         return self._values[key]
 
-    def knows(self, key: str) -> bool:
-        """Says whether the family told what a key means that is left out."""
-        return key in self._known
+    def has_default(self, key: str) -> bool:
+        """Whether the family has a default for a key."""
+        return key in self._defaults
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Returns a value, or the default where it is null or left out."""
+        """Returns a value, or the default if the key is null or missing."""
         return self._values.get(key, default)
 
-    def unless_left_out(self, key: str, default: Any) -> Any:
-        """Returns a value, or the default where it is left out; null is an error."""
-        return self[key] if key in self._stated else default
+    def get_unless_null(self, key: str, default: Any) -> Any:
+        """Returns a value, or the default if the key is missing; null is an error."""
+        return self[key] if key in self._keys else default
 
-    def either(self, *keys: str) -> Any:
-        """Returns a value that goes by different names in different releases."""
+    def first_of(self, *keys: str) -> Any:
+        """Returns the first value found; releases of transformers use different keys."""
         found = next((key for key in keys if key in self._values), None)
         if found is None:
             names = " or ".join(repr(key) for key in keys)
             raise ConfigError(f"config.json: {names} is missing, and this family needs it.")
         return self._values[found]
 
-    def stated(self, key: str) -> Any:
-        """Returns a value, or None where it is null; left out it is an error.
+    def explicit(self, key: str) -> Any:
+        """Returns a value, or None if it is null; a missing key is an error.
 
-        Its meaning where it is left out differs among families and releases.
+        Its default differs between families and releases.
         """
-        if key not in self._stated:
+        if key not in self._keys:
             raise ConfigError(
                 f"config.json: {key!r} is left out; write it, or null where it does not apply."
             )
         return self.get(key)
 
     def layer_kinds(self, default: list[str]) -> list[str]:
-        """Returns which layers are local and which global."""
+        """Returns LOCAL or GLOBAL for each layer."""
         kinds = list(self.get("layer_types", default))
         unknown = [kind for kind in kinds if kind not in (LOCAL, GLOBAL)]
         if unknown or len(kinds) != self["num_hidden_layers"]:
@@ -102,32 +102,32 @@ class HubConfig:
             )
         return kinds
 
-    def only(self, key: str, *allowed: Any) -> None:
-        """Refuses all values but some; left out, the first is meant."""
+    def require(self, key: str, *allowed: Any) -> None:
+        """Raises ConfigError unless a value is allowed. The first allowed value is the default."""
         value = self.get(key, allowed[0])
         if value not in allowed:
             expected = " or ".join(repr(one) for one in allowed)
             raise ConfigError(
-                f"config.json: {key} is {value!r}, which this family does not know here; expected "
+                f"config.json: {key} is {value!r}, which this family does not support; expected "
                 f"{expected}."
             )
 
     def activation(self, key: str = "hidden_act", default: str = "silu") -> Callable[..., Any]:
-        """Returns the nonlinearity that a key names."""
-        self.only(key, default, *_ACTIVATIONS)
+        """Returns the activation function that a key names."""
+        self.require(key, default, *_ACTIVATIONS)
         return _ACTIVATIONS[self.get(key, default)]
 
 
 def activation_name(function: Callable[..., Any], *preferred: str) -> str:
-    """Returns what config.json calls a nonlinearity; some have two names."""
+    """Returns the name of an activation function in config.json; some have two."""
     names = [name for name, known in _ACTIVATIONS.items() if known is function]
     if not names:
-        raise ConfigError(f"{function} is no nonlinearity that Hugging Face's families name.")
+        raise ConfigError(f"{function}: Hugging Face's formats have no name for this activation.")
     return next((name for name in preferred if name in names), names[0])
 
 
 def mask_from_window(window: int | None) -> Any:
-    """Returns the causal mask, with a sliding window where there is one."""
+    """Returns the causal mask, with a sliding window if there is one."""
     return config_for(Causal) if window is None else config_for(SlidingWindow, window=window)
 
 
@@ -138,33 +138,33 @@ def window_of(mask: Any) -> int | None:
         return built.window
     if built == Causal():
         return None
-    raise ConfigError(f"{mask.locate('')}: Hugging Face's formats cannot say the mask {built}.")
+    raise ConfigError(f"{mask.locate('')}: Hugging Face's formats cannot express the mask {built}.")
 
 
-# Rules that many families share.
+# Weight rules that many families share.
 
 
-def linear(theirs: str, ours: str) -> tuple[Weight, ...]:
-    """A torch Linear, with its bias if it has one."""
-    weight = Weight(f"{theirs}.weight", f"{ours}/weight", (Transpose(),))
-    return weight, Weight(f"{theirs}.bias", f"{ours}/bias")
+def linear(hf_name: str, path: str) -> tuple[WeightRule, ...]:
+    """Maps a torch Linear, with its bias if it has one."""
+    weight = WeightRule(f"{hf_name}.weight", f"{path}/weight", (Transpose(),))
+    return weight, WeightRule(f"{hf_name}.bias", f"{path}/bias")
 
 
-def fused_linear(theirs: str, *ours: str) -> tuple[Weight, ...]:
-    """A torch Linear that holds several of ours, one after another."""
-    paths = tuple(f"{path}/weight" for path in ours)
-    weight = Weight(f"{theirs}.weight", paths, (Split(-2), Transpose()))
-    return weight, Weight(f"{theirs}.bias", tuple(f"{path}/bias" for path in ours), (Split(-1),))
+def fused_linear(hf_name: str, *paths: str) -> tuple[WeightRule, ...]:
+    """Maps a torch Linear that concatenates several of our linear layers."""
+    weights, biases = (tuple(f"{path}/{name}" for path in paths) for name in ("weight", "bias"))
+    weight = WeightRule(f"{hf_name}.weight", weights, (Split(-2), Transpose()))
+    return weight, WeightRule(f"{hf_name}.bias", biases, (Split(-1),))
 
 
-def norm(theirs: str, ours: str) -> Weight:
-    """A norm's scale."""
-    return Weight(f"{theirs}.weight", f"{ours}/scale")
+def norm(hf_name: str, path: str) -> WeightRule:
+    """Maps the scale of a norm."""
+    return WeightRule(f"{hf_name}.weight", f"{path}/scale")
 
 
-TABLES = (
-    Weight("model.embed_tokens.weight", "decoder/embedding/weight"),
-    Weight("lm_head.weight", "head/weight"),
+EMBED_AND_HEAD = (
+    WeightRule("model.embed_tokens.weight", "decoder/embedding/weight"),
+    WeightRule("lm_head.weight", "head/weight"),
     norm("model.norm", "decoder/norm"),
 )
 ATTENTION = (
@@ -173,7 +173,7 @@ ATTENTION = (
     *linear(f"{LAYER}.self_attn.v_proj", f"{BLOCK}/attention/value"),
     *linear(f"{LAYER}.self_attn.o_proj", f"{BLOCK}/attention/output"),
 )
-HEAD_NORMS = (
+QK_NORMS = (
     norm(f"{LAYER}.self_attn.q_norm", f"{BLOCK}/attention/query/norm"),
     norm(f"{LAYER}.self_attn.k_norm", f"{BLOCK}/attention/key/norm"),
 )
@@ -186,10 +186,10 @@ PRE_NORMS = (
     norm(f"{LAYER}.input_layernorm", f"{BLOCK}/attention_residual/norm"),
     norm(f"{LAYER}.post_attention_layernorm", f"{BLOCK}/feed_forward_residual/norm"),
 )
-_EXPERT, _OURS = f"{LAYER}.mlp.experts.{{expert}}", f"{BLOCK}/feed_forward/{{expert}}"
+_HF_EXPERT, _EXPERT = f"{LAYER}.mlp.experts.{{expert}}", f"{BLOCK}/feed_forward/{{expert}}"
 EXPERTS = (
     *linear(f"{LAYER}.mlp.gate", f"{BLOCK}/feed_forward/router/projection"),
-    *linear(f"{_EXPERT}.gate_proj", f"{_OURS}/gate"),
-    *linear(f"{_EXPERT}.up_proj", f"{_OURS}/up"),
-    *linear(f"{_EXPERT}.down_proj", f"{_OURS}/down"),
+    *linear(f"{_HF_EXPERT}.gate_proj", f"{_EXPERT}/gate"),
+    *linear(f"{_HF_EXPERT}.up_proj", f"{_EXPERT}/up"),
+    *linear(f"{_HF_EXPERT}.down_proj", f"{_EXPERT}/down"),
 )

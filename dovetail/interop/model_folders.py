@@ -1,6 +1,7 @@
-"""Folders of model files: on this machine, behind fsspec, or on the Hub; and new ones, made whole.
+"""Folders of model files: local, behind fsspec, or on the Hub; and new folders, created atomically.
 
-Nothing outside of the folder that a user named is ever read, whatever an index or a link says.
+Invariant: nothing outside the folder that the user named is read, even if an index or a symbolic
+link points there.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from dovetail.config import ConfigError
 HUB = "hub:"
 _HOST = re.sub(r"[^\w.]", "_", socket.gethostname())
 
-# What is fetched from the Hub: data. No program of a repository is ever looked at.
+# Only data is downloaded from the Hub, never code.
 _HUB_PATTERNS = ("*.safetensors", "*.json", "*.txt", "*.jinja", "tokenizer.model")
 
 
 class ModelFolder(Protocol):
-    """A folder that files are read from, by plain names and in pieces."""
+    """A read-only folder of files, read by name and byte range."""
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """Its name in error messages."""
         ...
 
     def names(self) -> list[str]:
@@ -43,15 +44,15 @@ class ModelFolder(Protocol):
         ...
 
     def read(self, name: str, start: int, count: int) -> bytes | bytearray:
-        """Returns so many bytes of a file from a place on; fewer where it ends."""
+        """Returns `count` bytes of a file from an offset; fewer at its end."""
         ...
 
 
 def open_folder(text: str) -> ModelFolder:
-    """Opens `hub:org/name`, a URL that fsspec knows, or a local folder."""
+    """Opens `hub:org/name`, an fsspec URL, or a local folder."""
     if text.startswith(HUB):
         return LocalFolder(_fetch_from_hub(text.removeprefix(HUB)))
-    for scheme in ("file://", "local://"):  # links are followed with care only where we see them
+    for scheme in ("file://", "local://"):  # LocalFolder checks symbolic links, fsspec does not
         text = text.removeprefix(scheme)
     if "://" in text:
         return RemoteFolder(text)
@@ -68,7 +69,7 @@ class LocalFolder:
     """A folder on this machine."""
 
     def __init__(self, path: Path) -> None:
-        """Keeps the path, and where its files may really lie."""
+        """Stores the path, and the folders that its symbolic links may point into."""
         self.path, self.name = path, str(path)
         self._roots = [path.resolve()]
         if path.resolve().parent.name == "snapshots":  # the Hub's cache links into its blobs
@@ -83,12 +84,12 @@ class LocalFolder:
         return self._file(name).stat().st_size
 
     def read(self, name: str, start: int, count: int) -> bytearray:
-        """Returns so many bytes of a file from a place on."""
+        """Returns `count` bytes of a file from an offset."""
         data, done = bytearray(count), 0
         with self._file(name).open("rb", buffering=0) as file, memoryview(data) as view:
             file.seek(start)
-            while part := file.readinto(view[done:]):  # Linux gives at most 2 GB at a time
-                done += part
+            while count_read := file.readinto(view[done:]):  # Linux reads at most 2 GB at a time
+                done += count_read
         return data if done == count else data[:done]
 
     def _file(self, name: str) -> Path:
@@ -97,8 +98,8 @@ class LocalFolder:
         real = path.resolve()
         if not any(real.is_relative_to(root) for root in self._roots):
             raise ConfigError(
-                f"{path} is a link to {real}, outside of its folder; that is not followed. Copy "
-                "the file itself there."
+                f"{path} is a link to {real}, outside of its folder, and is not followed. "
+                "Copy the file itself there."
             )
         if not real.is_file():
             raise ConfigError(f"{path}: there is no such file.")
@@ -136,7 +137,7 @@ class RemoteFolder:
             raise ConfigError(f"{self.name}/{name}: there is no such file.") from error
 
     def read(self, name: str, start: int, count: int) -> bytes:
-        """Returns so many bytes of a file from a place on."""
+        """Returns `count` bytes of a file from an offset."""
         data: bytes = self._system.cat_file(self._file(name), start=start, end=start + count)
         return data
 
@@ -158,14 +159,14 @@ def read_json(folder: ModelFolder, name: str) -> dict[str, Any]:
 
 
 def refuse_existing(final: Path) -> None:
-    """Raises a ConfigError where a new folder cannot be made because there is something."""
+    """Raises ConfigError if a new folder exists already."""
     if final.exists() or final.is_symlink():
         raise ConfigError(f"{final} exists already. Choose another folder, or remove that one.")
 
 
 @contextlib.contextmanager
-def whole_folder(final: Path) -> Iterator[Path]:
-    """Gives a temporary folder that becomes `final` at the end, or vanishes if anything fails."""
+def new_folder(final: Path) -> Iterator[Path]:
+    """Yields a temporary folder that is renamed to `final` at the end, or removed on an error."""
     refuse_existing(final)
     temporary = final.with_name(f".{final.name}.part-{_HOST}-{os.getpid()}")
     try:
@@ -173,7 +174,7 @@ def whole_folder(final: Path) -> Iterator[Path]:
         _remove_leftovers(final)
         temporary.mkdir()
     except OSError as error:
-        raise ConfigError(f"{final} cannot be made: {error.strerror}.") from error
+        raise ConfigError(f"{final} cannot be created: {error.strerror}.") from error
     try:
         with _removed_on_signals(temporary):
             yield temporary
@@ -184,7 +185,7 @@ def whole_folder(final: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _removed_on_signals(folder: Path) -> Iterator[None]:
-    """Removes a folder before a signal does what it does: leaving at once runs no `finally`."""
+    """Removes a folder when a signal arrives: the default handler runs no `finally`."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -206,7 +207,7 @@ def _removed_on_signals(folder: Path) -> Iterator[None]:
 
 
 def _remove_leftovers(final: Path) -> None:
-    """Removes what killed processes of this machine left of the same folder."""
+    """Removes temporary folders of the same name that killed processes of this host left."""
     for entry in final.parent.glob(f".{final.name}.part-{_HOST}-*"):
         process = entry.name.rpartition("-")[2]
         if process.isdigit() and not Path(f"/proc/{process}").exists() and Path("/proc").exists():
@@ -216,7 +217,7 @@ def _remove_leftovers(final: Path) -> None:
 def _check_plain(folder: str, name: str) -> None:
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
         raise ConfigError(
-            f"{folder}: the file name {name!r} leads outside of the folder; that is not followed."
+            f"{folder}: the file name {name!r} leads outside of the folder, and is not followed."
         )
 
 
@@ -234,7 +235,7 @@ def _fetch_from_hub(name: str) -> Path:
                 repository, revision=revision or None, allow_patterns=list(_HUB_PATTERNS)
             )
         )
-    except (OSError, ValueError) as error:  # what the library and its transport raise
+    except (OSError, ValueError) as error:  # raised by the library and its transport
         raise ConfigError(
             f"{HUB}{name} cannot be fetched: {error}. Check the name and the network, or download "
             "the folder by other means and name that."

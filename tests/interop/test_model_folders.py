@@ -1,4 +1,4 @@
-"""Where models come from and how much memory they take: remote folders, the Hub, large files."""
+"""Model folders: fsspec, the Hub, symbolic links, atomic creation, and memory for large files."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ import pytest
 from dovetail.cli import main
 from dovetail.config import ConfigError
 from dovetail.interop import import_hf
-from dovetail.interop.folders import LocalFolder, open_folder, whole_folder
-from dovetail.models import Family
+from dovetail.interop.model_folders import LocalFolder, new_folder, open_folder
+from dovetail.models import ModelFamily
 from dovetail.runtime import StoredWeights
 from tests.interop.files import random_tensors, write_model
-from tests.interop.llama_family import TINY
+from tests.interop.tiny_llama import TINY
 
 
 @pytest.fixture
-def source(llama_family: Family, tmp_path: Path) -> Path:
+def source(llama_family: ModelFamily, tmp_path: Path) -> Path:
     return write_model(tmp_path / "hf", TINY, random_tensors(llama_family, TINY), shards=2)
 
 
@@ -89,7 +89,7 @@ def test_what_a_killed_import_left_is_removed(tmp_path: Path) -> None:
     left.mkdir()
     alive = tmp_path / f".run.part-{host}-1"
     alive.mkdir()
-    with whole_folder(tmp_path / "run") as folder:
+    with new_folder(tmp_path / "run") as folder:
         (folder / "file").touch()
         assert not (tmp_path / "run").exists()
     assert {path.name for path in tmp_path.iterdir()} == {"run", alive.name}
@@ -98,9 +98,9 @@ def test_what_a_killed_import_left_is_removed(tmp_path: Path) -> None:
 INTERRUPTED = """
 import signal, sys
 from pathlib import Path
-from dovetail.interop.folders import LocalFolder, open_folder, whole_folder
+from dovetail.interop.model_folders import LocalFolder, open_folder, new_folder
 signal.signal(signal.SIGTERM, lambda *_: __import__("os")._exit(75))
-with whole_folder(Path(sys.argv[1])) as folder:
+with new_folder(Path(sys.argv[1])) as folder:
     (folder / "file").touch()
     signal.raise_signal(signal.SIGTERM)
 """
@@ -110,7 +110,7 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "run")]
     assert subprocess.run(command, check=False).returncode == 75
     assert list(tmp_path.iterdir()) == []
-    with whole_folder(tmp_path / "run"):
+    with new_folder(tmp_path / "run"):
         pass
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
@@ -131,8 +131,8 @@ WIDTH, HIDDEN, LAYERS = 1024, 8192, 20
 MEASURE = """
 import resource, sys
 from pathlib import Path
-from tests.interop.llama_family import ensure_llama
-from tests.interop.test_places import TINY
+from tests.interop.tiny_llama import ensure_llama
+from tests.interop.test_model_folders import TINY
 from dovetail.interop import export_hf, import_hf
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 ensure_llama().from_hf(TINY).build()
@@ -144,20 +144,20 @@ print(imported - before, peak() - before)
 """
 
 
-def write_sparse(llama_family: Family, folder: Path) -> tuple[int, int]:
-    """Writes a large model of zeros that takes no room; returns its size and largest tensor."""
+def write_sparse(llama_family: ModelFamily, folder: Path) -> tuple[int, int]:
+    """Writes a sparse file of zeros; returns the size of the model and of its largest tensor."""
     from dovetail.interop import model_tensors
 
-    said = {
+    hf_config = {
         **TINY,
         "hidden_size": WIDTH,
         "intermediate_size": HIDDEN,
         "num_hidden_layers": LAYERS,
         "vocab_size": 32_000,
     }
-    tensors = model_tensors(llama_family, llama_family.from_hf(said).build())
+    tensors = model_tensors(llama_family, llama_family.from_hf(hf_config).build())
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(said))
+    (folder / "config.json").write_text(json.dumps(hf_config))
     header, offset, sizes = {}, 0, []
     for name, tensor in tensors.items():
         sizes.append(math.prod(tensor.shape) * 2)
@@ -172,7 +172,9 @@ def write_sparse(llama_family: Family, folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_memory_grows_by_tensors_and_not_by_models(llama_family: Family, tmp_path: Path) -> None:
+def test_memory_grows_by_tensors_and_not_by_models(
+    llama_family: ModelFamily, tmp_path: Path
+) -> None:
     total, largest = write_sparse(llama_family, tmp_path / "hf")
     limit = 2 * largest + 500 * 2**20
     assert total > 1.5 * limit, "else this would prove nothing"
