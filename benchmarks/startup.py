@@ -1,9 +1,9 @@
-"""How long until something happens? Help, a config, a first plan, the first step of tiny-lm.
+"""Startup times: help, a config, the first line of a plan, the first step of tiny-lm.
 
-Every figure is the best of several whole processes; the first step is timed from process start to
-the first line of metrics.jsonl, once with an empty compilation cache and then with a full one. The
-data is prepared beforehand. A plan's first result is the line by arithmetic; where the compiler for
-TPUs is installed, it goes on after that.
+Each time is the best of several processes. The first step is timed from process start to the first
+line of metrics.jsonl, once with an empty compilation cache and then with a full one. The data is
+prepared beforehand. The first line of a plan is the analytic one; with a compiler for TPUs, the
+plan continues after it.
 
     python benchmarks/startup.py
 """
@@ -29,7 +29,7 @@ def main() -> None:
         work = Path(folder)
         environment = {**os.environ, "XDG_CACHE_HOME": str(work / "cache")}
         _run([*DOVETAIL, "data", "prepare", "tiny-lm"], work, environment)
-        figures = {
+        times = {
             "help_s": _best([*DOVETAIL, "--help"], work, environment),
             "import_jax_s": _best([sys.executable, "-c", "import jax"], work, environment),
             "config_show_s": _best([*DOVETAIL, "config", "show", "tiny-lm"], work, environment),
@@ -37,14 +37,14 @@ def main() -> None:
         }
         _first_step(work, environment, "warm-up")  # measures the CPU once, as any first run does
         shutil.rmtree(work / "cache" / "dovetail" / "compiled")
-        figures["first_step_cold_s"] = _first_step(work, environment, "cold")
-        figures["first_step_warm_s"] = min(
+        times["first_step_cold_s"] = _first_step(work, environment, "cold")
+        times["first_step_warm_s"] = min(
             _first_step(work, environment, f"warm-{number}") for number in range(3)
         )
-    for name, seconds in figures.items():
+    for name, seconds in times.items():
         print(f"{name:<18} {seconds:6.2f}")
-    print(f"{'config show - jax':<18} {figures['config_show_s'] - figures['import_jax_s']:6.2f}")
-    print(json.dumps({name: round(seconds, 3) for name, seconds in figures.items()}))
+    print(f"{'config show - jax':<18} {times['config_show_s'] - times['import_jax_s']:6.2f}")
+    print(json.dumps({name: round(seconds, 3) for name, seconds in times.items()}))
 
 
 def _best(command: Sequence[str], work: Path, environment: dict[str, str], times: int = 5) -> float:
@@ -58,7 +58,7 @@ def _run(command: Sequence[str], work: Path, environment: dict[str, str]) -> flo
 
 
 def _first_plan(work: Path, environment: dict[str, str]) -> float:
-    """Plans Llama 2 7B for 256 chips, until a result is there."""
+    """Plans Llama 2 7B for 256 chips, until the first line is printed."""
     command = [*DOVETAIL, "plan", "llama2-7b", "--target", "tpu-v5p-512"]
     before = time.perf_counter()
     process = subprocess.Popen(
@@ -73,7 +73,7 @@ def _first_plan(work: Path, environment: dict[str, str]) -> float:
         for line in process.stderr or ():
             if line.startswith("analytic"):
                 return time.perf_counter() - before
-        raise RuntimeError(f"{command} ended with code {process.wait()} before a result.")
+        raise RuntimeError(f"{command} ended with code {process.wait()} before a line.")
     finally:
         process.kill()
         process.wait()

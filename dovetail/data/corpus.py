@@ -1,18 +1,21 @@
-"""Corpora: the documents to learn from. The default one is on every machine that runs Python."""
+"""Corpora: collections of documents. The default one is on every machine that runs Python."""
 
 from __future__ import annotations
 
 import glob
+import hashlib
+import os
 import re
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from dovetail.config import REQUIRED, ConfigError, Part
-from dovetail.data.files import SourceFile, find_files, fingerprint_files, read_bytes
+from dovetail.config import REQUIRED, Component, ConfigError
 from dovetail.data.interfaces import Document
+from dovetail.data.store import data_folder, write_file
 
-# Folders of the standard library that hold other people's code, tests, or generated tables:
+# Folders of the standard library with third-party code, tests, or generated tables:
 # `encodings` is a hundred character maps, `pydoc_data` one enormous string.
 _NOT_LIBRARY = (
     "__pycache__",
@@ -25,23 +28,35 @@ _NOT_LIBRARY = (
     "tests",
 )
 
+# Up to this size a corpus is hashed every time, in a fraction of a second. The hash of a larger one
+# is cached until the size or modification time of a file changes.
+_ALWAYS_HASHED_BYTES = 256 * 2**20
 
-class StandardLibrary(Part):
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of a corpus: its name in the corpus, and its path."""
+
+    name: str
+    path: Path
+
+
+class StandardLibrary(Component):
     """The Python standard library's own sources on this machine: some 10 MB, no download."""
 
-    class Config(Part.Config["StandardLibrary"]):
-        """Which folders to leave out."""
+    class Config(Component.Config["StandardLibrary"]):
+        """The folders to leave out."""
 
         exclude: tuple[str, ...] = _NOT_LIBRARY
 
     def __init__(self, config: Config) -> None:
-        """Keeps the config; looks at no file yet."""
+        """Reads no file yet."""
         super().__init__(config)
         self._exclude = config.exclude
 
     @property
     def name(self) -> str:
-        """A short name for people."""
+        """A short name."""
         return "python-standard-library"
 
     def fingerprint(self) -> str:
@@ -68,15 +83,14 @@ class StandardLibrary(Part):
         return files
 
 
-class TextFiles(Part):
+class TextFiles(Component):
     """The user's own UTF-8 text files.
 
-    A file longer than `passage_bytes` is cut at line ends into passages, each a document of its
-    own, so that even a single long file has something to train on and something to hold out. Links
-    to folders are not followed.
+    A file longer than `passage_bytes` is split at line ends into passages, each a document. So even
+    a single long file has a training split and a held-out split. Links to folders are not followed.
     """
 
-    class Config(Part.Config["TextFiles"]):
+    class Config(Component.Config["TextFiles"]):
         """Where the files are."""
 
         files: str = REQUIRED
@@ -86,7 +100,7 @@ class TextFiles(Part):
         passage_bytes: int = 65536
 
     def __init__(self, config: Config) -> None:
-        """Keeps the config; looks at no file yet."""
+        """Reads no file yet."""
         super().__init__(config)
         if config.passage_bytes < 4:
             raise ConfigError(
@@ -99,20 +113,20 @@ class TextFiles(Part):
 
     @property
     def name(self) -> str:
-        """A short name for people: that of the folder or file."""
-        stem = _fixed_part(Path(self._path).expanduser()).resolve().name
+        """The name of the folder or file."""
+        stem = _fixed_prefix(Path(self._path).expanduser()).resolve().name
         safe = "".join(letter if letter.isalnum() else "-" for letter in stem).strip("-")
         return safe[:40] or "text"
 
     def fingerprint(self) -> str:
-        """Returns a hash of the names and contents of all files and of how they are cut."""
+        """Returns a hash of the names and contents of all files, and of the length of passages."""
         return f"{fingerprint_files(self._files())}/{self._passage_bytes}"
 
     def documents(self) -> Iterator[Document]:
         """Yields the passages of every file."""
         for file in self._files():
             text = _decode(file, read_bytes(file))
-            passages = list(cut_into_passages(text, self._passage_bytes))
+            passages = list(split_into_passages(text, self._passage_bytes))
             for index, passage in enumerate(passages):
                 yield Document(file.name if len(passages) == 1 else f"{file.name}#{index}", passage)
 
@@ -122,7 +136,7 @@ class TextFiles(Part):
             return [SourceFile(path.name, path)]
         if path.is_dir():
             return self._matching(path, self._pattern)
-        root = _fixed_part(path)
+        root = _fixed_prefix(path)
         if root != path and root.is_dir():
             return self._matching(root, path.relative_to(root).as_posix())
         raise ConfigError(
@@ -132,7 +146,7 @@ class TextFiles(Part):
 
     def _matching(self, root: Path, pattern: str) -> list[SourceFile]:
         depth = None if "**" in pattern else pattern.count("/")
-        found = find_files(root, _expression(pattern), depth=depth)
+        found = find_files(root, _matcher(pattern), depth=depth)
         if not found:
             files = find_files(root, lambda _: True, depth=depth)
             others = sorted({file.path.suffix for file in files} - {""})
@@ -144,8 +158,8 @@ class TextFiles(Part):
         return found
 
 
-def cut_into_passages(text: str, limit: int) -> Iterator[str]:
-    """Yields pieces of at most `limit` bytes that make up the text, cut at line ends if it can."""
+def split_into_passages(text: str, limit: int) -> Iterator[str]:
+    """Yields consecutive passages of at most `limit` bytes, split at line ends where possible."""
     data = text.encode("utf-8")
     start = 0
     while len(data) - start > limit:
@@ -159,6 +173,92 @@ def cut_into_passages(text: str, limit: int) -> Iterator[str]:
     yield data[start:].decode("utf-8")
 
 
+def find_files(
+    root: Path,
+    wanted: Callable[[str], bool],
+    excluded_folders: Collection[str] = (),
+    depth: int | None = None,
+) -> list[SourceFile]:
+    """Returns the files under `root` whose name (relative, with '/') is wanted, sorted by name.
+
+    Descends `depth` levels (None: all of them); does not follow links.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise ConfigError(f"cannot list {error.filename}: {error.strerror}. Check its permissions.")
+
+    found = []
+    for folder, folders, files in os.walk(root, onerror=refuse, followlinks=False):
+        # Pruned in place, so that the walk does not enter them: site-packages or a home folder can
+        # be huge.
+        at_max_depth = depth is not None and len(Path(folder).relative_to(root).parts) >= depth
+        keep = [name for name in folders if name not in excluded_folders and not at_max_depth]
+        folders[:] = keep
+        for file in files:
+            path = Path(folder, file)
+            name = path.relative_to(root).as_posix()
+            if wanted(name):
+                found.append(SourceFile(name, path))
+    return sorted(found, key=lambda file: file.name)
+
+
+def read_bytes(file: SourceFile) -> bytes:
+    """Returns a file's content, or raises an error that names the file."""
+    try:
+        return file.path.read_bytes()
+    except OSError as error:
+        raise unreadable(file, error) from error
+
+
+def unreadable(file: SourceFile, error: OSError) -> ConfigError:
+    """Returns the error for a file of a corpus that cannot be read."""
+    return ConfigError(
+        f"cannot read {file.path}: {error.strerror}. "
+        "Make it readable, or leave it out of the corpus."
+    )
+
+
+def fingerprint_files(files: Sequence[SourceFile]) -> str:
+    """Returns a hash of all names and contents."""
+    total, key = _stat_files(files)
+    if total <= _ALWAYS_HASHED_BYTES:
+        return _hash_contents(files)
+    cached = data_folder() / "fingerprints" / key
+    try:
+        return cached.read_text()
+    except FileNotFoundError:
+        result = _hash_contents(files)
+        write_file(cached, result)
+        return result
+
+
+def _stat_files(files: Sequence[SourceFile]) -> tuple[int, str]:
+    """Returns the total size, and a hash of sizes and modification times; reads no file."""
+    state = hashlib.blake2b(digest_size=16)
+    total = 0
+    for file in files:
+        try:
+            found = file.path.stat()
+        except OSError as error:
+            raise unreadable(file, error) from error
+        total += found.st_size
+        state.update(f"{file.path.resolve()}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
+    return total, state.hexdigest()
+
+
+def _hash_contents(files: Sequence[SourceFile]) -> str:
+    total = hashlib.blake2b(digest_size=16)
+    for file in files:
+        try:
+            with file.path.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "blake2b").digest()
+        except OSError as error:
+            raise unreadable(file, error) from error
+        # Digests have one length and names no zero byte, so the concatenation is unambiguous.
+        total.update(file.name.encode("utf-8", "surrogateescape") + b"\0" + digest)
+    return total.hexdigest()
+
+
 def _decode(file: SourceFile, data: bytes) -> str:
     try:
         return data.decode("utf-8")
@@ -170,29 +270,29 @@ def _decode(file: SourceFile, data: bytes) -> str:
 
 
 def _is_library_source(name: str) -> bool:
-    # `_sysconfigdata*` lists how this very interpreter was built, paths and all.
+    # `_sysconfigdata*` describes how this interpreter was built, with its paths.
     return name.endswith(".py") and not name.rpartition("/")[2].startswith("_sysconfigdata")
 
 
-def _expression(pattern: str) -> Callable[[str], bool]:
-    """Returns what says whether a relative name matches a pattern of `**`, `*`, `?` and `[...]`.
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    """Compiles a pattern of `**`, `*`, `?` and `[...]` to a function that matches relative names.
 
-    Path.glob would do, but it passes over folders that it may not read without a word.
+    Path.glob is not used because it silently skips folders that it may not read.
     """
     pieces = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])", pattern)
     special = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    parts = [
+    expressions = [
         special.get(piece) or (f"[^{piece[2:]}" if piece[:2] == "[!" else piece)
         if index % 2
         else re.escape(piece)
         for index, piece in enumerate(pieces)
     ]
-    matcher = re.compile("".join(parts), re.DOTALL)
-    return lambda name: matcher.fullmatch(name) is not None
+    compiled = re.compile("".join(expressions), re.DOTALL)
+    return lambda name: compiled.fullmatch(name) is not None
 
 
-def _fixed_part(path: Path) -> Path:
-    """Returns the part of a pattern that comes before its first wildcard."""
+def _fixed_prefix(path: Path) -> Path:
+    """Returns the folders of a pattern before its first wildcard."""
     fixed = Path(path.anchor)
     for part in path.parts[len(fixed.parts) :]:
         if glob.has_magic(part):

@@ -1,8 +1,7 @@
 """Inputs: batches of packed token sequences from a corpus and a tokenizer.
 
-Building an input does no disk work, and its spec and vocabulary size come from the config alone,
-so a model can be planned and compiled with no data. The data is prepared at `prepare()` or at
-first use.
+Building an input does no disk work. Its spec and vocabulary size come from the config alone, so a
+model can be planned and compiled without data. The data is prepared by `prepare()` or at first use.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.config import REQUIRED, ConfigError, ConfigOf, Part, incidental
+from dovetail.config import REQUIRED, Component, ConfigError, ConfigOf, incidental
 from dovetail.data.corpus import StandardLibrary
 from dovetail.data.interfaces import HELD_OUT, TRAIN, Corpus, PreparedData, Tokenizer
 from dovetail.data.order import SequentialOrder, ShuffledOrder, merged_ranges
@@ -27,24 +26,27 @@ if TYPE_CHECKING:
     from dovetail.module import BatchSpec, HostBatch
 
 
-class TokenInput(Part):
-    """Training batches of a tokenized corpus, in a random order that depends only on the config."""
+_MAX_TOKENS = 2**31 - 1  # of a global batch; token positions are int32
 
-    class Config(Part.Config["TokenInput"]):
-        """Every field that can change which tokens a step sees."""
+
+class TokenInput(Component):
+    """Training batches of a tokenized corpus, in a shuffled order that the config determines."""
+
+    class Config(Component.Config["TokenInput"]):
+        """Every field that the tokens of a step depend on."""
 
         corpus: ConfigOf[Corpus] = StandardLibrary.Config()
         tokenizer: ConfigOf[Tokenizer] = BytePairTokenizer.Config()
         sequence_length: int = REQUIRED
         batch_size: int = REQUIRED
-        """Rows of the global batch, over all hosts."""
+        """Rows of the global batch, of all hosts together."""
         split: Literal["train", "held_out"] = "train"
         seed: int = 0
         skips: tuple[tuple[int, int], ...] = incidental(())
-        """Half-open ranges of batches that are passed over; a run may be continued with more."""
+        """Half-open ranges of batches to skip; a resumed run may have more of them."""
 
     def __init__(self, config: Config) -> None:
-        """Checks the numbers; looks at no file yet."""
+        """Checks the sizes; reads no file yet."""
         super().__init__(config)
         for name, value in (
             ("sequence_length", config.sequence_length),
@@ -52,6 +54,12 @@ class TokenInput(Part):
         ):
             if value < 1:
                 raise ConfigError(f"TokenInput.{name}: expected at least 1, got {value}.")
+        if config.sequence_length * config.batch_size > _MAX_TOKENS:
+            raise ConfigError(
+                f"TokenInput: sequence_length={config.sequence_length} times "
+                f"batch_size={config.batch_size} is more than {_MAX_TOKENS:,} tokens a step, which "
+                "no machine holds."
+            )
         merged_ranges(config.skips)
         self._batch_size = config.batch_size
         self._split, self._seed, self._skips = config.split, config.seed, config.skips
@@ -75,13 +83,17 @@ class TokenInput(Part):
         return self._rows.tokenizer
 
     def load_tokenizer(self, folder: Path) -> Tokenizer:
-        """Returns the tokenizer as its files in a folder say, with no corpus."""
+        """Returns the tokenizer, loaded from a folder; needs no corpus."""
         self._rows.tokenizer.load(folder)
         return self._rows.tokenizer
 
     def prepare(self, progress: bool = True) -> PreparedData:
-        """Builds the token store, or finds that it is there; returns an account of it."""
+        """Builds the token store if it does not exist, and returns a summary."""
         return self._rows.prepare(progress)
+
+    def check_data(self) -> None:
+        """Raises a ConfigError if the corpus is missing or unreadable; writes no token store."""
+        self._rows.check_corpus()
 
     def batch(self, step: int, rows: slice | None = None) -> HostBatch:
         """Returns the global batch of a step, or some of its rows."""
@@ -91,17 +103,17 @@ class TokenInput(Part):
         return self._rows.take(self._split, order.examples(step, rows))
 
     def held_out(self, num_batches: int | None = None) -> TokenEvaluation:
-        """Returns the held-out split in batches of the same shape: all of it, or evenly spread."""
+        """Returns the held-out split in batches of the same shape: all, or evenly spaced ones."""
         return TokenEvaluation(self._rows, HELD_OUT, self._batch_size, num_batches)
 
 
 class TokenEvaluation:
-    """A fixed number of batches of one split, in order; the last may end in rows of padding."""
+    """A fixed number of batches of a split, in order; the last one may end in rows of padding."""
 
     def __init__(
         self, rows: _PreparedRows, split: str, batch_size: int, num_batches: int | None
     ) -> None:
-        """Takes rows from what an input prepares; looks at no file yet."""
+        """Shares the prepared rows of an input; reads no file yet."""
         if num_batches is not None and num_batches < 1:
             raise ConfigError(f"num_batches: expected at least 1 or None (all), got {num_batches}.")
         self._rows, self._split = rows, split
@@ -131,7 +143,7 @@ class _PreparedRows:
         self.tokenizer = tokenizer
         self._corpus = corpus
         self._sequence_length = sequence_length
-        # A prefetching thread and the main one may both come first.
+        # The prefetching thread and the main thread may both be the first to prepare.
         self._lock = threading.Lock()
         self._prepared: PreparedData | None = None
         self._splits: dict[str, TokenSplit] = {}
@@ -142,7 +154,7 @@ class _PreparedRows:
         return self.tokenizer.vocab_size
 
     def spec(self, batch_size: int) -> BatchSpec:
-        # Imported here because it brings JAX, which preparing data does not need.
+        # Imported here because it imports JAX, which preparing data does not need.
         from dovetail.module import sequence_batch_spec
 
         return sequence_batch_spec(batch_size, self._sequence_length, {TARGET_BYTES: "int32"})
@@ -155,6 +167,10 @@ class _PreparedRows:
                 self._token_bytes = self.tokenizer.token_bytes
                 self._prepared = prepared
             return self._prepared
+
+    def check_corpus(self) -> None:
+        if next(iter(self._corpus.documents()), None) is None:
+            raise ConfigError(f"corpus {self._corpus.name}: it has no documents.")
 
     def count(self, split: str) -> int:
         """Returns the number of rows of a split, which must not be empty."""

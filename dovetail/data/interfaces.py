@@ -1,7 +1,7 @@
-"""What the parts of the data room promise each other and the trainer.
+"""The interfaces of corpora, tokenizers and inputs, and the records that they exchange.
 
-Parents type their children by these interfaces, so that a user's own corpus, tokenizer or input is
-a new class and no edit. None of them imports JAX.
+Parents type their children by these interfaces, so a user's own corpus, tokenizer or input is a new
+class and no edit. None of them imports JAX.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SPLITS = (TRAIN, HELD_OUT)
 
 @dataclass(frozen=True)
 class Document:
-    """One text with a name that stays the same from run to run and from machine to machine."""
+    """A text with a name that is the same in every run and on every machine."""
 
     name: str
     text: str
@@ -32,7 +32,7 @@ class Document:
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """How much there is in a split."""
+    """The size of a split."""
 
     documents: int
     bytes: int
@@ -41,28 +41,28 @@ class SplitSummary:
 
 @dataclass(frozen=True)
 class PreparedData:
-    """An account of prepared data."""
+    """A summary of prepared data."""
 
     folder: Path
     vocabulary: int
     splits: dict[str, SplitSummary]
     reused: bool
-    """Whether it was there already."""
+    """Whether it had been prepared before."""
     seconds: float
 
     @property
     def documents(self) -> int:
-        """The number of documents in all splits."""
+        """Documents in all splits."""
         return sum(split.documents for split in self.splits.values())
 
     @property
     def bytes(self) -> int:
-        """The bytes of text in all splits."""
+        """Bytes of text in all splits."""
         return sum(split.bytes for split in self.splits.values())
 
     @property
     def tokens(self) -> int:
-        """The tokens in all splits, with the end of text of every document."""
+        """Tokens in all splits, with the end-of-text token of every document."""
         return sum(split.tokens for split in self.splits.values())
 
 
@@ -71,7 +71,7 @@ class Corpus(Protocol):
 
     @property
     def name(self) -> str:
-        """A short name for people, which begins the name of the store's folder."""
+        """A short name; the token store's folder begins with it."""
         ...
 
     def fingerprint(self) -> str:
@@ -79,16 +79,16 @@ class Corpus(Protocol):
         ...
 
     def documents(self) -> Iterator[Document]:
-        """Yields the documents, always in the same order. Raises ConfigError if unreadable."""
+        """Yields the documents, always in the same order; an unreadable one is a ConfigError."""
         ...
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back. Its vocabulary size is known before it is fitted."""
+    """Converts text to token ids and back. Its vocabulary size is known before it is trained."""
 
     @property
     def name(self) -> str:
-        """A short name for people, which is part of the name of the store's folder."""
+        """A short name; it is part of the name of the token store's folder."""
         ...
 
     def fingerprint(self) -> str:
@@ -97,50 +97,50 @@ class Tokenizer(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids a model must provide for; some may go unused."""
+        """The number of token ids that a model must support; some may be unused."""
         ...
 
     @property
     def end_of_text(self) -> int:
-        """The id that closes every document."""
+        """The id that ends every document."""
         ...
 
     @property
     def token_bytes(self) -> NDArray[np.int32]:
-        """How many bytes of text each id stands for [vocab_size]; 0 for end of text."""
+        """The number of bytes that each id decodes to, [vocab_size]; 0 for end of text."""
         ...
 
     def encode(self, text: str) -> NDArray[np.int32]:
-        """Returns the ids of a text, without an end of text."""
+        """Returns the ids of a text, without end of text."""
         ...
 
     def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """Returns the ids of several texts, which may be faster than one by one."""
+        """Returns the ids of several texts; may be faster than one by one."""
         ...
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """Returns the bytes that the ids stand for, which may end in half a character."""
+        """Returns the bytes of the ids, which may end in an incomplete character."""
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of the ids; bytes that are not UTF-8 become replacement characters."""
+        """Returns the text of the ids; invalid UTF-8 becomes replacement characters."""
         ...
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Learns from the training split whatever there is to learn."""
+        """Trains the tokenizer on the training split."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Writes what was learned into a folder."""
+        """Writes the trained tokenizer to a folder."""
         ...
 
     def load(self, folder: Path) -> None:
-        """Reads back what `save` wrote."""
+        """Reads what `save` wrote."""
         ...
 
 
 class Input(Protocol):
-    """An endless supply of training batches: a pure function of the config and the step."""
+    """Training batches without end: a pure function of the config and the step."""
 
     def spec(self) -> BatchSpec:
         """Returns shapes, dtypes and logical axes of the global batch, with no data."""
@@ -161,11 +161,11 @@ class Input(Protocol):
         ...
 
     def prepare(self, progress: bool = True) -> PreparedData:
-        """Does the disk work that must be done once; returns an account of it."""
+        """Does the disk work that is needed once, and returns a summary."""
         ...
 
     def held_out(self, num_batches: int | None = None) -> EvaluationInput:
-        """Returns the held-out data in the same batches, all of it or evenly spread."""
+        """Returns the held-out split in batches of the same shape: all, or evenly spaced ones."""
         ...
 
 
@@ -182,5 +182,5 @@ class EvaluationInput(Protocol):
         ...
 
     def batch(self, index: int, rows: slice | None = None) -> HostBatch:
-        """Returns one batch, or some of its rows; the last may end in rows of padding."""
+        """Returns a batch, or some of its rows; the last one may end in rows of padding."""
         ...

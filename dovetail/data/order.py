@@ -1,8 +1,8 @@
-"""The order of examples: a pure function of seed, step and recorded skips.
+"""The data order: a pure function of seed, step and recorded skips.
 
-There is no state to save and no list to shuffle. A keyed permutation answers "which example stands
-at place i of epoch e?" at once, for any i, so a run resumes at any step and every host finds its
-own rows of the same global batch without asking another.
+There is no state to save and no list to shuffle. A keyed permutation maps position i of epoch e to
+an example in constant time, so a run resumes at any step, and every host computes its own rows of
+the global batch without communication.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from numpy.typing import NDArray
 from dovetail.config import ConfigError
 
 PADDING = -1
-"""Stands for "no example" where a batch is not full."""
+"""The example index of a padding row."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = 2**64 - 1
-# Eight rounds of a keyed hash; in the smallest domains fewer would favour some orders.
+# Eight rounds of a keyed hash: with fewer, the order is biased in the smallest domains.
 _ROUND_CONSTANTS = np.array([[number * _GOLDEN & _WORD] for number in range(8)], np.uint64)
-_FEWEST_BITS = 6
+_MIN_BITS = 6
 
 
 @dataclass(frozen=True)
 class ShuffledOrder:
-    """Endless epochs over the examples, each in a new random order.
+    """Endless epochs over the examples, each shuffled anew.
 
-    `skips` are half-open ranges of batches, numbered from 0 as they come without any skip, that are
-    passed over: after a loss spike at batch 1000, (995, 1005) leaves ten batches out for good.
+    `skips` are half-open ranges of batches that are skipped; batches are numbered from 0 as they
+    come without skips. After a loss spike at batch 1000, (995, 1005) skips ten batches permanently.
     """
 
     num_examples: int
@@ -38,7 +38,7 @@ class ShuffledOrder:
     skips: tuple[tuple[int, int], ...] = ()
 
     def batch_number(self, step: int) -> int:
-        """Returns which batch a step trains on: the step itself, moved on by what is skipped."""
+        """Returns the number of a step's batch: the step plus the batches skipped before it."""
         number = step
         for start, stop in merged_ranges(self.skips):
             if number < start:
@@ -48,18 +48,20 @@ class ShuffledOrder:
 
     def examples(self, step: int, rows: slice | None = None) -> NDArray[np.int64]:
         """Returns the examples of a step's global batch, or of some of its rows."""
-        places = self.batch_number(step) * self.batch_size + np.arange(self.batch_size)[_all(rows)]
-        epochs, places = np.divmod(places, self.num_examples)
-        return permute(places, self.num_examples, _epoch_keys(self.seed, epochs))
+        positions = (
+            self.batch_number(step) * self.batch_size + np.arange(self.batch_size)[_all(rows)]
+        )
+        epochs, positions = np.divmod(positions, self.num_examples)
+        return permute(positions, self.num_examples, _epoch_keys(self.seed, epochs))
 
     def rows_for(self, step: int, process_index: int, process_count: int) -> NDArray[np.int64]:
-        """Returns the examples of one process's equal share of a step's global batch."""
+        """Returns the examples of one process's rows of a step's global batch."""
         return self.examples(step, rows_of_process(self.batch_size, process_index, process_count))
 
 
 @dataclass(frozen=True)
 class SequentialOrder:
-    """A fixed number of batches over the examples, in order: all, or as many evenly spread ones."""
+    """A fixed number of batches over the examples, in order: all of them, or evenly spaced ones."""
 
     num_examples: int
     batch_size: int
@@ -67,7 +69,7 @@ class SequentialOrder:
 
     @classmethod
     def of(cls, num_examples: int, batch_size: int, num_batches: int | None) -> SequentialOrder:
-        """Takes at most `num_batches` (None: no limit), and never more than hold all examples."""
+        """Makes at most `num_batches` (None: no limit), and no more than hold all examples."""
         all_batches = -(-num_examples // batch_size)
         wanted = all_batches if num_batches is None else min(num_batches, all_batches)
         return cls(num_examples, batch_size, wanted)
@@ -76,12 +78,12 @@ class SequentialOrder:
         """Returns the examples of a batch; rows beyond the last example are PADDING."""
         if not 0 <= index < self.num_batches:
             raise IndexError(f"batch {index} of {self.num_batches}")
-        places = index * self.batch_size + np.arange(self.batch_size, dtype=np.int64)[_all(rows)]
-        room = self.num_batches * self.batch_size
-        if room < self.num_examples:
-            # The first documents in the alphabet are no fair sample of a split; these are.
-            return places * self.num_examples // room
-        return np.where(places < self.num_examples, places, PADDING)
+        positions = index * self.batch_size + np.arange(self.batch_size, dtype=np.int64)[_all(rows)]
+        total_rows = self.num_batches * self.batch_size
+        if total_rows < self.num_examples:
+            # Evenly spaced: the first documents in alphabetical order are not representative.
+            return positions * self.num_examples // total_rows
+        return np.where(positions < self.num_examples, positions, PADDING)
 
 
 def rows_of_process(batch_size: int, process_index: int, process_count: int) -> slice:
@@ -98,7 +100,7 @@ def rows_of_process(batch_size: int, process_index: int, process_count: int) -> 
 
 
 def merged_ranges(ranges: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
-    """Returns the ranges in order, with those that touch or overlap joined into one."""
+    """Returns the sorted ranges, with touching and overlapping ones merged."""
     merged: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
         if not 0 <= start < stop:
@@ -112,15 +114,15 @@ def merged_ranges(ranges: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
     return merged
 
 
-def permute(places: NDArray[np.int64], size: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Maps places in [0, size) one to one onto [0, size), each under its own key.
+def permute(positions: NDArray[np.int64], size: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Permutes positions in [0, size), each with its own key.
 
-    A Feistel network permutes the next larger power of two; a value that falls outside [0, size)
-    is permuted again until it comes back inside, which keeps the map one to one (cycle walking;
-    Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+    A Feistel network permutes the next larger power of two. A value outside [0, size) is permuted
+    again until it is inside, which keeps the map one to one (cycle walking; Black and Rogaway,
+    "Ciphers with Arbitrary Finite Domains", 2002).
     """
-    bits = max(_FEWEST_BITS, (size - 1).bit_length())
-    values = places.astype(np.uint64)
+    bits = max(_MIN_BITS, (size - 1).bit_length())
+    values = positions.astype(np.uint64)
     round_keys = _mix(np.broadcast_to(keys, values.shape) + _ROUND_CONSTANTS)
     values = _feistel(values, round_keys, bits)
     outside = np.flatnonzero(values >= size)
@@ -133,7 +135,7 @@ def permute(places: NDArray[np.int64], size: int, keys: NDArray[np.uint64]) -> N
 def _feistel(
     values: NDArray[np.uint64], round_keys: NDArray[np.uint64], bits: int
 ) -> NDArray[np.uint64]:
-    """Permutes [0, 2**bits): each half in turn is changed by a hash of the other."""
+    """Permutes [0, 2**bits): each half in turn is XORed with a hash of the other."""
     low_bits = bits // 2
     shift = np.uint64(low_bits)
     low_mask, high_mask = np.uint64(2**low_bits - 1), np.uint64(2 ** (bits - low_bits) - 1)
@@ -150,7 +152,7 @@ def _epoch_keys(seed: int, epochs: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Scatters 64-bit words one to one (the finaliser of SplitMix64); arithmetic wraps around."""
+    """Mixes 64-bit words one to one (the finalizer of SplitMix64); arithmetic wraps around."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Prefetching: a thread that makes the next few batches while the device works on this one."""
+"""Prefetching: a thread makes the next batches while the device runs the current step."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ T = TypeVar("T")
 
 
 class Prefetcher(Generic[T]):
-    """Gives `make(first)`, `make(first + 1)`, ... in order, made up to `ahead` of them in advance.
+    """Iterates over `make(first)`, `make(first + 1)`, ..., made up to `ahead` items in advance.
 
-    An error in `make` is raised where its item would have been given, after all items before it.
-    Use it in a `with` statement, or call `close()`.
+    An error in `make` is raised in place of its item, after all earlier items. Use it in a `with`
+    statement, or call `close()`.
     """
 
     def __init__(
         self, make: Callable[[int], T], first: int = 0, end: int | None = None, ahead: int = 2
     ) -> None:
-        """Starts to make items at once; `end` is the number after the last, None for no last."""
+        """Starts the thread; `end` is one past the last number, None for no end."""
         if ahead < 1:
             raise ConfigError(f"Prefetcher.ahead: expected at least 1, got {ahead}.")
         self._make = make
@@ -33,27 +33,27 @@ class Prefetcher(Generic[T]):
         )
         self._closed = False
         self._pending: deque[Future[T]] = deque()
-        # One thread: batches come in order, and reading is seldom what a step waits for.
+        # One thread keeps the order, and a step seldom waits for its batch.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dovetail-prefetch")
         for _ in range(ahead):
-            self._begin_another()
+            self._submit_next()
 
     def __iter__(self) -> Self:
         """Returns the prefetcher itself."""
         return self
 
     def __next__(self) -> T:
-        """Returns the next item, waiting for it if need be."""
+        """Returns the next item; blocks until it is made."""
         if self._closed:
-            raise RuntimeError("the prefetcher is closed; make a new one to go on.")
+            raise RuntimeError("the prefetcher is closed; make a new one.")
         if not self._pending:
             raise StopIteration
         item = self._pending.popleft()
-        self._begin_another()
+        self._submit_next()
         return item.result()
 
     def close(self) -> None:
-        """Ends the thread once it is done with the item it is making; drops what is ready."""
+        """Stops the thread after its current item, and drops the items that are ready."""
         self._closed = True
         self._pending.clear()
         self._thread.shutdown(wait=True, cancel_futures=True)
@@ -71,6 +71,6 @@ class Prefetcher(Generic[T]):
         """Closes it."""
         self.close()
 
-    def _begin_another(self) -> None:
+    def _submit_next(self) -> None:
         for number in itertools.islice(self._numbers, 1):
             self._pending.append(self._thread.submit(self._make, number))

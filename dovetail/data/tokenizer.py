@@ -1,8 +1,8 @@
 """Tokenizers: text to ids and back, exactly, for any UTF-8 text.
 
-Both kinds here work on bytes, so nothing is ever unknown, and every id stands for a known number
-of bytes: that is what bits per byte needs. The last id of the vocabulary is the end of text. It is
-no part of any text: the characters `<|endoftext|>` in a document are just characters.
+Both tokenizers work on bytes, so there are no unknown tokens, and every id decodes to a known
+number of bytes, as bits per byte requires. The last id of the vocabulary is end of text. No text
+encodes to it: the characters `<|endoftext|>` in a document are ordinary characters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.config import ConfigError, Part
+from dovetail.config import Component, ConfigError
 
 if TYPE_CHECKING:
     import tokenizers
@@ -23,31 +23,31 @@ _NUM_BYTES = 256
 _FILE = "tokenizer.json"
 
 
-class ByteTokenizer(Part):
-    """One id for each byte, and one for the end of text. There is nothing to learn."""
+class ByteTokenizer(Component):
+    """One id for each byte, and one for end of text. It needs no training."""
 
     @property
     def name(self) -> str:
-        """A short name for people."""
+        """A short name."""
         return "bytes"
 
     @property
     def vocab_size(self) -> int:
-        """The bytes and the end of text."""
+        """The bytes and end of text."""
         return _NUM_BYTES + 1
 
     @property
     def end_of_text(self) -> int:
-        """The id that closes every document."""
+        """The id that ends every document."""
         return _NUM_BYTES
 
     @property
     def token_bytes(self) -> NDArray[np.int32]:
-        """One byte for each id, none for the end of text."""
+        """One byte for each id, none for end of text."""
         return np.array([1] * _NUM_BYTES + [0], np.int32)
 
     def fingerprint(self) -> str:
-        """Returns a name for this way to tokenize."""
+        """Returns a constant: there is nothing to configure."""
         return "bytes/1"
 
     def encode(self, text: str) -> NDArray[np.int32]:
@@ -59,43 +59,43 @@ class ByteTokenizer(Part):
         return [self.encode(text) for text in texts]
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """Returns the bytes of the ids; the end of text has none."""
+        """Returns the bytes of the ids; end of text has none."""
         array = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids), np.int64)
         return array[array < _NUM_BYTES].astype(np.uint8).tobytes()
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of the ids; bytes that are not UTF-8 become replacement characters."""
+        """Returns the text of the ids; invalid UTF-8 becomes replacement characters."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Does nothing: there is nothing to learn."""
+        """Does nothing."""
 
     def save(self, folder: Path) -> None:
-        """Writes nothing: there is nothing to remember."""
+        """Writes nothing."""
 
     def load(self, folder: Path) -> None:
-        """Reads nothing: there is nothing to remember."""
+        """Reads nothing."""
 
 
-class BytePairTokenizer(Part):
-    """Byte-level byte-pair encoding, learned from the training split.
+class BytePairTokenizer(Component):
+    """Byte-level byte-pair encoding (BPE), trained on the training split.
 
-    A small corpus may offer fewer merges than asked for; the ids between them and the end of text
-    then go unused, so that the vocabulary size of a model never depends on data.
+    A small corpus may yield fewer merges than configured. The ids between them and end of text are
+    then unused, so that the vocabulary size of a model never depends on data.
     """
 
-    class Config(Part.Config["BytePairTokenizer"]):
-        """How many ids there are."""
+    class Config(Component.Config["BytePairTokenizer"]):
+        """The number of ids."""
 
         vocab_size: int = 4096
 
     def __init__(self, config: Config) -> None:
-        """Keeps the size; there is something to learn before it can encode."""
+        """Checks the size; the tokenizer must be trained or loaded before use."""
         super().__init__(config)
         if config.vocab_size <= _NUM_BYTES:
             raise ConfigError(
                 f"BytePairTokenizer.vocab_size: expected at least {_NUM_BYTES + 1} (every byte and "
-                f"the end of text), got {config.vocab_size}."
+                f"end of text), got {config.vocab_size}."
             )
         self._vocab_size = config.vocab_size
         self._model: tokenizers.Tokenizer | None = None
@@ -103,22 +103,22 @@ class BytePairTokenizer(Part):
 
     @property
     def name(self) -> str:
-        """A short name for people."""
+        """A short name."""
         return f"byte-pair-{self._vocab_size}"
 
     @property
     def vocab_size(self) -> int:
-        """The configured size, whatever was learned."""
+        """The configured size, however many merges there are."""
         return self._vocab_size
 
     @property
     def end_of_text(self) -> int:
-        """The id that closes every document: the last."""
+        """The id that ends every document: the last one."""
         return self._vocab_size - 1
 
     @property
     def token_bytes(self) -> NDArray[np.int32]:
-        """How many bytes each id stands for; 0 for the end of text and for unused ids."""
+        """The number of bytes of each id; 0 for end of text and for unused ids."""
         self._ready()
         return np.array([len(piece) for piece in self._pieces], np.int32)
 
@@ -136,17 +136,17 @@ class BytePairTokenizer(Part):
         return [np.array(each.ids, np.int32) for each in encoded]
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """Returns the bytes of the ids; the end of text and unused ids have none."""
+        """Returns the bytes of the ids; end of text and unused ids have none."""
         self._ready()
         pieces = self._pieces
         return b"".join([pieces[index] for index in ids])
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of the ids; bytes that are not UTF-8 become replacement characters."""
+        """Returns the text of the ids; invalid UTF-8 becomes replacement characters."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Learns the merges. The same texts in the same order give the same merges."""
+        """Trains the merges; they depend only on the texts and their order."""
         from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
         model = Tokenizer(models.BPE())
@@ -154,7 +154,7 @@ class BytePairTokenizer(Part):
         trainer = trainers.BpeTrainer(
             vocab_size=self._vocab_size - 1,
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            min_frequency=2,  # a pair seen once is no pattern
+            min_frequency=2,  # a pair that occurs once does not generalize
             show_progress=False,
         )
         model.train_from_iterator(texts, trainer)
@@ -165,37 +165,37 @@ class BytePairTokenizer(Part):
         (folder / _FILE).write_text(self._ready().to_str(), encoding="utf-8")
 
     def load(self, folder: Path) -> None:
-        """Reads back what `save` wrote."""
+        """Reads what `save` wrote."""
         from tokenizers import Tokenizer
 
         self._adopt(Tokenizer.from_str((folder / _FILE).read_text(encoding="utf-8")))
 
     def _adopt(self, model: tokenizers.Tokenizer) -> None:
         vocabulary = model.get_vocab()
-        byte_of = {letter: value for value, letter in enumerate(byte_letters())}
+        byte_of = {character: value for value, character in enumerate(byte_characters())}
         pieces = [b""] * self._vocab_size
         for token, index in vocabulary.items():
-            pieces[index] = bytes(byte_of[letter] for letter in token)
+            pieces[index] = bytes(byte_of[character] for character in token)
         self._pieces, self._model = pieces, model
 
     def _ready(self) -> tokenizers.Tokenizer:
         if self._model is None:
             raise RuntimeError(
-                "BytePairTokenizer has not learned its merges yet: call fit(texts), load(folder) "
-                "or take the tokenizer of an input, which prepares it."
+                "BytePairTokenizer is not trained yet: call fit(texts) or load(folder), or use the "
+                "tokenizer of an input, which prepares it."
             )
         return self._model
 
 
-def byte_letters() -> list[str]:
-    """Returns the letter that stands for each byte in the files of byte-level tokenizers.
+def byte_characters() -> list[str]:
+    """Returns the character of each byte in the files of byte-level tokenizers.
 
-    The convention is GPT-2's: a byte that prints as Latin-1 stands for itself, the others are
-    numbered from 256 on, so that a token is always a visible string.
+    The convention is GPT-2's: a printable Latin-1 byte is itself, and the others are numbered from
+    256 on, so that a token is always a printable string.
     """
-    visible = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    letters, unseen = [], _NUM_BYTES
+    printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    characters, next_code = [], _NUM_BYTES
     for value in range(_NUM_BYTES):
-        letters.append(chr(value if value in visible else unseen))
-        unseen += value not in visible
-    return letters
+        characters.append(chr(value if value in printable else next_code))
+        next_code += value not in printable
+    return characters

@@ -1,8 +1,7 @@
-"""The yardstick: how well three bytes of context alone predict the held-out text.
+"""A baseline: the bits per byte of an interpolated byte trigram on the held-out split.
 
-An interpolated byte trigram mixes the frequencies of each byte after the two before it, after the
-one before it, by itself, and the uniform distribution. A language model that is worth its steps
-ends clearly below it in bits per byte.
+It interpolates the trigram, bigram and unigram frequencies of bytes, and the uniform distribution.
+A language model that has learned anything ends clearly below it in bits per byte.
 """
 
 from __future__ import annotations
@@ -17,15 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.config import ConfigError
-from dovetail.data.folders import DiskFullError, write_atomically
 from dovetail.data.interfaces import HELD_OUT, TRAIN, Input, Tokenizer
-from dovetail.data.store import TokenSplit, TokenStore
+from dovetail.data.store import DiskFullError, TokenSplit, TokenStore, write_file
 
 _FILE = "trigram-1.json"
-_END = 256  # the end of a document; two of them also stand before its first byte
+_END = 256  # end of document; two of them also precede its first byte
 _SYMBOLS = 257
-_MOST_TOKENS = 2**27  # the counts of a trigram are settled long before
-_PORTION = 2**22  # symbols counted at a time, which bounds the memory
+_MOST_TOKENS = 2**27  # the trigram counts have converged long before
+_PORTION = 2**22  # symbols counted at a time, to bound memory
 _FIT_SYMBOLS = 2**19
 _FIT_ITERATIONS = 60
 
@@ -33,18 +31,18 @@ _FIT_ITERATIONS = 60
 def trigram_bits_per_byte(source: Input) -> float:
     """Returns the bits per byte of a trigram of the training split on the held-out split.
 
-    The mixing weights are fitted on a tenth of the training split that the counts first leave out;
-    then all of it is counted. The end of each document is predicted too. The result is kept beside
-    the prepared data.
+    The interpolation weights are fitted on a tenth of the training split that is left out of the
+    counts at first; then all of it is counted. The end of each document is predicted, too. The
+    result is cached with the prepared data.
     """
     folder = source.prepare().folder
     try:
         return float(json.loads((folder / _FILE).read_text())["bits_per_byte"])
     except (OSError, ValueError, KeyError, TypeError):
         result = _compute(folder, source.tokenizer)
-    # Where the prepared data is read-only, the figure is simply computed again next time.
+    # Without a writable cache, the result is computed again next time.
     with contextlib.suppress(ConfigError, DiskFullError):
-        write_atomically(folder / _FILE, json.dumps({"bits_per_byte": result}) + "\n")
+        write_file(folder / _FILE, json.dumps({"bits_per_byte": result}) + "\n")
     return result
 
 
@@ -62,12 +60,12 @@ def _compute(folder: Path, tokenizer: Tokenizer) -> float:
 
 
 def _bits(training: NDArray[np.uint16], held_out: NDArray[np.uint16]) -> float:
-    """Returns how many bits a trigram of one stream of symbols needs for another."""
+    """Returns the bits that a trigram of the training symbols needs for the held-out symbols."""
     cut = len(training) - len(training) // 10
     counts = _Counts.zero()
     counts.add(training[:cut])
     weights = _fit(counts.probabilities(training[cut:][:_FIT_SYMBOLS]))
-    # Two symbols overlap, so that no trigram is lost at the cut.
+    # Two symbols overlap, so that no trigram is lost at the boundary.
     counts.add(training[cut - 2 :])
     portions = _overlapping(held_out)
     return -sum(float(np.log2(weights @ counts.probabilities(part)).sum()) for part in portions)
@@ -75,7 +73,7 @@ def _bits(training: NDArray[np.uint16], held_out: NDArray[np.uint16]) -> float:
 
 @dataclass
 class _Counts:
-    """How often each symbol follows the two before it; the shorter contexts follow from that."""
+    """The trigram counts; bigram and unigram counts are sums of them."""
 
     trigrams: NDArray[np.int64]
 
@@ -86,12 +84,12 @@ class _Counts:
     def add(self, symbols: NDArray[np.uint16]) -> None:
         for portion in _overlapping(symbols):
             first, second, third = _windows(portion)
-            places = (first * _SYMBOLS + second) * _SYMBOLS + third
-            counted = np.bincount(places, minlength=_SYMBOLS**3)
+            flat = (first * _SYMBOLS + second) * _SYMBOLS + third
+            counted = np.bincount(flat, minlength=_SYMBOLS**3)
             self.trigrams += counted.reshape(self.trigrams.shape)
 
     def probabilities(self, symbols: NDArray[np.uint16]) -> NDArray[np.float64]:
-        """Returns what each of the four distributions gives to each symbol [4, windows]."""
+        """Returns the probabilities of the symbols under the four distributions [4, windows]."""
         first, second, third = _windows(symbols)
         bigrams = self.trigrams.sum(0)
         unigrams = bigrams.sum(0)
@@ -108,18 +106,18 @@ class _Counts:
 
 
 def _fit(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the mixing weights that make the given symbols most likely (by EM)."""
+    """Returns the maximum-likelihood interpolation weights (by EM)."""
     weights = np.full(len(probabilities), 1 / len(probabilities))
     if not probabilities.shape[1]:
         return weights
     for _ in range(_FIT_ITERATIONS):
-        shares = weights[:, None] * probabilities
-        weights = (shares / shares.sum(0)).mean(1)
+        posteriors = weights[:, None] * probabilities
+        weights = (posteriors / posteriors.sum(0)).mean(1)
     return weights
 
 
 def _symbols(split: TokenSplit, tokenizer: Tokenizer) -> NDArray[np.uint16]:
-    """Returns the bytes of all documents, each after two end symbols, with one at the very end."""
+    """Returns the bytes of all documents, two end symbols before each, and one after the last."""
     pieces = []
     bounds = [*split.starts.tolist(), len(split.tokens)]
     for start, end in itertools.pairwise(bounds):
@@ -132,15 +130,15 @@ def _symbols(split: TokenSplit, tokenizer: Tokenizer) -> NDArray[np.uint16]:
 
 
 def _windows(symbols: NDArray[np.uint16]) -> tuple[NDArray[np.int64], ...]:
-    """Returns first, second and third of every window whose third is to be predicted."""
+    """Returns the three symbols of every window whose third symbol is predicted."""
     wide = symbols.astype(np.int64)
     first, second, third = wide[:-2], wide[1:-1], wide[2:]
-    # After an end there is either a first byte or the second of two ends, which is no prediction.
+    # The second of two end symbols is not predicted.
     wanted = (second != _END) | (third != _END)
     return first[wanted], second[wanted], third[wanted]
 
 
 def _overlapping(symbols: NDArray[np.uint16]) -> list[NDArray[np.uint16]]:
-    """Cuts a stream into portions that share two symbols, so that each window is in one."""
+    """Splits symbols into portions that overlap by two, so that each window is in one of them."""
     starts = range(0, max(len(symbols) - 2, 0), _PORTION)
     return [symbols[start : start + _PORTION + 2] for start in starts]

@@ -1,36 +1,37 @@
-"""What keeps a run alive and tells about it: checkpoints, signals, run folders, writers."""
+"""The runtime of a run: checkpoints, stop signals, the run folder, metrics writers."""
 
-from dovetail.hardware import MFU_FORMULA
 from dovetail.runtime.checkpointer import Checkpointer, abstract_state
-from dovetail.runtime.compilation_cache import use_compilation_cache
+from dovetail.runtime.compilation_cache import count_cache_hits, use_compilation_cache
 from dovetail.runtime.console import Console
-from dovetail.runtime.flops import matmul_flops_by_type, matmul_flops_of
-from dovetail.runtime.memory import PeakGrowth, peak_memory_bytes
+from dovetail.runtime.cpu import measured_cpu
+from dovetail.runtime.flops import matmul_flops_by_dtype, matmul_flops_of
+from dovetail.runtime.peak_memory import PeakGrowth, peak_memory_bytes
 from dovetail.runtime.run_folder import RunFolder, short_hash
-from dovetail.runtime.safetensors import Entry, SafetensorsWriter, can_store, read_header
+from dovetail.runtime.safetensors import SafetensorsWriter, TensorInfo, can_store, read_header
 from dovetail.runtime.signals import StopRequest
 from dovetail.runtime.weights import StoredWeights, has_parameters, read_parameters
-from dovetail.runtime.writers import Figures, JsonLines, TensorBoard, Writer
+from dovetail.runtime.writers import JsonLines, Metrics, MetricsWriter, TensorBoard
 
 __all__ = [
-    "MFU_FORMULA",
     "Checkpointer",
     "Console",
-    "Entry",
-    "Figures",
     "JsonLines",
+    "Metrics",
+    "MetricsWriter",
     "PeakGrowth",
     "RunFolder",
     "SafetensorsWriter",
     "StopRequest",
     "StoredWeights",
     "TensorBoard",
-    "Writer",
+    "TensorInfo",
     "abstract_state",
     "can_store",
+    "count_cache_hits",
     "has_parameters",
-    "matmul_flops_by_type",
+    "matmul_flops_by_dtype",
     "matmul_flops_of",
+    "measured_cpu",
     "peak_memory_bytes",
     "read_header",
     "read_parameters",

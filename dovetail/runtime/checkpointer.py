@@ -1,13 +1,14 @@
-"""Checkpoints: saved in the background through Orbax, committed whole or not at all.
+"""Checkpoints: saved asynchronously with Orbax, and committed atomically.
 
-What is on disk does not depend on the mesh: each array is stored once, under its path. A save that
-fails (a full disk) is reported and tried again at the next one; the checkpoints before it stay.
-Reading changes nothing on disk, so that anyone may read a run that somebody else is training.
+A checkpoint does not depend on the mesh: each array is stored once, under its path. A failed save
+(a full disk) is logged, the next save tries again, and earlier checkpoints stay. Reading changes
+nothing on disk, so a run can be read while another process trains it.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -16,22 +17,22 @@ from typing import Any
 
 import jax
 
-from dovetail.config import ConfigError, Part, did_you_mean
+from dovetail.config import Component, ConfigError, did_you_mean
 
 _LOG = logging.getLogger("dovetail")
 
-# A network disk that stumbled has recovered after so long.
-_SECONDS_BEFORE_SECOND_READ = 0.5
+# Long enough for a transient failure of a network disk.
+_SECONDS_BEFORE_RETRY = 0.5
 
-# The folder of the state inside a checkpoint, as Orbax's manager names it.
+# The name that Orbax's CheckpointManager gives the state in a checkpoint.
 _ITEM = "default"
 
 
-class Checkpointer(Part):
-    """Saves the training state every so many steps, and finds the newest good one again."""
+class Checkpointer(Component):
+    """Saves the training state periodically, and restores the newest intact checkpoint."""
 
-    class Config(Part.Config["Checkpointer"]):
-        """How often to save, and how many to keep."""
+    class Config(Component.Config["Checkpointer"]):
+        """The interval between saves, and the number of checkpoints to keep."""
 
         every: int = 500
         keep: int = 2
@@ -50,7 +51,7 @@ class Checkpointer(Part):
         self._damaged: list[int] = []
 
     def open(self, folder: Path) -> None:
-        """Says where checkpoints live. Nothing is read or written yet."""
+        """Sets the folder of the checkpoints; reads and writes nothing yet."""
         self._folder = folder
 
     def due(self, step: int) -> bool:
@@ -58,18 +59,18 @@ class Checkpointer(Part):
         return step % self.every == 0
 
     def save(self, step: int, state: Any) -> None:
-        """Begins to save in the background; a failure is reported, never raised."""
+        """Starts an asynchronous save; a failure is logged, never raised."""
         self._finish_pending()
         self._failure = None
         try:
             self._set_damaged_aside()
-            if step not in self.steps():  # else a complete run was started again
+            if step not in self.steps():  # else a finished run was restarted
                 self._start(step, state)
-        except Exception as error:  # noqa: BLE001  # whatever the disk says, training goes on
+        except Exception as error:  # noqa: BLE001  # training continues after any error of the disk
             self._report(step, error)
 
     def finish(self) -> bool:
-        """Waits for the last save, and says whether it reached the disk."""
+        """Waits for the last save, and returns whether it succeeded."""
         self._finish_pending()
         if self._manager is not None:
             self._manager.close()
@@ -86,12 +87,12 @@ class Checkpointer(Part):
     def restore(self, like: Any) -> tuple[int, Any] | None:
         """Returns (step, state) of the newest checkpoint that can be read; None if there is none.
 
-        Damaged ones that are newer are set aside by the first save, which only the owner makes.
+        The next save renames newer, damaged checkpoints; only the process that trains saves.
 
         Args:
-            like: the wanted state as shapes, types and shardings.
+            like: the state as shapes, dtypes and shardings.
         """
-        found = self._newest_good(lambda step: _read_state(self._item(step), like))
+        found = self._newest_intact(lambda step: _read_state(self._item(step), like))
         if found is not None:
             self._damaged = [step for step in self.steps() if step > found[0]]
         return found
@@ -101,43 +102,43 @@ class Checkpointer(Part):
     ) -> tuple[int, dict[str, jax.Array]] | None:
         """Returns (step, arrays) of the newest checkpoint that can be read; None if there is none.
 
-        Reads nothing else of the state: no optimizer. Parameters come averaged where the run keeps
-        averages. What is wanted but not saved is left out.
+        Does not read the optimizer state. Returns averaged parameters (EMA) if the run has them.
+        Arrays of `like` that are not saved are left out.
 
         Args:
-            like: the wanted parameters and variables by path, as shapes, types and shardings.
+            like: parameters and variables by path, as shapes, dtypes and shardings.
         """
-        return self._newest_good(lambda step: _read_arrays(self._item(step), like))
+        return self._newest_intact(lambda step: _read_arrays(self._item(step), like))
 
-    def _newest_good(self, read: Callable[[int], Any]) -> tuple[int, Any] | None:
-        """Reads the newest checkpoint that can be read. A user's mistake is no damage."""
+    def _newest_intact(self, read: Callable[[int], Any]) -> tuple[int, Any] | None:
+        """Reads the newest intact checkpoint. A ConfigError is the user's mistake, not damage."""
         steps = self.steps()
         for step in reversed(steps):
             try:
-                return step, _read_twice(read, step)
+                return step, _read_with_retry(read, step)
             except ConfigError:
                 raise
-            except Exception as error:  # noqa: BLE001  # damage shows itself in many ways
+            except Exception as error:  # noqa: BLE001  # a damaged checkpoint can raise anything
                 _LOG.warning(
                     "The checkpoint of step %d cannot be read (%s); trying the one before it.",
                     step,
-                    _named(error),
+                    _first_line(error),
                 )
         if steps:
             raise ConfigError(
                 f"No checkpoint in {self._opened()} can be read (steps {steps}). Move the "
-                "folder away to start again from nothing."
+                "folder away to start from scratch."
             )
         return None
 
     def _set_damaged_aside(self) -> None:
-        """Renames damaged checkpoints that were passed over, so that their steps can be saved."""
+        """Renames damaged checkpoints that a restore skipped, so that their steps can be saved."""
         if not self._damaged:
             return
         if jax.process_index() == 0:
             for step in self._damaged:
                 aside = self._opened() / f"damaged-{step}"
-                shutil.rmtree(aside, ignore_errors=True)  # the same step, damaged before
+                shutil.rmtree(aside, ignore_errors=True)  # an earlier one of the same step
                 (self._opened() / str(step)).rename(aside)
         if jax.process_count() > 1:
             from jax.experimental.multihost_utils import sync_global_devices
@@ -175,13 +176,13 @@ class Checkpointer(Part):
             self._report(step, error)
 
     def _report(self, step: int, error: Exception) -> None:
-        """Remembers and reports a failed save, and starts the next one with a fresh manager."""
+        """Records and logs a failed save; the next save starts with a new manager."""
         self._failure, self._manager, self._pending = error, None, None
         _LOG.warning(
-            "Saving step %d failed: %s. Training goes on; the checkpoints before it are kept (%s), "
-            "and the next save tries again.",
+            "Saving step %d failed: %s. Training continues, and the next save tries again. Earlier "
+            "checkpoints are kept (%s).",
             step,
-            _named(error),
+            _first_line(error),
             ", ".join(map(str, self.steps())) or "none yet",
         )
 
@@ -190,12 +191,12 @@ class Checkpointer(Part):
 
     def _opened(self) -> Path:
         if self._folder is None:
-            raise RuntimeError("Checkpointer.open(folder) comes first.")
+            raise RuntimeError("Call Checkpointer.open(folder) first.")
         return self._folder
 
 
 def abstract_state(state: Any, shardings: Any) -> Any:
-    """Returns a state as shapes, types and shardings, for restoring into."""
+    """Returns a state as shapes, dtypes and shardings, to restore into."""
 
     def struct(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
@@ -204,32 +205,41 @@ def abstract_state(state: Any, shardings: Any) -> Any:
 
 
 def _is_committed(entry: Path) -> bool:
-    # Orbax writes into a folder with a temporary name, and renames it when all is written.
-    return entry.name.isdigit() and (entry / "_CHECKPOINT_METADATA").is_file()
+    # A checkpoint is committed by a rename: until then, its folder has a temporary name of Orbax.
+    return _is_step(entry.name) and (entry / "_CHECKPOINT_METADATA").is_file()
+
+
+def _is_step(name: str) -> bool:
+    """Returns whether Orbax would write this name: ASCII digits without leading zeros."""
+    return re.fullmatch(r"0|[1-9][0-9]{0,18}", name) is not None
 
 
 def _remove_partial(folder: Path) -> None:
-    """Removes what interrupted saves left, as far as it can be removed.
+    """Removes the leftovers of interrupted saves, as far as possible.
 
-    Orbax would do it too, but fails if a thread of a failed save is still writing there.
+    Orbax would do so, too, but fails if a thread of a failed save is still writing there.
     """
     for entry in folder.iterdir() if folder.is_dir() else []:
-        # A step's number alone, or before Orbax's ending; anything else is somebody's own.
-        if entry.name.partition(".")[0].isdigit() and not _is_committed(entry):
+        # A step's number, perhaps with a suffix of Orbax; other names are not checkpoints.
+        step, dot, suffix = entry.name.partition(".")
+        is_own = _is_step(step) and (not dot or suffix.startswith("orbax-checkpoint-tmp"))
+        if is_own and not _is_committed(entry):
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def _read_twice(read: Callable[[int], Any], step: int) -> Any:
-    """Reads again after a failure, which on a network disk may be over in a moment."""
+def _read_with_retry(read: Callable[[int], Any], step: int) -> Any:
+    """Retries a failed read once: failures of a network disk can be transient."""
     try:
         return read(step)
     except ConfigError:
         raise
-    except Exception as error:  # noqa: BLE001  # if it is damage, the second attempt raises it
+    except Exception as error:  # noqa: BLE001  # a damaged checkpoint raises it again
         _LOG.warning(
-            "Reading the checkpoint of step %d failed (%s); trying once more.", step, _named(error)
+            "Reading the checkpoint of step %d failed (%s); retrying once.",
+            step,
+            _first_line(error),
         )
-    time.sleep(_SECONDS_BEFORE_SECOND_READ)
+    time.sleep(_SECONDS_BEFORE_RETRY)
     return read(step)
 
 
@@ -241,19 +251,19 @@ def _read_state(folder: Path, like: Any) -> Any:
 
 
 def _read_arrays(folder: Path, like: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-    """Reads the wanted arrays that are saved, each straight to its shards."""
+    """Reads those arrays of `like` that are saved, each device its own shards."""
     import orbax.checkpoint as ocp
 
-    handler: Any = ocp.PyTreeCheckpointHandler()  # it is annotated for a path type of its own
+    handler: Any = ocp.PyTreeCheckpointHandler()  # typed for Orbax's own path class
     with ocp.Checkpointer(handler) as reader:
         groups, shapes = _saved_arrays(handler.metadata(folder).tree)
-        check_wanted(folder.parent, like, shapes)
-        wanted: dict[str, dict[str, Any]] = {}
+        check_compatible(folder.parent, like, shapes)
+        item: dict[str, dict[str, Any]] = {}
         for path in like.keys() & shapes.keys():
-            wanted.setdefault(groups[path], {})[path] = like[path]
+            item.setdefault(groups[path], {})[path] = like[path]
         arguments = ocp.args.PyTreeRestore(
-            item=wanted,
-            restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+            item=item,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(item),
             partial_restore=True,
         )
         read = reader.restore(folder, args=arguments)
@@ -261,36 +271,36 @@ def _read_arrays(folder: Path, like: Mapping[str, jax.ShapeDtypeStruct]) -> dict
 
 
 def _saved_arrays(tree: Any) -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
-    """Returns, for each saved parameter and variable, its group in the state and its shape."""
+    """Returns the group and the shape of each saved parameter and variable, by path."""
     groups: dict[str, str] = {}
     shapes: dict[str, tuple[int, ...]] = {}
-    for group in ("variables", "params", "ema"):  # an average comes last, so it is preferred
+    for group in ("variables", "params", "ema"):  # averages come last, so that they win
         for path, saved in (tree.get(group) or {}).items():
             groups[path], shapes[path] = group, tuple(saved.shape)
     return groups, shapes
 
 
-def check_wanted(
-    place: Path,
+def check_compatible(
+    source: Path,
     like: Mapping[str, jax.ShapeDtypeStruct],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> None:
-    """Refuses a checkpoint of another model, and names the first parameter that tells."""
+    """Rejects the checkpoint of another model; names the first parameter that differs."""
     for path in sorted(like.keys() & shapes.keys()):
         if shapes[path] != tuple(like[path].shape):
             raise ConfigError(
-                f"{path}: its shape in {place} is {shapes[path]}, but this model wants "
-                f"{tuple(like[path].shape)}. Give the model the sizes of the one that was saved."
+                f"{path}: its shape in {source} is {shapes[path]}, but this model expects "
+                f"{tuple(like[path].shape)}. Configure the model with the sizes of the saved one."
             )
     if like and not like.keys() & shapes.keys():
         first = min(like)
         raise ConfigError(
-            f"{place} holds no parameter of this model; {first!r}, for one, is not there. "
+            f"{source} has no parameter of this model; {first!r}, for example, is missing. "
             + did_you_mean(first, shapes)
         )
 
 
-def _named(error: Exception) -> str:
-    """Returns an error's type and first line, whole: it may be all that is known of a damage."""
+def _first_line(error: Exception) -> str:
+    """Returns an error's type and the first line of its message."""
     lines = str(error).strip().splitlines() or ["no message"]
     return f"{type(error).__name__}: {lines[0]}"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import sys
-import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from dovetail.config import Part
-from dovetail.runtime.writers import Figures
+from dovetail.config import Component
+from dovetail.runtime.writers import Metrics
+from dovetail.utils import Progress, format_duration
 
-_SHOWN = {  # figure: (label, format)
+_SHOWN = {  # metric: (label, format)
     "loss": ("loss", "{:.3f}"),
     "bits_per_byte": ("bits/byte", "{:.3f}"),
     "tokens_per_second": ("tokens/s", "{:,.0f}"),
@@ -19,14 +18,14 @@ _SHOWN = {  # figure: (label, format)
     "memory_gb": ("memory", "{:.2f} GB"),
     "seconds_left": ("left", "{}"),
 }
-# What a narrow terminal does without, first to last. The step and the loss always stay.
+# Left out on a narrow terminal, first to last. The step and the loss always stay.
 _DROPPED = ("memory_gb", "mfu", "tokens_per_second", "bits_per_byte", "seconds_left")
 
 
-class Console(Part):
-    """Shows progress to a person."""
+class Console(Component):
+    """A metrics writer that shows progress to a person."""
 
-    class Config(Part.Config["Console"]):
+    class Config(Component.Config["Console"]):
         """How often a plain line is printed where there is no terminal."""
 
         seconds_between_lines: float = 10.0
@@ -34,46 +33,23 @@ class Console(Part):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self._seconds = config.seconds_between_lines
-        self._live: Any = None
-        self._last_line = 0.0
+        self._progress = Progress(enabled=False)
 
     def open(self, folder: Path, first_step: int) -> None:
-        """Starts the live line, on a terminal."""
-        if sys.stderr.isatty():
-            from rich.console import Console as RichConsole
-            from rich.live import Live
+        """Shows nothing before the first step."""
+        self._progress = Progress(seconds_between_lines=self._seconds)
 
-            self._live = Live(
-                console=RichConsole(stderr=True), refresh_per_second=4, transient=True
-            )
-            self._live.start()
-
-    def write(self, step: int, figures: Figures) -> None:
-        """Shows a step; a result of an evaluation gets a line that stays."""
-        if "loss" not in figures:
-            self._say(_evaluation_line(step, figures))
-        elif self._live is not None:
-            from rich.text import Text  # as it is: Rich would colour the numbers of a plain string
-
-            line = _progress_line(step, figures, self._live.console.width)
-            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"))
-        elif time.monotonic() - self._last_line >= self._seconds or _is_last(step, figures):
-            self._last_line = time.monotonic()
-            print(_progress_line(step, figures), file=sys.stderr, flush=True)
+    def write(self, step: int, metrics: Metrics) -> None:
+        """Shows a step; the result of an evaluation gets a line that stays."""
+        if "loss" in metrics:
+            is_last = step == metrics.get("steps")
+            self._progress.show(partial(_progress_line, step, metrics), is_last=is_last)
+        elif line := _evaluation_line(step, metrics):
+            self._progress.say(line)
 
     def close(self) -> None:
-        """Takes the live line away."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def _say(self, line: str) -> None:
-        if not line:
-            return
-        if self._live is not None:
-            self._live.console.print(line, highlight=False, markup=False)
-        else:
-            print(line, file=sys.stderr, flush=True)
+        """Removes the live line."""
+        self._progress.close()
 
 
 def loss_chart(points: list[tuple[int, float]], width: int = 60, height: int = 8) -> str:
@@ -93,19 +69,10 @@ def loss_chart(points: list[tuple[int, float]], width: int = 60, height: int = 8
     return "\n".join(rows)
 
 
-def duration(seconds: float) -> str:
-    """Writes a time span the way people say it."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-
-
-def _progress_line(step: int, figures: Figures, width: int | None = None) -> str:
-    """Writes the figures of a step, without the least important ones where there is no room."""
-    first = f"step {step}/{figures['steps']}" if "steps" in figures else f"step {step}"
-    pieces = {name: _piece(name, figures[name]) for name in _SHOWN if name in figures}
+def _progress_line(step: int, metrics: Metrics, width: int | None = None) -> str:
+    """Formats the metrics of a step; drops the least important ones that do not fit the width."""
+    first = f"step {step}/{metrics['steps']}" if "steps" in metrics else f"step {step}"
+    pieces = {name: _piece(name, metrics[name]) for name in _SHOWN if name in metrics}
     for name in _DROPPED:
         if width is None or len("  ".join([first, *pieces.values()])) <= width:
             break
@@ -115,18 +82,14 @@ def _progress_line(step: int, figures: Figures, width: int | None = None) -> str
 
 def _piece(name: str, value: float | int | str) -> str:
     label, form = _SHOWN[name]
-    text = duration(float(value)) if name == "seconds_left" else form.format(value)
+    text = format_duration(round(float(value))) if name == "seconds_left" else form.format(value)
     return f"{label} {text}"
 
 
-def _evaluation_line(step: int, figures: Figures) -> str:
-    numbers = {k: v for k, v in figures.items() if isinstance(v, float | int) and k != "steps"}
+def _evaluation_line(step: int, metrics: Metrics) -> str:
+    numbers = {k: v for k, v in metrics.items() if isinstance(v, float | int) and k != "steps"}
     shown = "  ".join(f"{name} {value:.4g}" for name, value in numbers.items())
     return f"step {step}  {shown}" if shown else ""
-
-
-def _is_last(step: int, figures: Figures) -> bool:
-    return step == figures.get("steps")
 
 
 def _columns(values: list[float], width: int) -> list[float]:

@@ -1,12 +1,17 @@
-"""Safetensors files, read and written piece by piece: a header that names arrays, then their bytes.
+"""Safetensors files, read and written slice by slice.
 
-Nothing that a header says is believed before it is compared with the file, so a damaged or hostile
-file ends in an error that names it, never in memory asked for or bytes read beyond its end. The
-format is eight bytes (the header's length), the header as JSON, and the arrays, row by row.
+The format is eight bytes (the length of the header), the header as JSON, and the arrays in
+row-major order. Every number in a header is checked against the file before it is used, so a
+damaged or hostile file raises an error that names it: no huge allocation, no read past the end.
+
+Why not the `safetensors` library: its NumPy framework has no float8 (0.8 raises AttributeError), it
+opens only local files where `interop` reads over fsspec, and `save_file` needs all arrays of a file
+in memory, where this writer holds one slice. The tests read its files and let it read ours.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -24,7 +29,7 @@ from dovetail.config import ConfigError
 Array = NDArray[Any]
 
 _LENGTH_BYTES = 8
-_LONGEST_HEADER = 100 * 2**20  # the format's own limit
+_MAX_HEADER_BYTES = 100 * 2**20  # the format's own limit
 _METADATA = "__metadata__"
 
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -45,91 +50,90 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One array of a file: its type, its shape, and where its bytes are."""
+class TensorInfo:
+    """The dtype and shape of an array in a file, and the offset of its first byte."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    start: int
+    offset: int
 
     @property
     def size(self) -> int:
         """The number of bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def part(self, index: tuple[int, ...]) -> Entry:
-        """Returns what stands at a place along the first axes."""
-        below = self.shape[len(index) :]
-        place = int(np.ravel_multi_index(index, self.shape[: len(index)])) if index else 0
-        size = math.prod(below) * self.dtype.itemsize
-        return Entry(self.dtype, below, self.start + place * size)
+    def at(self, index: tuple[int, ...]) -> TensorInfo:
+        """Returns the subarray at an index along the first axes."""
+        shape = self.shape[len(index) :]
+        row = int(np.ravel_multi_index(index, self.shape[: len(index)])) if index else 0
+        row_bytes = math.prod(shape) * self.dtype.itemsize
+        return TensorInfo(self.dtype, shape, self.offset + row * row_bytes)
 
 
 def read_header(
     name: str, size: int, read: Callable[[int, int], bytes | bytearray]
-) -> dict[str, Entry]:
+) -> dict[str, TensorInfo]:
     """Returns the arrays of a file by name, all checked against the file.
 
     Args:
-        name: what errors call the file.
+        name: the file's name in errors.
         size: the file's size in bytes.
-        read: returns so many bytes from a place on.
+        read: returns the bytes at an offset; its arguments are the offset and the count.
     """
     if size < _LENGTH_BYTES:
-        raise _damaged(name, f"it has {size} bytes, and its header's length alone takes 8")
+        raise _damaged(name, f"it has {size} bytes, and the length of its header alone takes 8")
     length = int.from_bytes(read(0, _LENGTH_BYTES), "little")
-    if length > min(_LONGEST_HEADER, size - _LENGTH_BYTES):
+    if length > min(_MAX_HEADER_BYTES, size - _LENGTH_BYTES):
         raise _damaged(
             name, f"its header should be {length} bytes long, but the file has only {size}"
         )
-    begin = _LENGTH_BYTES + length
     try:
-        header = json.loads(bytes(read(_LENGTH_BYTES, length)), object_pairs_hook=_once)
+        header = json.loads(bytes(read(_LENGTH_BYTES, length)), object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
         raise _damaged(name, f"its header cannot be read: {error}") from error
     if not isinstance(header, dict):
-        raise _damaged(name, "its header is no JSON object")
+        raise _damaged(name, "its header is not a JSON object")
     header.pop(_METADATA, None)
-    entries = {key: _entry(name, key, value, begin, size) for key, value in header.items()}
-    _check_covering(name, entries, begin, size)
-    return entries
+    begin = _LENGTH_BYTES + length
+    tensors = {key: _tensor_info(name, key, value, begin, size) for key, value in header.items()}
+    _check_coverage(name, tensors, begin, size)
+    return tensors
 
 
 class SafetensorsFile:
-    """A file on a local disk, mapped into memory: reading a slice reads no more than it."""
+    """A memory-mapped local file. Slicing an array reads only that slice."""
 
     def __init__(self, path: Path) -> None:
         """Opens the file and checks its header."""
         self.path = path
-        size = path.stat().st_size
         with path.open("rb") as file:
 
-            def read(start: int, count: int) -> bytes:
-                file.seek(start)
+            def read(offset: int, count: int) -> bytes:
+                file.seek(offset)
                 return file.read(count)
 
-            self.entries = read_header(str(path), size, read)
+            self.tensors = read_header(str(path), path.stat().st_size, read)
 
     def array(self, name: str) -> Array:
-        """Returns an array that reads from the file when it is looked at."""
-        entry = self.entries[name]
-        if not entry.size:  # nothing cannot be mapped
-            return np.zeros(entry.shape, entry.dtype)
-        raw = np.memmap(self.path, np.uint8, "r", entry.start, (entry.size,))
-        return raw.view(entry.dtype).reshape(entry.shape)
+        """Returns an array whose data is read from the file on access."""
+        info = self.tensors[name]
+        if not info.size:  # an empty array cannot be memory-mapped
+            return np.zeros(info.shape, info.dtype)
+        raw = np.memmap(self.path, np.uint8, "r", info.offset, (info.size,))
+        return raw.view(info.dtype).reshape(info.shape)
 
     def read(self, name: str, index: tuple[int, ...] = ()) -> Array:
-        """Returns what stands at a place along the first axes, read into memory of its own."""
-        part = self.entries[name].part(index)
-        flat = np.fromfile(self.path, part.dtype, math.prod(part.shape), offset=part.start)
-        return flat.reshape(part.shape)
+        """Returns a copy of the subarray at an index along the first axes."""
+        info = self.tensors[name].at(index)
+        flat = np.fromfile(self.path, info.dtype, math.prod(info.shape), offset=info.offset)
+        return flat.reshape(info.shape)
 
 
 class SafetensorsWriter:
-    """A file of which all arrays are announced first, and then written in any order and by parts.
+    """Writes a file whose arrays are declared first, then written in any order and by slices.
 
-    The whole file has its place on disk from the beginning, so a full disk is found out at once
-    where the file system reserves space.
+    The space for the whole file is reserved at the start, so that a full disk is found at once
+    where the file system supports it.
     """
 
     def __init__(
@@ -140,50 +144,49 @@ class SafetensorsWriter:
     ) -> None:
         """Writes the header."""
         header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
-        offset = 0
+        end = 0
         # Largest items first keeps every array aligned to its own item size.
         for name in sorted(arrays, key=lambda name: -arrays[name][0].itemsize):
             dtype, shape = arrays[name]
-            size = math.prod(shape) * dtype.itemsize
+            start, end = end, end + math.prod(shape) * dtype.itemsize
             header[name] = {
                 "dtype": _NAMES[dtype],
                 "shape": list(shape),
-                "data_offsets": [offset, offset + size],
+                "data_offsets": [start, end],
             }
-            offset += size
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         begin = _LENGTH_BYTES + len(text)
-        self.entries = {
-            name: Entry(arrays[name][0], arrays[name][1], begin + header[name]["data_offsets"][0])
-            for name in arrays
+        self.tensors = {
+            name: TensorInfo(dtype, shape, begin + header[name]["data_offsets"][0])
+            for name, (dtype, shape) in arrays.items()
         }
         self._file = path.open("wb")
         self._file.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
         self._file.flush()
-        _reserve(self._file.fileno(), begin + offset)
+        _reserve(self._file.fileno(), begin + end)
 
     def write(self, name: str, array: Array, index: tuple[int, ...] = ()) -> None:
-        """Writes an array, or what stands at a place along its first axes."""
-        part = self.entries[name].part(index)
-        if part.shape != array.shape or part.dtype != array.dtype:
+        """Writes an array, or its subarray at an index along the first axes."""
+        info = self.tensors[name].at(index)
+        if info.shape != array.shape or info.dtype != array.dtype:
             raise ValueError(
-                f"{name}{list(index) or ''}: announced as {part.dtype} {part.shape}, got "
+                f"{name}{list(index) or ''}: declared as {info.dtype} {info.shape}, got "
                 f"{array.dtype} {array.shape}."
             )
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         done = 0
-        while done < flat.size:  # the system may take less than it is offered
-            done += os.pwrite(self._file.fileno(), flat[done:].data, part.start + done)
+        while done < flat.size:  # one call may write less than it is given
+            done += os.pwrite(self._file.fileno(), flat[done:].data, info.offset + done)
 
     def close(self) -> None:
-        """Forces everything to disk."""
+        """Flushes the file to disk and closes it."""
         if not self._file.closed:
             os.fsync(self._file.fileno())
             self._file.close()
 
     def __enter__(self) -> Self:
-        """Lets the writing begin."""
+        """Returns the writer itself."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -192,31 +195,31 @@ class SafetensorsWriter:
 
 
 def can_store(dtype: np.dtype[Any]) -> bool:
-    """Says whether the format has a name for a type of number."""
+    """Says whether the format has a name for a dtype."""
     return dtype in _NAMES
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Makes a dictionary of JSON's pairs; JSON itself allows a key twice."""
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Makes a dictionary of JSON's pairs; JSON itself allows duplicate keys."""
     made = dict(pairs)
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} is there twice")
+        raise ValueError(f"{twice!r} occurs twice")
     return made
 
 
-def _entry(file: str, name: str, value: Any, begin: int, size: int) -> Entry:
+def _tensor_info(file: str, name: str, value: Any, begin: int, size: int) -> TensorInfo:
     try:
         dtype_name, shape, (start, end) = value["dtype"], value["shape"], value["data_offsets"]
         sizes = [*shape, start, end]
         if not all(type(number) is int and number >= 0 for number in sizes):
-            raise ValueError(f"shape and offsets are not all whole numbers: {sizes}")
+            raise ValueError(f"shape and offsets are not all integers: {sizes}")
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(file, f"its header does not describe {name}: {error}") from error
     if not isinstance(dtype_name, str) or dtype_name not in _DTYPES:
         raise ConfigError(
-            f"{name} in {file}: its type is {dtype_name!r}, which is not known here. Known: "
+            f"{name} in {file}: its dtype {dtype_name!r} is not supported. Supported: "
             f"{', '.join(_DTYPES)}. Convert the file."
         )
     dtype = _DTYPES[dtype_name]
@@ -226,29 +229,29 @@ def _entry(file: str, name: str, value: Any, begin: int, size: int) -> Entry:
         )
     if end - start != math.prod(shape) * dtype.itemsize:
         raise _damaged(file, f"{name} has {end - start} bytes, which is not {dtype} {shape}")
-    return Entry(dtype, tuple(shape), begin + start)
+    return TensorInfo(dtype, tuple(shape), begin + start)
 
 
-def _check_covering(file: str, entries: Mapping[str, Entry], begin: int, size: int) -> None:
-    """Refuses arrays that overlap, and bytes that belong to none."""
-    place, before = begin, "its header"
-    for name, entry in sorted(entries.items(), key=lambda pair: (pair[1].start, pair[1].size)):
-        if entry.start < place:
+def _check_coverage(file: str, tensors: Mapping[str, TensorInfo], begin: int, size: int) -> None:
+    """Rejects arrays that overlap, and bytes that belong to none."""
+    offset, before = begin, "its header"
+    for name, info in sorted(tensors.items(), key=lambda pair: (pair[1].offset, pair[1].size)):
+        if info.offset < offset:
             raise _damaged(file, f"{name} overlaps with {before}")
-        if entry.start > place:
-            raise _damaged(file, f"{entry.start - place} bytes before {name} belong to nothing")
-        place, before = entry.start + entry.size, name
-    if place != size:
-        raise _damaged(file, f"{size - place} bytes at its end belong to nothing")
+        if info.offset > offset:
+            raise _damaged(file, f"{info.offset - offset} bytes before {name} belong to nothing")
+        offset, before = info.offset + info.size, name
+    if offset != size:
+        raise _damaged(file, f"{size - offset} bytes at its end belong to nothing")
 
 
 def _reserve(descriptor: int, size: int) -> None:
     try:
         os.posix_fallocate(descriptor, 0, size)
     except (AttributeError, OSError) as error:
-        if getattr(error, "errno", None) in (28, 122):  # no room, over quota
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
             raise
-        os.ftruncate(descriptor, size)
+        os.ftruncate(descriptor, size)  # the system or the file system cannot reserve space
 
 
 def _damaged(file: str, reason: str) -> ConfigError:

@@ -1,4 +1,7 @@
-"""Stopping on Ctrl-C or SIGTERM: finish the step, save, leave. A second Ctrl-C leaves at once."""
+"""Handlers of SIGTERM (preemption) and Ctrl-C: finish the step, save, exit.
+
+A second Ctrl-C exits at once.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 _STDERR = 2
-_PROMISE = "finishing this step, then saving; Ctrl-C again leaves at once\n"
+_NOTICE = "finishing this step, then saving; Ctrl-C again exits at once\n"
 
 
 class StopRequest:
-    """Remembers that a signal asked us to stop. May be entered again while it listens."""
+    """Records a signal that asks to stop. It is a reentrant context manager."""
 
     def __init__(self) -> None:
         """No signal yet."""
@@ -22,7 +25,7 @@ class StopRequest:
         self._depth = 0
 
     def __enter__(self) -> Self:
-        """Listens, in the main thread (Python delivers signals nowhere else)."""
+        """Installs the handlers, in the main thread; Python delivers signals nowhere else."""
         self._depth += 1
         if self._depth == 1 and threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -35,7 +38,7 @@ class StopRequest:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Gives the signals back, to those who had them before the outermost entry."""
+        """Restores the previous handlers on the outermost exit."""
         self._depth -= 1
         if self._depth == 0:
             for number, handler in self._previous.items():
@@ -46,14 +49,14 @@ class StopRequest:
         if number == signal.SIGINT:
             if self.received is not None:
                 raise KeyboardInterrupt
-            _tell(_PROMISE)
+            _write_stderr(_NOTICE)
         self.received = signal.Signals(number).name
 
 
-def _tell(line: str) -> None:
-    """Writes past Python's buffers: the signal may have come in the middle of a `print`."""
-    start = "\n" if os.isatty(_STDERR) else ""  # below the live line, and the ^C on it
+def _write_stderr(line: str) -> None:
+    """Bypasses Python's buffers: the signal may have interrupted a `print`."""
+    start = "\n" if os.isatty(_STDERR) else ""  # below the live line and its ^C
     try:
         os.write(_STDERR, (start + line).encode())
     except OSError:
-        return  # nobody reads any more; stopping must go on
+        return  # standard error is closed; stopping continues

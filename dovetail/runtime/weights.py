@@ -1,7 +1,8 @@
-"""A run's parameters, wherever they are: in its newest checkpoint, or else in imported weights.
+"""A run's parameters: from its newest checkpoint, or else from imported weights.
 
-`weights/` in a run folder holds safetensors files whose arrays are named by parameter path and
-shaped as the model has them, stacks whole. Each process reads only the slices of its own shards.
+`weights/` in a run folder holds safetensors files. Their arrays are named by parameter path and
+have the shapes of the model, with the layers of a stack in one array. Each process reads only the
+slices of its own shards.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import jax
 import numpy as np
 
 from dovetail.config import ConfigError
-from dovetail.runtime.checkpointer import Checkpointer, check_wanted
+from dovetail.runtime.checkpointer import Checkpointer, check_compatible
 from dovetail.runtime.run_folder import RunFolder
 from dovetail.runtime.safetensors import Array, SafetensorsFile
 
-Wanted = Mapping[str, jax.ShapeDtypeStruct]
+ArraySpecs = Mapping[str, jax.ShapeDtypeStruct]
 
 
 class StoredWeights:
@@ -31,7 +32,7 @@ class StoredWeights:
         self._files: dict[str, SafetensorsFile] = {}
         for path in sorted(folder.glob("*.safetensors")):
             file = SafetensorsFile(path)
-            for name in file.entries:
+            for name in file.tensors:
                 if name in self._files:
                     raise ConfigError(f"{name} is both in {self._files[name].path} and in {path}.")
                 self._files[name] = file
@@ -39,44 +40,44 @@ class StoredWeights:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every array."""
-        return {name: file.entries[name].shape for name, file in self._files.items()}
+        return {name: file.tensors[name].shape for name, file in self._files.items()}
 
     @property
     def dtypes(self) -> dict[str, np.dtype[Any]]:
-        """The type of every array, as stored."""
-        return {name: file.entries[name].dtype for name, file in self._files.items()}
+        """The dtype of every array, as stored."""
+        return {name: file.tensors[name].dtype for name, file in self._files.items()}
 
     def array(self, path: str) -> Array:
-        """Returns an array that reads from disk when it is looked at."""
+        """Returns an array whose data is read from disk on access."""
         return self._files[path].array(path)
 
-    def part(self, path: str, index: tuple[int, ...]) -> Array:
-        """Returns what stands at a place along an array's first axes, read into memory."""
+    def read_at(self, path: str, index: tuple[int, ...]) -> Array:
+        """Returns a copy of the subarray at an index along the first axes."""
         return self._files[path].read(path, index)
 
-    def read(self, like: Wanted) -> dict[str, jax.Array]:
-        """Returns the wanted arrays that are there, in the wanted type, each on its shards."""
+    def read(self, like: ArraySpecs) -> dict[str, jax.Array]:
+        """Returns those arrays of `like` that are stored, with its dtypes and shardings."""
         shapes = self.shapes
-        check_wanted(self.folder, like, shapes)
-        return {path: _placed(self.array(path), like[path]) for path in like if path in shapes}
+        check_compatible(self.folder, like, shapes)
+        return {path: _sharded(self.array(path), like[path]) for path in like if path in shapes}
 
 
 def has_parameters(folder: RunFolder) -> bool:
-    """Says whether a run has parameters to begin from."""
+    """Says whether a run has a checkpoint or imported weights."""
     return bool(_checkpointer(folder).steps()) or any(folder.weights.glob("*.safetensors"))
 
 
 def read_parameters(
-    folder: RunFolder, like: Wanted, checkpointer: Any = None
+    folder: RunFolder, like: ArraySpecs, checkpointer: Any = None
 ) -> tuple[int, dict[str, jax.Array]] | None:
     """Returns (step, arrays) of a run's newest parameters; None if there are none yet.
 
-    What is wanted but not there is left out. Imported weights are step 0.
+    Arrays of `like` that are not stored are left out. Imported weights are step 0.
 
     Args:
         folder: the run.
-        like: the wanted parameters and variables by path, as shapes, types and shardings.
-        checkpointer: the run's own, where it has another than the usual one.
+        like: parameters and variables by path, as shapes, dtypes and shardings.
+        checkpointer: the run's own, if it is not the default one.
     """
     found = _checkpointer(folder, checkpointer).restore_parameters(like)
     if found is not None:
@@ -91,18 +92,18 @@ def _checkpointer(folder: RunFolder, checkpointer: Any = None) -> Any:
     return checkpointer
 
 
-def _placed(stored: Array, like: jax.ShapeDtypeStruct) -> jax.Array:
-    """Makes an array of which each device holds its shard, read from disk by itself."""
+def _sharded(stored: Array, like: jax.ShapeDtypeStruct) -> jax.Array:
+    """Makes a sharded array; each device's shard is read from disk separately."""
     dtype = np.dtype(like.dtype)
     sharding = like.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
-    @functools.lru_cache(maxsize=1)  # copies of the same shard are asked for one after another
+    @functools.lru_cache(maxsize=1)  # replicas of a shard are requested one after another
     def read(bounds: tuple[tuple[int, int], ...]) -> Array:
-        part = stored[tuple(slice(*pair) for pair in bounds)]
-        return np.asarray(part, dtype=dtype, order="C")
+        shard = stored[tuple(slice(*pair) for pair in bounds)]
+        return np.asarray(shard, dtype=dtype, order="C")
 
     def callback(index: tuple[slice, ...] | None) -> Array:
         pairs = zip(index or (), stored.shape, strict=True)
-        return read(tuple(part.indices(size)[:2] for part, size in pairs))
+        return read(tuple(bounds.indices(size)[:2] for bounds, size in pairs))
 
     return jax.make_array_from_callback(stored.shape, sharding, callback, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Writers: where figures go. Each takes (step, figures) and knows nothing of who made them."""
+"""Metrics writers: each takes (step, metrics), wherever they come from."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from dovetail.config import Part
-from dovetail.hardware import write_whole
+from dovetail.config import Component
+from dovetail.utils import atomic_write
 
-Figures = Mapping[str, float | int | str]
+Metrics = Mapping[str, float | int | str]
 
 
-class Writer(Protocol):
-    """Receives the figures of a run."""
+class MetricsWriter(Protocol):
+    """Writes the metrics of a run."""
 
     def open(self, folder: Path, first_step: int) -> None:
-        """Begins, or continues after a restore; what was written of later steps is dropped."""
+        """Begins, or continues after a restore: drops what was written after `first_step`."""
         ...
 
-    def write(self, step: int, figures: Figures) -> None:
-        """Takes the figures of a step."""
+    def write(self, step: int, metrics: Metrics) -> None:
+        """Writes the metrics of a step."""
         ...
 
     def close(self) -> None:
-        """Writes out what is left."""
+        """Flushes and closes."""
         ...
 
 
-class JsonLines(Part):
-    """Writes `metrics.jsonl`: one JSON object a line, readable while the run goes on."""
+class JsonLines(Component):
+    """Writes `metrics.jsonl`: one JSON object a line, readable during the run."""
 
     def open(self, folder: Path, first_step: int) -> None:
-        """Cuts the file to the restored step, so that no line stands in it twice."""
+        """Truncates the file to the restored step, so that no line is written twice."""
         path = folder / "metrics.jsonl"
-        kept = _kept(path.read_text(), first_step) if path.exists() else []
+        lines = _lines_until(first_step, path.read_text()) if path.exists() else []
         if path.exists():
-            write_whole(path, "".join(kept))
-        self._written = {_what(json.loads(line)) for line in kept}
+            atomic_write(path, "".join(lines))
+        self._written = {_line_key(json.loads(line)) for line in lines}
         self._file: IO[str] = path.open("a", encoding="utf-8")
 
-    def write(self, step: int, figures: Figures) -> None:
-        """Appends a line, unless it is there: a finished run started again evaluates again."""
-        entry = {"step": step, **{name: _json_number(value) for name, value in figures.items()}}
-        if _what(entry) not in self._written:
+    def write(self, step: int, metrics: Metrics) -> None:
+        """Appends a line, unless it is there: a finished run that is restarted evaluates again."""
+        entry = {"step": step, **{name: _json_number(value) for name, value in metrics.items()}}
+        if _line_key(entry) not in self._written:
             self._file.write(json.dumps(entry) + "\n")
             self._file.flush()
 
@@ -54,7 +54,7 @@ class JsonLines(Part):
         self._file.close()
 
 
-class TensorBoard(Part):
+class TensorBoard(Component):
     """Writes TensorBoard event files."""
 
     def open(self, folder: Path, first_step: int) -> None:
@@ -62,7 +62,7 @@ class TensorBoard(Part):
         self._folder, self._first_step = folder, first_step
         self._events: Any = None
 
-    def write(self, step: int, figures: Figures) -> None:
+    def write(self, step: int, metrics: Metrics) -> None:
         """Adds scalars and texts."""
         if self._events is None:
             from tensorboardX import SummaryWriter
@@ -70,7 +70,7 @@ class TensorBoard(Part):
             self._events = SummaryWriter(
                 str(self._folder / "tensorboard"), purge_step=self._first_step + 1
             )
-        for name, value in figures.items():
+        for name, value in metrics.items():
             if isinstance(value, str):
                 self._events.add_text(name, value, step)
             else:
@@ -82,21 +82,21 @@ class TensorBoard(Part):
             self._events.close()
 
 
-def _kept(text: str, last_step: int) -> list[str]:
-    """Returns the whole lines up to a step; a line cut off by a crash is dropped."""
-    kept = []
+def _lines_until(last_step: int, text: str) -> list[str]:
+    """Returns the complete lines up to a step; drops a line that a crash cut off."""
+    lines = []
     for line in text.splitlines():
         try:
             entry = json.loads(line)
         except json.JSONDecodeError:
             continue
         if entry.get("step", 0) <= last_step:
-            kept.append(line + "\n")
-    return kept
+            lines.append(line + "\n")
+    return lines
 
 
-def _what(entry: dict[str, Any]) -> tuple[int, frozenset[str]]:
-    """Names a line by its step and the figures that it holds."""
+def _line_key(entry: dict[str, Any]) -> tuple[int, frozenset[str]]:
+    """Identifies a line by its step and the names of its metrics."""
     return int(entry["step"]), frozenset(entry)
 
 

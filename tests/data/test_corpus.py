@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from dovetail.config import ConfigError
 from dovetail.data import StandardLibrary, TextFiles
-from dovetail.data import files as files_module
-from dovetail.data.corpus import cut_into_passages
+from dovetail.data import corpus as corpus_module
+from dovetail.data.corpus import split_into_passages
 from tests.data.conftest import TEXTS
 
 
@@ -99,7 +99,7 @@ def test_a_long_file_becomes_passages(texts):
 
 @given(st.text(), st.integers(4, 40))
 def test_passages_join_up_and_keep_characters_whole(text, limit):
-    pieces = list(cut_into_passages(text, limit))
+    pieces = list(split_into_passages(text, limit))
     assert "".join(pieces) == text
     assert all(len(piece.encode()) <= limit for piece in pieces)
 
@@ -122,10 +122,10 @@ def test_fingerprint_follows_names_and_contents(texts):
 def test_the_hash_of_a_large_corpus_is_remembered(texts, cache_folder, monkeypatch):
     config = TextFiles.Config(files=str(texts))
     plain = config.build().fingerprint()
-    monkeypatch.setattr(files_module, "_HASHED_EVERY_TIME", 0)
+    monkeypatch.setattr(corpus_module, "_ALWAYS_HASHED_BYTES", 0)
     assert config.build().fingerprint() == plain
     with monkeypatch.context() as patch:
-        patch.setattr(files_module, "_hash_contents", lambda files: pytest.fail("read again"))
+        patch.setattr(corpus_module, "_hash_contents", lambda files: pytest.fail("read again"))
         assert config.build().fingerprint() == plain
     (texts / "one.txt").write_text("changed")
     assert config.build().fingerprint() != plain

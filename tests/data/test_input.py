@@ -3,17 +3,10 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.data import (
-    ArraySpec,
-    Batch,
-    BytePairTokenizer,
-    EvaluationInput,
-    Input,
-    Prefetcher,
-    TokenInput,
-    data_folder,
-    rows_of_process,
-)
+from dovetail.data import BytePairTokenizer, EvaluationInput, Input, Prefetcher, TokenInput
+from dovetail.data.order import rows_of_process
+from dovetail.data.store import data_folder
+from dovetail.module import ArraySpec, Batch
 
 
 def same(left: Batch, right: Batch) -> bool:

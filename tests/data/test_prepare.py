@@ -11,19 +11,9 @@ from pathlib import Path
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.data import (
-    BytePairTokenizer,
-    ByteTokenizer,
-    DamagedStoreError,
-    DiskFullError,
-    TextFiles,
-    TokenInput,
-    TokenStore,
-    data_folder,
-    prepare,
-)
-from dovetail.data.split import held_out_names
-from dovetail.data.store import FORMAT
+from dovetail.data import BytePairTokenizer, ByteTokenizer, TextFiles, TokenInput, prepare
+from dovetail.data.prepare import held_out_names
+from dovetail.data.store import FORMAT, DamagedStoreError, DiskFullError, TokenStore, data_folder
 from tests.data.conftest import TEXTS
 
 
@@ -37,7 +27,7 @@ def contents(folder: Path):
     return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_account_of_a_preparation(small_input):
+def test_the_summary_of_prepared_data(small_input):
     prepared = prepare(small_input, progress=False)
     sizes = {name: len(text.encode()) for name, text in TEXTS.items()}
     held_out = held_out_names(TEXTS)
@@ -61,7 +51,7 @@ def test_the_second_time_it_is_found(small_input):
     assert contents(second.folder) == before
 
 
-def test_documents_are_stored_whole_and_in_order(small_input):
+def test_documents_are_stored_completely_and_in_order(small_input):
     store = TokenStore(prepare(small_input, progress=False).folder)
     tokenizer = ByteTokenizer.Config().build()
     held_out = held_out_names(TEXTS)
@@ -119,7 +109,7 @@ def test_empty_and_missing_corpora_write_nothing(small_input, texts, tmp_path):
     for files, message in (
         ("missing", "there is no file or folder"),
         ("empty", "no file in .*empty matches"),
-        ("blank.txt", "corpus blank-txt: there is no text in it"),
+        ("blank.txt", "corpus blank-txt: it has no text"),
         ("texts", r"bad\.txt is not UTF-8"),
     ):
         config = small_input.clone(corpus=TextFiles.Config(files=str(tmp_path / files)))
@@ -167,7 +157,7 @@ def test_a_damaged_store_is_refused_and_then_rebuilt(small_input, name, damage):
         path.write_bytes(data[:-3] if damage == "cut" else b"[" + data[1:])
     with pytest.raises(DamagedStoreError, match=re.escape(str(path))):
         TokenStore(folder)
-    with pytest.warns(UserWarning, match="is damaged and is built again: .*" + re.escape(name)):
+    with pytest.warns(UserWarning, match="is damaged and will be rebuilt: .*" + re.escape(name)):
         prepared = prepare(small_input, progress=False)
     assert not prepared.reused
     assert contents(folder) == before
@@ -182,18 +172,18 @@ def test_a_store_of_another_format_is_refused(small_input):
         TokenStore(folder)
 
 
-# No room, no permission.
+# A full disk, no permission.
 
 
 def test_a_full_disk_is_explained_and_leaves_nothing(small_input):
-    class NoRoom(ByteTokenizer):
+    class FullDisk(ByteTokenizer):
         def save(self, folder):
             (folder / "half").write_text("written")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    message = r"no room left on the disk while writing .*texts-bytes.*Free some space"
+    message = r"the disk is full: writing .*texts-bytes.*Free some space"
     with pytest.raises(DiskFullError, match=message):
-        prepare(small_input.clone(tokenizer=NoRoom.Config()), progress=False)
+        prepare(small_input.clone(tokenizer=FullDisk.Config()), progress=False)
     assert stores() == []
 
 
@@ -317,10 +307,11 @@ def test_a_second_process_waits_for_the_first(small_input, slow_process, capsys)
 
 
 def test_text_that_is_long_to_prepare_shows_its_stages(small_input, monkeypatch, capsys):
-    monkeypatch.setattr("dovetail.data.progress._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("dovetail.utils.progress._DELAY_SECONDS", 0.0)
     prepare(small_input)
     lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"preparing texts: {stage}" for stage in STAGES]
+    stages = [line for line in lines if line.startswith("preparing texts: ")]
+    assert stages == [f"preparing texts: {stage}" for stage in STAGES]
 
 
 def test_short_work_says_nothing(small_input, capsys):
@@ -328,7 +319,7 @@ def test_short_work_says_nothing(small_input, capsys):
     assert capsys.readouterr().err == ""
 
 
-STAGES = ("reading", "learning the vocabulary", "tokenizing")
+STAGES = ("reading", "training the tokenizer", "tokenizing")
 
 
 def test_preparing_needs_no_jax(texts, cache_folder):

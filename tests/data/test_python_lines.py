@@ -1,7 +1,8 @@
 import pytest
 
-from dovetail.data import StandardLibrary, python_lines
-from dovetail.data.split import held_out_names
+from dovetail.data import StandardLibrary
+from dovetail.data.prepare import held_out_names
+from dovetail.data.python_lines import python_lines
 
 
 @pytest.mark.parametrize(

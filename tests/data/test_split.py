@@ -1,4 +1,4 @@
-from dovetail.data.split import draw, held_out_names
+from dovetail.data.prepare import draw, held_out_names
 
 NAMES = [f"folder/file_{number}.py" for number in range(4000)]
 

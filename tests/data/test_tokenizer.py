@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.config import ConfigError
-from dovetail.data import BytePairTokenizer, ByteTokenizer, StreamingDecoder
-from dovetail.data.tokenizer import byte_letters
+from dovetail.data import BytePairTokenizer, ByteTokenizer
+from dovetail.data.tokenizer import byte_characters
+from dovetail.generate import IncrementalDetokenizer
 
 TEXTS = ["def function(self):\n    return self.value\n" * 8, "naïve 日本語 text, and more text"]
 
@@ -42,10 +43,10 @@ def test_token_bytes_add_up_to_the_text(tokenizer, text):
 
 @each
 @given(text=any_text, data=st.data())
-def test_streaming_gives_whole_characters_and_the_same_text(tokenizer, text, data):
-    ids = list(tokenizer.encode(text))
+def test_streaming_yields_complete_characters_and_the_same_text(tokenizer, text, data):
+    ids = tokenizer.encode(text).tolist()
     cut = data.draw(st.integers(0, len(ids)))
-    decoder = StreamingDecoder(tokenizer)
+    decoder = IncrementalDetokenizer(tokenizer)
     pieces = [decoder.push([index]) for index in ids[:cut]]
     assert text.startswith("".join(pieces))
     assert "".join(pieces) + decoder.finish() == tokenizer.decode(ids[:cut])
@@ -54,7 +55,7 @@ def test_streaming_gives_whole_characters_and_the_same_text(tokenizer, text, dat
 @each
 @given(ids=st.lists(st.integers(0, 256), max_size=30))
 def test_streaming_agrees_with_decode_on_any_ids(tokenizer, ids):
-    decoder = StreamingDecoder(tokenizer)
+    decoder = IncrementalDetokenizer(tokenizer)
     streamed = "".join(decoder.push([index]) for index in ids) + decoder.finish()
     assert streamed == tokenizer.decode(ids)
 
@@ -88,8 +89,8 @@ def test_save_and_load(tokenizer, tmp_path):
 
 def test_a_stream_holds_back_half_a_character():
     tokenizer = TOKENIZERS["bytes"]
-    decoder = StreamingDecoder(tokenizer)
-    assert [decoder.push([index]) for index in tokenizer.encode("aé😀")] == [
+    decoder = IncrementalDetokenizer(tokenizer)
+    assert [decoder.push([index]) for index in tokenizer.encode("aé😀").tolist()] == [
         *("a", "", "é"),
         *("", "", "", "😀"),
     ]
@@ -119,7 +120,7 @@ def test_vocabulary_size_is_as_configured_though_few_merges_were_found():
 def test_sizes_are_known_before_learning():
     tokenizer = BytePairTokenizer.Config(vocab_size=1000).build()
     assert (tokenizer.vocab_size, tokenizer.end_of_text) == (1000, 999)
-    with pytest.raises(RuntimeError, match=r"not learned its merges yet: call fit"):
+    with pytest.raises(RuntimeError, match=r"is not trained yet: call fit"):
         tokenizer.encode("a")
 
 
@@ -131,11 +132,11 @@ def test_every_byte_needs_an_id():
 def test_letters_for_bytes_are_those_of_the_library():
     from tokenizers import pre_tokenizers
 
-    letters = byte_letters()
-    assert sorted(letters) == sorted(pre_tokenizers.ByteLevel.alphabet())
+    characters = byte_characters()
+    assert sorted(characters) == sorted(pre_tokenizers.ByteLevel.alphabet())
     pieces = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     [(token, _)] = pieces.pre_tokenize_str("a \né")
-    assert token == "".join(letters[value] for value in "a \né".encode())
+    assert token == "".join(characters[value] for value in "a \né".encode())
 
 
 def test_learning_is_the_same_in_another_process(tmp_path):

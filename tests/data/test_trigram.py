@@ -83,7 +83,7 @@ def test_the_standard_library(cache_folder):
     assert (source.prepare().folder / "trigram-1.json").exists()
 
 
-def test_the_figure_is_kept_and_is_the_same_for_every_tokenizer(small_input, monkeypatch):
+def test_the_result_is_cached_and_is_the_same_for_every_tokenizer(small_input, monkeypatch):
     bits = trigram_bits_per_byte(small_input.build())
     other = small_input.clone(tokenizer=BytePairTokenizer.Config(vocab_size=290))
     assert trigram_bits_per_byte(other.build()) == pytest.approx(bits, rel=1e-12)

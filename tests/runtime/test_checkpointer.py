@@ -128,7 +128,7 @@ def test_a_read_that_fails_once_is_tried_again(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(module, "_read_state", stumbling)
     with caplog.at_level(logging.WARNING, "dovetail"):
         assert opened(tmp_path).restore(like())[0] == 2
-    assert "step 2 failed (OSError: the disk); trying once more" in caplog.text
+    assert "step 2 failed (OSError: the disk); retrying once" in caplog.text
 
 
 def averaging(value):
@@ -174,7 +174,7 @@ def test_parameters_come_averaged_where_averages_are_kept(tmp_path):
 
 def test_parameters_of_another_shape_are_refused_with_both_shapes(tmp_path):
     saved_twice(tmp_path)
-    expected = r"a/b/weight: its shape in .*2 is \(64, 64\), but this model wants \(64, 32\)"
+    expected = r"a/b/weight: its shape in .*2 is \(64, 64\), but this model expects \(64, 32\)"
     with pytest.raises(ConfigError, match=expected):
         opened(tmp_path).restore_parameters(wanted((64, 32)))
 
@@ -183,7 +183,7 @@ def test_parameters_of_another_model_are_refused_with_the_nearest(tmp_path):
     saved_twice(tmp_path)
     struct = wanted()["a/b/weight"]
     with pytest.raises(
-        ConfigError, match=r"holds no parameter of this model; 'a/b/wait'.*'a/b/weight'"
+        ConfigError, match=r"has no parameter of this model; 'a/b/wait'.*'a/b/weight'"
     ):
         opened(tmp_path).restore_parameters({"a/b/wait": struct})
 

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dovetail.runtime import matmul_flops_by_type, matmul_flops_of
+from dovetail.runtime import matmul_flops_by_dtype, matmul_flops_of
 
 
 def matmul_flops(function: Any, *args: Any) -> int:
@@ -47,7 +47,7 @@ def test_no_array_is_made():
     assert matmul_flops(jnp.matmul, huge, huge) == 2 * (1 << 60)
 
 
-def test_products_are_told_apart_by_what_they_multiply():
+def test_flops_are_counted_by_dtype():
     def function(x, w, small):
         y, _ = jax.lax.scan(lambda y, _: (y @ w, None), x, None, length=4)
         return jax.lax.dot_general(small, small, (((1,), (1,)), ((), ())), None, jnp.int32), y
@@ -57,7 +57,7 @@ def test_products_are_told_apart_by_what_they_multiply():
         jnp.ones((5, 5), jnp.bfloat16),
         jnp.ones((3, 5), jnp.int8),
     )
-    assert matmul_flops_by_type(function, *args) == {
+    assert matmul_flops_by_dtype(function, *args) == {
         "bfloat16": 4 * 2 * 3 * 5 * 5,
         "int8": 2 * 3 * 5 * 3,
     }

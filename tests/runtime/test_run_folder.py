@@ -2,12 +2,12 @@
 
 import pytest
 
-from dovetail.config import REQUIRED, ConfigError, Part, incidental
+from dovetail.config import REQUIRED, Component, ConfigError, incidental
 from dovetail.runtime import RunFolder, short_hash
 
 
-class Run(Part):
-    class Config(Part.Config["Run"]):
+class Run(Component):
+    class Config(Component.Config["Run"]):
         width: int = REQUIRED
         every: int = incidental(10)
 

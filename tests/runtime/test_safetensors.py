@@ -16,19 +16,19 @@ from dovetail.runtime.safetensors import SafetensorsFile
 ARRAYS = {
     "small": np.arange(3, dtype=np.int8),
     "deep": np.arange(24, dtype=np.float32).reshape(2, 3, 4),
-    "brain": np.arange(6, dtype=np.float32).reshape(3, 2).astype(ml_dtypes.bfloat16),
+    "bfloat16": np.arange(6, dtype=np.float32).reshape(3, 2).astype(ml_dtypes.bfloat16),
     "scalar": np.array(7.5),
     "empty": np.zeros((0, 4), np.float16),
 }
 
 
-def test_others_read_what_is_written_in_parts(tmp_path: Path) -> None:
+def test_the_library_reads_what_is_written_in_slices(tmp_path: Path) -> None:
     sizes = {name: (array.dtype, array.shape) for name, array in ARRAYS.items()}
     with SafetensorsWriter(tmp_path / "a.safetensors", sizes, {"format": "pt"}) as writer:
-        for place in [(1, 2), (0, 0), (1, 0), (0, 2), (0, 1), (1, 1)]:
-            writer.write("deep", ARRAYS["deep"][place], place)
+        for index in [(1, 2), (0, 0), (1, 0), (0, 2), (0, 1), (1, 1)]:
+            writer.write("deep", ARRAYS["deep"][index], index)
         for row in range(3):
-            writer.write("brain", ARRAYS["brain"][row], (row,))
+            writer.write("bfloat16", ARRAYS["bfloat16"][row], (row,))
         for name in ("small", "scalar", "empty"):
             writer.write(name, ARRAYS[name])
     read = load_file(tmp_path / "a.safetensors")
@@ -38,14 +38,28 @@ def test_others_read_what_is_written_in_parts(tmp_path: Path) -> None:
         np.testing.assert_array_equal(read[name], array)
 
 
-def test_what_others_write_is_read_whole_and_in_parts(tmp_path: Path) -> None:
+def test_what_the_library_writes_is_read_in_full_and_in_slices(tmp_path: Path) -> None:
     save_file(ARRAYS, tmp_path / "b.safetensors")
     file = SafetensorsFile(tmp_path / "b.safetensors")
     for name, array in ARRAYS.items():
         np.testing.assert_array_equal(file.array(name), array)
         assert file.array(name).dtype == array.dtype
     np.testing.assert_array_equal(file.read("deep", (1, 2)), ARRAYS["deep"][1, 2])
-    np.testing.assert_array_equal(file.read("brain"), ARRAYS["brain"])
+    np.testing.assert_array_equal(file.read("bfloat16"), ARRAYS["bfloat16"])
+
+
+def test_every_dtype_is_read_as_it_was_written(tmp_path: Path) -> None:
+    names = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+    names = (*names, "int64", "int32", "int16", "int8", "uint8", "bool")
+    arrays = {name: np.arange(6).reshape(2, 3).astype(name) for name in names}
+    sizes = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+    with SafetensorsWriter(tmp_path / "e.safetensors", sizes) as writer:
+        for name, array in arrays.items():
+            writer.write(name, array)
+    file = SafetensorsFile(tmp_path / "e.safetensors")
+    for name, array in arrays.items():
+        assert file.array(name).dtype == array.dtype
+        np.testing.assert_array_equal(file.read(name, (1,)), array[1])
 
 
 def test_a_transposed_array_is_written_in_order(tmp_path: Path) -> None:
@@ -56,9 +70,9 @@ def test_a_transposed_array_is_written_in_order(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_file(tmp_path / "c.safetensors")["x"], array.T)
 
 
-def test_what_was_not_announced_is_refused(tmp_path: Path) -> None:
+def test_what_was_not_declared_is_refused(tmp_path: Path) -> None:
     with SafetensorsWriter(tmp_path / "d.safetensors", {"x": (np.dtype("f4"), (3, 2))}) as writer:
-        with pytest.raises(ValueError, match=r"x\[1\]: announced as float32 \(2,\)"):
+        with pytest.raises(ValueError, match=r"x\[1\]: declared as float32 \(2,\)"):
             writer.write("x", np.zeros(3, np.float32), (1,))
         with pytest.raises(ValueError, match="got float64"):
             writer.write("x", np.zeros((3, 2)))

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dovetail.runtime import JsonLines, TensorBoard
-from dovetail.runtime.console import Console, duration, loss_chart
+from dovetail.runtime.console import Console, loss_chart
 
 
 def read(path):
@@ -70,7 +70,7 @@ def test_tensorboard_writes_events_that_can_be_read_back(tmp_path):
     assert any(tag.startswith("sample") for tag, _ in tags)
 
 
-def test_plain_lines_show_the_figures_of_a_step(capsys):
+def test_plain_lines_show_the_metrics_of_a_step(capsys):
     console = Console.Config(seconds_between_lines=0.0).build()
     console.open(None, 0)
     console.write(
@@ -106,8 +106,8 @@ def test_the_live_line_fits_the_terminal(width, shown, dropped, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     console = Console.Config().build()
     console.open(None, 0)
-    figures = {"steps": 240, "loss": 2.3456, "bits_per_byte": 1.2345, "tokens_per_second": 12345.0}
-    console.write(239, figures | {"mfu": 0.456, "memory_gb": 1.234, "seconds_left": 80.0})
+    metrics = {"steps": 240, "loss": 2.3456, "bits_per_byte": 1.2345, "tokens_per_second": 12345.0}
+    console.write(239, metrics | {"mfu": 0.456, "memory_gb": 1.234, "seconds_left": 80.0})
     console.close()
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
     lines = [line for line in re.split(r"[\r\n]+", plain) if line.strip()]
@@ -122,9 +122,3 @@ def test_the_chart_falls_where_the_loss_falls():
     assert "9.7" in rows[0]
     assert rows[0].count("█") < rows[-2].count("█")
     assert rows[-1].split() == ["1", "step", "100"]
-
-
-def test_durations_read_well():
-    assert duration(5) == "5 s"
-    assert duration(125) == "2 min 05 s"
-    assert duration(3 * 3600 + 120) == "3 h 02 min"

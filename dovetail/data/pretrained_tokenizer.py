@@ -1,30 +1,29 @@
-"""TokenizerFiles: a tokenizer that somebody else made, read from its `tokenizer.json`.
+"""PretrainedTokenizer: an existing tokenizer, loaded from its `tokenizer.json`.
 
-The files travel with a run, in its folder `tokenizer/`, so a run folder can be moved: what reads a
-run loads them from there. The config keeps what must be known without files, and a digest, so that
-other files are noticed.
+A run has a copy of the files in its folder `tokenizer/`, so the run folder can be moved. The config
+holds what must be known without the files, and a digest that detects other files.
 """
 
 from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.config import REQUIRED, ConfigError, Part, incidental
-from dovetail.data.tokenizer import byte_letters
+from dovetail.config import REQUIRED, Component, ConfigError, incidental
+from dovetail.data.tokenizer import byte_characters
 
 if TYPE_CHECKING:
     import tokenizers
 
 MAIN_FILE = "tokenizer.json"
 
-# What goes along with the main file, for the programs that a model is exported to.
+# Copied with the main file, for the programs that a model is exported to.
 COMPANIONS = (
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -35,25 +34,25 @@ COMPANIONS = (
     "chat_template.jinja",
 )
 
-_SPACE = "\u2581"  # how sentence pieces write a space
+_SPACE = "\u2581"  # how SentencePiece writes a space
 
 
-class TokenizerFiles(Part):
-    """A ready-made tokenizer in the format of the `tokenizers` library. Nothing is learned."""
+class PretrainedTokenizer(Component):
+    """A trained tokenizer in the format of the `tokenizers` library."""
 
-    class Config(Part.Config["TokenizerFiles"]):
-        """What is known without the files, and where they are."""
+    class Config(Component.Config["PretrainedTokenizer"]):
+        """What is known without the files, and their folder."""
 
         vocab_size: int = REQUIRED
         end_of_text: int = REQUIRED
-        """The id that closes every document."""
+        """The id that ends every document."""
         digest: str = ""
-        """What `digest_of` the main file must be; empty accepts any."""
+        """The expected digest of the main file; empty accepts any."""
         folder: str = incidental("")
-        """Where the files are, for preparing data; a run has its own copy."""
+        """The folder of the files, for preparing data; a run has its own copy."""
 
     def __init__(self, config: Config) -> None:
-        """Keeps the config; reads no file yet."""
+        """Reads no file yet."""
         super().__init__(config)
         self._config = config
         self._folder: Path | None = None
@@ -62,34 +61,34 @@ class TokenizerFiles(Part):
 
     @property
     def name(self) -> str:
-        """A short name for people."""
+        """A short name."""
         return f"tokenizer-{self._config.vocab_size}"
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids that a model must provide for."""
+        """The number of token ids that a model must support."""
         return self._config.vocab_size
 
     @property
     def end_of_text(self) -> int:
-        """The id that closes every document."""
+        """The id that ends every document."""
         return self._config.end_of_text
 
     @property
     def token_bytes(self) -> NDArray[np.int32]:
-        """How many bytes each id stands for; 0 for special and unused ids."""
+        """The number of bytes of each id; 0 for special and unused ids."""
         self._ready()
         return np.array([len(piece) for piece in self._pieces], np.int32)
 
     def fingerprint(self) -> str:
-        """Returns what decides how a given corpus is tokenized."""
+        """Returns a hash of everything that decides how a given corpus is tokenized."""
         digest = self._config.digest or digest_of(self._source() / MAIN_FILE)
         return f"files/1/{digest}/{self.end_of_text}"
 
     def encode(self, text: str) -> NDArray[np.int32]:
-        """Returns the ids of a text: with the token that begins a text, if the files ask for one.
+        """Returns the ids of a text, with a beginning-of-text token if the files define one.
 
-        A token that ends it is left out; whoever joins texts puts it there.
+        An end-of-text token is removed; preparing data adds it.
         """
         return self._without_end(self._ready().encode(text).ids)
 
@@ -104,11 +103,11 @@ class TokenizerFiles(Part):
         return b"".join([pieces[index] for index in ids])
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of the ids, as the tokenizer's own rules write it."""
+        """Returns the text of the ids, by the tokenizer's own decoder."""
         return self._ready().decode([int(index) for index in ids], skip_special_tokens=True)
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Reads the files; there is nothing to learn."""
+        """Loads the files; there is nothing to train."""
         self.load(self._source())
 
     def save(self, folder: Path) -> None:
@@ -124,8 +123,8 @@ class TokenizerFiles(Part):
         found = digest_of(path)
         if self._config.digest not in ("", found):
             raise ConfigError(
-                f"{path} is another tokenizer than this config is for: its digest is {found}, "
-                f"expected {self._config.digest}. Bring the file back as it was, or import anew."
+                f"{path} is not the tokenizer of this config: its digest is {found}, "
+                f"expected {self._config.digest}. Restore the file, or import the model again."
             )
         self._model = _read(path)
         self._pieces = _pieces(self._model, self.vocab_size, path)
@@ -135,7 +134,7 @@ class TokenizerFiles(Part):
         if not self._config.folder:
             raise ConfigError(
                 f"{self._config.locate('folder')}: expected the folder of {MAIN_FILE}, got none. "
-                "Name it, or begin with --with from-run:path=RUN, which does."
+                "Set it, or use --with from-run:path=RUN, which does."
             )
         return Path(self._config.folder)
 
@@ -161,18 +160,18 @@ def token_id(folder: Path, token: str) -> int | None:
 
 
 def digest_of(path: Path) -> str:
-    """Returns sixteen characters that stand for a file's content."""
+    """Returns a hash of a file's content, in sixteen characters."""
     try:
         return hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
     except OSError as error:
         raise ConfigError(
-            f"{path}: there is no tokenizer to read ({error.strerror}). A tokenizer.json is "
-            "needed; `transformers` writes one with AutoTokenizer.save_pretrained."
+            f"{path}: cannot be read ({error.strerror}). A tokenizer needs a tokenizer.json; "
+            "`transformers` writes one with AutoTokenizer.save_pretrained."
         ) from error
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """Copies a tokenizer's files, those that are there."""
+    """Copies those files of a tokenizer that exist."""
     target.mkdir(parents=True, exist_ok=True)
     for name in (MAIN_FILE, *COMPANIONS):
         if (source / name).is_file():
@@ -182,7 +181,7 @@ def copy_tokenizer(source: Path, target: Path) -> None:
 def _read(path: Path) -> tokenizers.Tokenizer:
     from tokenizers import Tokenizer
 
-    digest_of(path)  # says what to do where there is no file
+    digest_of(path)  # raises a clear error if there is no file
     try:
         return Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except Exception as error:  # the library raises plain Exceptions
@@ -190,10 +189,10 @@ def _read(path: Path) -> tokenizers.Tokenizer:
 
 
 def _pieces(model: tokenizers.Tokenizer, size: int, path: Path) -> list[bytes]:
-    """Returns the bytes that each id stands for."""
+    """Returns the bytes of each id."""
     pieces = [b""] * size
     added: dict[int, Any] = model.get_added_tokens_decoder()
-    write = _piece_writer(model)
+    to_bytes = _token_to_bytes(model)
     for token, index in model.get_vocab(with_added_tokens=True).items():
         if index >= size:
             raise ConfigError(
@@ -202,21 +201,21 @@ def _pieces(model: tokenizers.Tokenizer, size: int, path: Path) -> list[bytes]:
         if index in added:
             pieces[index] = b"" if added[index].special else added[index].content.encode()
         else:
-            pieces[index] = write(token)
+            pieces[index] = to_bytes(token)
     return pieces
 
 
-def _piece_writer(model: tokenizers.Tokenizer) -> Any:
-    """Returns the function from a token's name to its bytes: byte letters, or sentence pieces."""
-    byte_of = {letter: value for value, letter in enumerate(byte_letters())}
+def _token_to_bytes(model: tokenizers.Tokenizer) -> Callable[[str], bytes]:
+    """Returns the function from a token to its bytes: byte-level, or SentencePiece."""
+    byte_of = {character: value for value, character in enumerate(byte_characters())}
 
-    def from_letters(token: str) -> bytes:
-        known = all(letter in byte_of for letter in token)
-        return bytes(byte_of[letter] for letter in token) if known else token.encode()
+    def from_byte_level(token: str) -> bytes:
+        known = all(character in byte_of for character in token)
+        return bytes(byte_of[character] for character in token) if known else token.encode()
 
-    def from_pieces(token: str) -> bytes:
+    def from_sentence_piece(token: str) -> bytes:
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
             return bytes([int(token[3:5], 16)])
         return token.replace(_SPACE, " ").encode()
 
-    return from_letters if "ByteLevel" in str(model.decoder) else from_pieces
+    return from_byte_level if "ByteLevel" in str(model.decoder) else from_sentence_piece

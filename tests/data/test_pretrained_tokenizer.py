@@ -9,8 +9,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from dovetail.config import ConfigError, from_text, identity, to_text
-from dovetail.data import TokenizerFiles
-from dovetail.data.tokenizer_files import digest_of, read_vocab_size, token_id
+from dovetail.data import PretrainedTokenizer
+from dovetail.data.pretrained_tokenizer import digest_of, read_vocab_size, token_id
 from tests.interop.files import write_tokenizer
 
 BYTES = 256
@@ -22,8 +22,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def built(folder: Path, size: int = BYTES + 2) -> TokenizerFiles:
-    return TokenizerFiles.Config(
+def built(folder: Path, size: int = BYTES + 2) -> PretrainedTokenizer:
+    return PretrainedTokenizer.Config(
         vocab_size=size,
         end_of_text=size - 1,
         digest=digest_of(folder / "tokenizer.json"),
@@ -92,7 +92,7 @@ def test_files_are_copied_with_their_companions(folder: Path, tmp_path: Path) ->
     tokenizer.fit([])
     tokenizer.save(tmp_path / "copy")
     assert (tmp_path / "copy" / "tokenizer_config.json").is_file()
-    other = TokenizerFiles.Config(vocab_size=BYTES + 2, end_of_text=BYTES + 1).build()
+    other = PretrainedTokenizer.Config(vocab_size=BYTES + 2, end_of_text=BYTES + 1).build()
     other.load(tmp_path / "copy")
     assert list(other.encode("abc")) == list(tokenizer.encode("abc"))
 
@@ -109,15 +109,15 @@ def test_other_files_are_noticed(folder: Path) -> None:
     tokenizer = built(folder)
     text = (folder / "tokenizer.json").read_text()
     (folder / "tokenizer.json").write_text(text + " ")
-    with pytest.raises(ConfigError, match="another tokenizer than this config is for"):
+    with pytest.raises(ConfigError, match="is not the tokenizer of this config"):
         tokenizer.load(folder)
 
 
 def test_files_that_are_missing_or_broken(tmp_path: Path) -> None:
-    config = TokenizerFiles.Config(vocab_size=5, end_of_text=4)
+    config = PretrainedTokenizer.Config(vocab_size=5, end_of_text=4)
     with pytest.raises(ConfigError, match=r"expected the folder of tokenizer.json, got none"):
         config.build().encode("a")
-    with pytest.raises(ConfigError, match="no tokenizer to read"):
+    with pytest.raises(ConfigError, match=r"A tokenizer needs a tokenizer\.json"):
         config.build().load(tmp_path)
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": 5}))
     with pytest.raises(ConfigError, match="cannot be read as a tokenizer"):
