@@ -1,9 +1,8 @@
-"""Planned memory against measured: the growth of a process's peak when it runs a step on the CPU.
+"""Planned and measured memory: the growth of a process's peak when it runs a step on the CPU.
 
-Each configuration is planned and run in a process of its own. After compiling, and after the first
-state is there, the process gives back what it does not use and its peak is reset
-(`/proc/self/clear_refs`): what compilers took does not count. The growth from there, and the state
-itself, is what was measured. Linux alone.
+Each configuration is planned and run in its own process. After compilation and initialization the
+process trims its heap and resets its peak (`/proc/self/clear_refs`), so that the compiler's memory
+does not count. The measurement is the growth from there plus the state. Linux only.
 
     python benchmarks/plan_memory.py [--only NAME] [--json]
 """
@@ -21,12 +20,12 @@ from typing import Any
 
 # Name: (experiment, modifiers, overrides). Each plans for a peak of 1 GiB or more.
 CONFIGURATIONS: dict[str, tuple[str, list[str], list[str]]] = {
-    "dense, all kept": (
+    "dense, all saved": (
         "tiny-lm",
         ["remat:keep=everything"],
         ["input.batch_size=64", "input.sequence_length=512"],
     ),
-    "dense, nothing kept": (
+    "dense, nothing saved": (
         "small-lm",
         ["remat:keep=nothing"],
         ["input.batch_size=64", "input.sequence_length=1024"],
@@ -47,7 +46,7 @@ GIB = 2**30
 
 
 def measure(name: str) -> dict[str, Any]:
-    """Plans a configuration, runs two steps of it, and returns both figures."""
+    """Plans a configuration, runs two steps of it, and returns both results."""
     import jax
 
     from dovetail.config import apply_modifier, apply_overrides
@@ -60,7 +59,7 @@ def measure(name: str) -> dict[str, Any]:
     for text in modifiers:
         config = apply_modifier(config, text)
     targeted = apply_target(apply_overrides(config, overrides), "cpu")
-    plan = Planner(experiment, targeted.config, targeted.machine, ProgramCache()).exact()
+    plan = Planner(experiment, targeted.config, targeted.machine, ProgramCache()).compiled_plan()
     trainer = targeted.config.build()
     program = trainer.program()
     step = program.lowered.compile()
@@ -86,7 +85,7 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def _status(name: str) -> int:
-    """Returns a figure of this process in bytes, as Linux tells it."""
+    """Returns a field of `/proc/self/status` in bytes."""
     found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None, name
     return int(found[1]) * 1024

@@ -1,16 +1,15 @@
-"""The eight published training steps, planned: predicted seconds beside those that were measured.
+"""Eight published training steps: predicted and measured seconds.
 
-The published figures are those of AXLearn's paper (arXiv 2507.05411), with the peers that it
-compares with. Each row is planned as its run is known to have been set up, as far as that is
-public, and then as arithmetic ranks first and the compiler takes. TPUs and GPUs are compiled for,
-with no device.
+The published numbers are from AXLearn's paper (arXiv 2507.05411), with the systems that it compares
+with. Each row is planned in its published set-up as far as that is known, and then with the fastest
+analytic candidate that the compiler accepts. TPU and GPU rows are compiled, without devices.
 
-Two constants are fitted, each by rows of its own kind, and every error is on a row that was left
-out of the fit: `kernels` by the TPU rows, `trainium` by the Trainium rows. GPU rows fit nothing.
-A row that is planned without another of its kind has no error to show.
+Two constants are fitted: `kernels` to the TPU rows, and `trainium` to the Trainium rows. Every
+error is on a row that was held out of the fit. GPU rows are not fitted. A row that is planned
+without another of its kind has no error.
 
-    python benchmarks/published.py                   # everything; minutes, and then from the cache
-    python benchmarks/published.py --analytic        # seconds: nothing is compiled
+    python benchmarks/published.py                   # everything; minutes, then from the cache
+    python benchmarks/published.py --analytic        # seconds: compiles nothing
     python benchmarks/published.py --row llama2-7b/tpu-v5p-512
 """
 
@@ -28,17 +27,17 @@ from typing import Any
 from dovetail.config import apply_overrides
 from dovetail.experiments import find_experiment
 from dovetail.plan import (
-    FITTED,
+    FITTED_CONSTANTS,
     Candidate,
-    Constants,
     Plan,
     Planner,
     ProgramCache,
-    Ranked,
-    candidate_of,
-    rank,
+    RankedPlan,
+    RooflineConstants,
+    configured_candidate,
+    rank_candidates,
 )
-from dovetail.targets import apply_target, need_no_accelerator
+from dovetail.targets import apply_target, default_to_cpu
 
 LONG = ("input.sequence_length=16384", "input.batch_size=1024")
 PRODUCTS = (
@@ -52,11 +51,14 @@ class Row:
     """One published step.
 
     Attributes:
-        seconds: of AXLearn.
-        mfu: of AXLearn, counting full attention.
-        peers: the seconds of others.
-        mesh: what is known of its mesh; where nothing is, our rule's is taken.
-        keep: what is known of what its layers keep.
+        experiment: the experiment to plan.
+        target: the machine.
+        seconds: published by AXLearn.
+        mfu: published by AXLearn, counting full attention.
+        peers: seconds of other systems.
+        overrides: `key=value` overrides of the experiment.
+        mesh: the published mesh; None takes the rule's.
+        keep: the published remat policy, a value of `remat:save=`.
     """
 
     experiment: str
@@ -70,7 +72,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """What `--row` calls it."""
+        """The value of `--row`."""
         return f"{self.experiment}/{self.target}"
 
 
@@ -112,109 +114,113 @@ ROWS = (
 
 @dataclass(frozen=True)
 class Planned:
-    """A row with its plans, by the constants in force."""
+    """A row with its plans, by the current constants."""
 
     row: Row
     planner: Planner
-    as_run: Plan
+    as_published: Plan
     best: Plan
     best_candidate: Candidate
 
     @property
-    def kind(self) -> str:
-        """The kind of chip."""
-        return self.planner.machine.chip.kind
+    def platform(self) -> str:
+        """The JAX platform of the chip."""
+        return self.planner.machine.chip.platform
 
-    def seconds(self, constants: Constants) -> float:
-        """Returns what is predicted of the published set-up with other constants."""
-        timing = self.as_run.timing
-        slower = FITTED.trainium / constants.trainium if self.kind == "neuron" else 1.0
-        kernels = timing.kernels * FITTED.kernels / constants.kernels
+    def seconds(self, constants: RooflineConstants) -> float:
+        """Returns the prediction for the published set-up with other constants."""
+        timing = self.as_published.timing
+        slower = (
+            FITTED_CONSTANTS.trainium / constants.trainium if self.platform == "neuron" else 1.0
+        )
+        kernels = timing.kernels * FITTED_CONSTANTS.kernels / constants.kernels
         return slower * (timing.matmul + kernels) + timing.memory + timing.exposed
 
 
 def plan_row(row: Row, analytic: bool) -> Planned:
-    """Plans a row as it was run, and as a search would run it."""
+    """Plans a row as published, and as a search would run it."""
     config = apply_overrides(find_experiment(row.experiment).config(), row.overrides)
     targeted = apply_target(config, row.target)
     planner = Planner(row.experiment, targeted.config, targeted.machine, ProgramCache())
     planner.is_analytic = analytic
-    known = _known(row, planner)
-    as_run = planner.judged(known)
+    published = _published_candidate(row, planner)
+    as_published = planner.best_plan(published)
     best = min(
-        [each for each in (Ranked(known, as_run), _first(planner)) if each.plan.fits],
+        [each for each in (RankedPlan(published, as_published), _first(planner)) if each.plan.fits],
         key=lambda each: each.plan.step_s,
     )
-    return Planned(row, planner, as_run, best.plan, best.candidate)
+    return Planned(row, planner, as_published, best.plan, best.candidate)
 
 
-def _first(planner: Planner) -> Ranked:
-    """Returns the fastest by arithmetic that the compiler takes."""
-    for candidate, _ in rank(planner):
-        plan = planner.judged(candidate)
+def _first(planner: Planner) -> RankedPlan:
+    """Returns the fastest analytic candidate that the compiler accepts."""
+    for candidate, _ in rank_candidates(planner):
+        plan = planner.best_plan(candidate)
         if plan.fits:
-            return Ranked(candidate, plan)
+            return RankedPlan(candidate, plan)
     raise SystemExit(f"{planner.name} on {planner.machine.name}: nothing fits")
 
 
-def _known(row: Row, planner: Planner) -> Candidate:
-    """Returns the published set-up, with as few micro-batches as fit by arithmetic."""
-    now = candidate_of(planner.config, planner.machine)
+def _published_candidate(row: Row, planner: Planner) -> Candidate:
+    """Returns the published set-up, with the fewest microbatches that fit analytically."""
+    now = configured_candidate(planner.config, planner.machine)
     if row.mesh is None:
         return now
     mesh = dict.fromkeys(dict(now.mesh), 1) | row.mesh
-    for parts in (1, 2, 4, 8):
-        known = Candidate(tuple(mesh.items()), row.keep, parts, False)
-        if planner.rough(known).fits:
-            return known
-    raise SystemExit(f"{row.name}: the published set-up does not fit by arithmetic")
+    for microbatches in (1, 2, 4, 8):
+        candidate = Candidate(tuple(mesh.items()), row.keep, microbatches, False)
+        if planner.analytic_plan(candidate).fits:
+            return candidate
+    raise SystemExit(f"{row.name}: the published set-up does not fit analytically")
 
 
-def fit(rows: Sequence[Planned]) -> Constants:
-    """Returns the constants with the least squared error of the logarithm, each by its own rows."""
+def fit(rows: Sequence[Planned]) -> RooflineConstants:
+    """Returns the constants with the least squared log error, each fitted to its own rows."""
     grid = [step / 200 for step in range(10, 201)]
 
-    def best(kind: str, name: str) -> float:
-        own = [each for each in rows if each.kind == kind]
+    def best(platform: str, name: str) -> float:
+        own = [each for each in rows if each.platform == platform]
 
         def error(value: float) -> float:
-            constants = replace(FITTED, **{name: value})
+            constants = replace(FITTED_CONSTANTS, **{name: value})
             return sum(math.log(each.seconds(constants) / each.row.seconds) ** 2 for each in own)
 
-        return min(grid, key=error) if own else getattr(FITTED, name)
+        return min(grid, key=error) if own else getattr(FITTED_CONSTANTS, name)
 
-    return Constants(kernels=best("tpu", "kernels"), trainium=best("neuron", "trainium"))
+    return RooflineConstants(kernels=best("tpu", "kernels"), trainium=best("neuron", "trainium"))
 
 
 def report(rows: Sequence[Planned]) -> list[dict[str, Any]]:
-    """Returns each row with the error of constants that were fitted without it."""
+    """Returns each row with its error under constants that were fitted without it."""
     found = []
     for each in rows:
         others = [other for other in rows if other is not each]
         constants = fit(others)
         predicted = each.seconds(constants)
-        # Constants come from rows of the same kind, but for GPUs, by which nothing is fitted.
-        is_left_out = each.kind == "gpu" or any(other.kind == each.kind for other in others)
+        # Constants are fitted to rows of the same platform; nothing is fitted to GPU rows.
+        is_held_out = each.platform == "gpu" or any(
+            other.platform == each.platform for other in others
+        )
         found.append(
             {
                 "row": each.row.name,
                 "published_s": each.row.seconds,
                 "published_mfu": each.row.mfu,
                 "peers": each.row.peers,
-                "source": each.as_run.source,
-                "time_source": each.as_run.time_source,
-                "fits": each.as_run.fits,
-                "memory_gb": each.as_run.memory.total * _devices(each) / 1e9,
+                "source": each.as_published.source,
+                "time_source": each.as_published.time_source,
+                "fits": each.as_published.fits,
+                "memory_gb": each.as_published.memory.total * _devices(each) / 1e9,
                 "predicted_s": predicted,
-                "predicted_mfu": each.as_run.mfu * each.as_run.step_s / predicted,
-                "error": predicted / each.row.seconds - 1 if is_left_out else None,
+                "predicted_mfu": each.as_published.mfu * each.as_published.step_s / predicted,
+                "error": predicted / each.row.seconds - 1 if is_held_out else None,
                 "constants_without_it": vars(constants),
                 "best_s": each.best.step_s,
                 "best_mfu": each.best.mfu,
                 "best": str(each.best_candidate),
                 "best_fits": each.best.fits,
                 "best_memory_gb": each.best.memory.total * _devices(each) / 1e9,
-                "compile_s": each.as_run.compile_s,
+                "compile_s": each.as_published.compile_s,
             }
         )
     return found
@@ -230,7 +236,7 @@ def main() -> None:
     parser.add_argument("--analytic", action="store_true", help="compile nothing")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    need_no_accelerator()
+    default_to_cpu()
     planned = []
     for row in ROWS:
         if arguments.row and row.name not in arguments.row:

@@ -1,8 +1,8 @@
-"""MFU from 256 to 32,768 v5p chips by the analytic model, beside the published points, as a plot.
+"""A plot of MFU from 256 to 32,768 v5p chips by the analytic model, with published points.
 
-Weak scaling: the batch grows with the chips, two sequences each. Strong scaling: it stays as it is.
-At every size the fastest candidate that fits is taken. With `--compiled` the time of what one chip
-computes is that of the program compiled for 512 chips, and arithmetic gives communication alone.
+Weak scaling grows the batch with the chips, two sequences each. Strong scaling keeps it constant.
+Every size uses the fastest candidate that fits. With `--compiled`, the compute time is scaled to
+that of the program compiled for 512 chips; communication stays analytic.
 
     python benchmarks/scaling.py [--compiled] [--write docs/plan-scaling.svg]
 """
@@ -20,11 +20,11 @@ from typing import Any
 from dovetail.config import apply_modifier, apply_overrides
 from dovetail.experiments import find_experiment
 from dovetail.models.llama import llama
-from dovetail.plan import Plan, Planner, ProgramCache, rank
-from dovetail.targets import apply_target, need_no_accelerator
+from dovetail.plan import Plan, Planner, ProgramCache, rank_candidates
+from dovetail.targets import apply_target, default_to_cpu
 
-# Chips, and MFU: AXLearn's paper (arXiv 2507.05411), on TPUs. Of the 150B model it gives the size
-# alone; ours has Llama's shape.
+# Chips and MFU on TPUs, from AXLearn's paper (arXiv 2507.05411). It gives only the size of the 150B
+# model; ours has Llama's shape.
 PUBLISHED = {
     "70B": [(256, 0.630), (4096, 0.524)],
     "150B": [(8192, 0.406), (32768, 0.376)],
@@ -37,7 +37,7 @@ COMPILED_AT = 512
 
 
 def experiment(name: str, batch: int) -> Any:
-    """Returns an experiment of Llama's shape with a batch of so many sequences."""
+    """Returns an experiment of Llama's shape with the given batch size."""
     config = find_experiment("llama2-70b").config()
     if name == "150B":
         config.model = llama(
@@ -48,36 +48,36 @@ def experiment(name: str, batch: int) -> Any:
 
 
 def machine_name(chips: int) -> str:
-    """Names so many v5p chips, in slices of at most 4,096; a name counts cores."""
+    """Returns the target of that many v5p chips, in slices of at most 4,096; names count cores."""
     slices = max(1, chips // LARGEST_SLICE)
     name = f"tpu-v5p-{2 * chips // slices}"
     return name if slices == 1 else f"{slices}x{name}"
 
 
 def best(name: str, chips: int, batch: int) -> tuple[Planner, Plan] | None:
-    """Returns the fastest plan that fits so many chips, by arithmetic."""
+    """Returns the fastest analytic plan that fits that many chips."""
     targeted = apply_target(experiment(name, batch), machine_name(chips))
     planner = Planner(name, targeted.config, targeted.machine, ProgramCache())
-    found = next((each for each in rank(planner) if each.plan.fits), None)
+    found = next((each for each in rank_candidates(planner) if each.plan.fits), None)
     return None if found is None else (planner, found.plan)
 
 
 def correction(name: str) -> float:
-    """Returns how much longer the compiled program computes than arithmetic says."""
+    """Returns the compute time of the compiled program over that of the analytic plan."""
     targeted = apply_target(
         experiment(name, COMPILED_AT * SEQUENCES_A_CHIP), machine_name(COMPILED_AT)
     )
     planner = Planner(name, targeted.config, targeted.machine, ProgramCache())
-    first = next(each for each in rank(planner) if each.plan.fits)
-    compiled = planner.exact(first.candidate)
+    first = next(each for each in rank_candidates(planner) if each.plan.fits)
+    compiled = planner.compiled_plan(first.candidate)
     if not compiled.fits:
-        raise SystemExit(f"{name} on {COMPILED_AT} chips: what arithmetic takes is refused")
-    exact, rough = compiled.timing, first.plan.timing
-    return (exact.total - exact.exposed) / (rough.total - rough.exposed)
+        raise SystemExit(f"{name} on {COMPILED_AT} chips: the compiler refuses the analytic choice")
+    exact, analytic = compiled.timing, first.plan.timing
+    return (exact.total - exact.exposed) / (analytic.total - analytic.exposed)
 
 
 def curve(name: str, batch: int | None, factor: float) -> Iterator[tuple[int, float, Plan]]:
-    """Yields chips and MFU; a batch of None grows with the chips."""
+    """Yields chips, MFU and plan; with a batch of None, the batch grows with the chips."""
     for chips in SIZES:
         found = best(name, chips, batch or chips * SEQUENCES_A_CHIP)
         if found is None:
@@ -154,8 +154,8 @@ def _axes() -> str:
 
 
 def _line(points: Points, colour: str, more: str = "") -> str:
-    places = " ".join(f"{x},{y}" for x, y in (_place(*point) for point in points))
-    return f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="2.5"{more}/>'
+    xy = " ".join(f"{x},{y}" for x, y in (_place(*point) for point in points))
+    return f'<polyline points="{xy}" fill="none" stroke="{colour}" stroke-width="2.5"{more}/>'
 
 
 def main() -> None:
@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--write", type=Path, metavar="FILE.svg")
     arguments = parser.parse_args()
-    need_no_accelerator()
+    default_to_cpu()
     factors = {name: correction(name) if arguments.compiled else 1.0 for name in PUBLISHED}
     weak = {
         name: [(chips, mfu) for chips, mfu, _ in curve(name, None, factors[name])]

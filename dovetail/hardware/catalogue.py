@@ -1,10 +1,9 @@
-"""The catalogue: all chips with published figures, by their own name and by JAX's name for them."""
+"""The catalogue: every chip with published specifications, by name and by JAX's device kind."""
 
 from __future__ import annotations
 
 from dovetail.config import ConfigError, did_you_mean
 from dovetail.hardware.chip import Chip
-from dovetail.hardware.cpu import measured_cpu
 from dovetail.hardware.nvidia import GPUS
 from dovetail.hardware.tpu import TPUS
 from dovetail.hardware.trainium import TRAINIUM
@@ -13,14 +12,12 @@ CHIPS: dict[str, Chip] = {chip.name: chip for chip in (*TPUS, *GPUS, *TRAINIUM)}
 
 
 def chip_for_device(device_kind: str) -> Chip | None:
-    """Returns the chip that JAX calls `device_kind`, or None if the catalogue does not have it.
+    """Returns the chip with that `device.device_kind`, or None if the catalogue lacks it.
 
-    A name must match exactly but for case: a near name is often a weaker card of the same family,
-    and a wrong peak is worse than none. For "cpu" this machine is measured, once.
+    A name must match exactly but for case: a similar name is often a slower card of the same
+    family, and a wrong peak is worse than none. A CPU has no published peak and is not listed.
     """
     wanted = device_kind.strip().lower()
-    if wanted == "cpu":
-        return measured_cpu()
     for chip in CHIPS.values():
         if wanted in (kind.lower() for kind in chip.device_kinds):
             return chip
@@ -28,9 +25,21 @@ def chip_for_device(device_kind: str) -> Chip | None:
 
 
 def chip_named(name: str) -> Chip:
-    """Returns a chip by its own name, such as `tpu-v5p`."""
+    """Returns a chip by its catalogue name, such as `tpu-v5p`."""
     if name not in CHIPS:
         raise ConfigError(
             f"There is no chip {name!r} in the catalogue. " + did_you_mean(name, CHIPS)
         )
     return CHIPS[name]
+
+
+def cpu_chip(memory_bytes: float) -> Chip:
+    """Returns a CPU host as a chip. Its rates are unknown until `runtime.measured_cpu` runs."""
+    return Chip(
+        name="cpu",
+        platform="cpu",
+        device_kinds=("cpu",),
+        peak_flops={},
+        memory_bytes=memory_bytes,
+        memory_bandwidth=0.0,
+    )

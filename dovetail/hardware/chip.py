@@ -1,30 +1,35 @@
-"""What is known of a chip: plain data, which no other room needs JAX to read."""
+"""What the catalogue knows about a chip. Plain data in SI units: bytes, bytes/s, FLOP/s and Hz."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# The precisions that `Chip.peak_flops` gives figures for.
+# The precisions that `Chip.peak_flops` lists.
 PRECISIONS = ("float32", "bfloat16", "float8", "int8")
-# Those that one rounds to for the sake of speed.
-SMALL_PRECISIONS = ("float8", "int8")
+# Precisions that are chosen for speed alone.
+QUANTIZED_PRECISIONS = ("float8", "int8")
+
+MFU_FORMULA = (
+    "MFU = 3 x forward matmul FLOPs (plain attention, counted in full) / seconds a step / "
+    "peak FLOP/s of all chips at the precision of most of these products"
+)
 
 
 def precision_of(dtype: str) -> str:
-    """Returns what `Chip.peak_flops` calls a type of number; chips are as fast in any float8."""
+    """Returns the key of `Chip.peak_flops` for a dtype; all float8 formats have the same rate."""
     return "float8" if dtype.startswith("float8") else dtype
 
 
 @dataclass(frozen=True)
 class Price:
-    """What renting one chip for an hour costs, on demand, by somebody's public list.
+    """The public on-demand list price of one chip for an hour.
 
     Attributes:
-        usd_per_chip_hour: a machine's price divided by its chips; the host's share is in it.
-        date: the day that the source says the price is of; the day it was read, where it says none.
-        source: the address where it was read.
-        offer: what is sold at that price.
+        usd_per_chip_hour: the price of an instance divided by its chips; it includes the host.
+        date: the date that the source gives, or else the day on which it was read.
+        source: the URL where the price was read.
+        offer: the instance type, region and terms.
     """
 
     usd_per_chip_hour: float
@@ -34,32 +39,61 @@ class Price:
 
 
 @dataclass(frozen=True)
-class Chip:
-    """One accelerator, or one CPU machine.
+class GpuSpec:
+    """What XLA's GPU compiler needs beside the fields of `Chip`, from NVIDIA's architecture papers.
+
+    B200 and GB200 are as the devices report themselves. GB200 and the 40 GB A100 were read in
+    https://github.com/openxla/xla/tree/main/xla/backends/gpu/target_config/specs.
 
     Attributes:
-        name: what targets call it, such as `tpu-v5p`.
-        kind: the JAX platform, `tpu`, `gpu`, `neuron` or `cpu`.
-        device_kinds: what JAX's `device.device_kind` says on it.
-        peak_flops: the highest dense rate by precision (no sparsity), in operations a second. It is
-            what matrix products reach under JAX's default settings: float32 is done as bfloat16 on
-            TPUs and as TF32 on NVIDIA's. A precision that a chip has no unit for is widened to
-            bfloat16, so it has that figure.
-        memory_bytes: the memory for arrays.
-        memory_bandwidth: bytes a second between that memory and the chip.
-        links: how many links to other chips of the same machine or pod it has.
-        link_bandwidth: bytes a second over one link in one direction.
-        devices_per_chip: how many JAX devices share this chip. All other figures are for the chip.
-        chips_per_host: how many belong to one host (one process) of a machine of several hosts.
-        linked_chips: how many chips the links can join; beyond that there is only the network.
-        network_bandwidth: bytes a second between hosts in one direction, a chip's share; None
-            where it is not known.
-        program_memory_bytes: what its compiler gives to programs; None where that is not known.
-        price: None where no public list price was found.
+        compute_capability: major and minor.
+        sm_count: streaming multiprocessors.
+        clock_hz: the boost clock.
+        shared_memory_per_sm: bytes, of which a block may take all but 1 KiB.
+        l2_bytes: the L2 cache.
+        reported_memory_bytes: the device memory that the driver reports. `Chip.memory_bytes` is the
+            advertised size, and mostly less; the difference is left to CUDA and NCCL.
+        fpus_per_sm: float32 units.
+        registers_per_sm: 32-bit registers; a block may take all of them.
+    """
+
+    compute_capability: tuple[int, int]
+    sm_count: int
+    clock_hz: float
+    shared_memory_per_sm: int
+    l2_bytes: int
+    reported_memory_bytes: int
+    fpus_per_sm: int = 128
+    registers_per_sm: int = 1 << 16
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One accelerator, or one CPU host.
+
+    Attributes:
+        name: the name that targets refer to, such as `tpu-v5p`.
+        platform: the JAX platform, `tpu`, `gpu`, `neuron` or `cpu`.
+        device_kinds: the values of JAX's `device.device_kind` for it.
+        peak_flops: dense peak FLOP/s by precision, without sparsity, of matmuls under JAX's default
+            settings: float32 runs as bfloat16 on TPUs and as TF32 on NVIDIA GPUs. A precision
+            without a unit of its own is widened to bfloat16 and has that rate.
+        memory_bytes: HBM; on a CPU, the memory of the host.
+        memory_bandwidth: bytes/s between HBM and the chip.
+        links: ICI, NVLink or NeuronLink links of one chip.
+        link_bandwidth: bytes/s over one link in one direction.
+        devices_per_chip: JAX devices that share this chip. All other fields are per chip.
+        chips_per_host: chips of one host (one process) in a machine of several hosts.
+        linked_chips: the most chips that links can join: a TPU pod or an NVLink domain. Beyond it
+            there is only the data-center network (DCN).
+        network_bandwidth: bytes/s over the DCN in one direction, a chip's share; None if unknown.
+        program_memory_bytes: the HBM that its compiler allows programs; None if unknown.
+        price: None if no public list price was found.
+        gpu: what compiling for this GPU takes; None for other chips, or if unknown.
     """
 
     name: str
-    kind: str
+    platform: str
     device_kinds: tuple[str, ...]
     peak_flops: Mapping[str, float]
     memory_bytes: float
@@ -72,9 +106,10 @@ class Chip:
     network_bandwidth: float | None = None
     program_memory_bytes: float | None = None
     price: Price | None = None
+    gpu: GpuSpec | None = None
 
     def flops_per_device(self, precision: str) -> float:
-        """Returns the peak rate of one JAX device: what a rate is divided by to get its MFU."""
+        """Returns the peak FLOP/s of one JAX device: the denominator of its MFU."""
         if precision not in self.peak_flops:
             raise ValueError(
                 f"{self.name}: no peak rate for {precision!r}. "
@@ -82,18 +117,18 @@ class Chip:
             )
         return self.peak_flops[precision] / self.devices_per_chip
 
-    def gains_by(self, precision: str) -> bool:
-        """Says whether products are faster in a precision than in bfloat16."""
+    def is_faster_in(self, precision: str) -> bool:
+        """Returns whether matmuls are faster in a precision than in bfloat16."""
         return self.peak_flops.get(precision, 0.0) > self.peak_flops.get("bfloat16", 0.0)
 
     @property
     def memory_per_device(self) -> float:
-        """The bytes that one JAX device has for its arrays."""
+        """The HBM bytes of one JAX device."""
         return self.memory_bytes / self.devices_per_chip
 
     @property
     def interconnect_bandwidth(self) -> float:
-        """Bytes a second out of the chip over all its links together."""
+        """Bytes/s out of the chip over all its links."""
         return self.links * self.link_bandwidth
 
 
@@ -103,7 +138,7 @@ def peak_rates(
     float8: float | None = None,
     int8: float | None = None,
 ) -> dict[str, float]:
-    """Returns the rates by precision, with bfloat16's where a chip has nothing better."""
+    """Returns `Chip.peak_flops`, with the bfloat16 rate where a chip has nothing faster."""
     return {
         "float32": float32 or bfloat16,
         "bfloat16": bfloat16,

@@ -1,22 +1,25 @@
-"""NVIDIA's data-centre GPUs.
+"""NVIDIA data-center GPUs.
 
-The sheets print rates with sparsity; here are the dense ones, half of those. float32 is the TF32
-rate, which JAX's default precision uses. Memory is in decimal gigabytes.
+Data sheets print rates with sparsity; the dense rates here are half of those. float32 is the TF32
+rate, which JAX's default precision uses.
 
-Checked against notes that cite NVIDIA's sheets (https://glennklockwood.com/garden/processors/A100
-and B200, which has the GB200 too), not against the sheets themselves: rates, memory, bandwidth and
-links of A100, B200 and GB200; the memory of GB200 is what CoreWeave lists. H100 and H200 are as
-commonly quoted. The network is that of the priced offer where its provider states one (A100, H100,
-H200); for B200 and GB200 it is one 400 Gb/s adapter a GPU, which was not checked.
+Rates, memory, bandwidth and links of A100, B200 and GB200 were checked against notes that cite the
+data sheets (https://glennklockwood.com/garden/processors/A100 and B200, which covers GB200), not
+against the sheets themselves. The memory of GB200 is from CoreWeave's list. H100 and H200 are as
+commonly quoted. The network is that of the priced offer where the provider states one (A100, H100,
+H200). For B200 and GB200 it is one 400 Gb/s adapter per GPU, which was not checked.
 """
 
 from __future__ import annotations
 
-from dovetail.hardware.chip import Chip, Price, peak_rates
+from dovetail.hardware.chip import Chip, GpuSpec, Price, peak_rates
 
 _TERA = 1e12
 _GIGA = 1e9
 _GIGABIT = 1e9 / 8
+_KIB = 1 << 10
+_MIB = 1 << 20
+_GIB = 1 << 30
 
 _A100 = peak_rates(312 * _TERA, float32=156 * _TERA, int8=624 * _TERA)
 _H100_SXM = peak_rates(
@@ -28,8 +31,7 @@ _HYPERSCALERS = (
     "hyperscalers.json"
 )
 
-
-# CoreWeave's own price page, transcribed on that day.
+# CoreWeave's own price page, as transcribed on the date of the price.
 _TRANSCRIBED = (
     "https://raw.githubusercontent.com/api-evangelist/coreweave/refs/heads/main/plans/"
     "coreweave-plans-pricing.yml"
@@ -47,7 +49,7 @@ def _coreweave(usd: float, offer: str) -> Price:
 GPUS = (
     Chip(
         name="nvidia-a100-40gb",
-        kind="gpu",
+        platform="gpu",
         device_kinds=("NVIDIA A100-SXM4-40GB",),
         peak_flops=_A100,
         memory_bytes=40 * _GIGA,
@@ -57,11 +59,20 @@ GPUS = (
         chips_per_host=8,
         linked_chips=8,
         network_bandwidth=50 * _GIGABIT,
+        gpu=GpuSpec(
+            compute_capability=(8, 0),
+            sm_count=108,
+            clock_hz=1.41e9,
+            shared_memory_per_sm=164 * _KIB,
+            l2_bytes=40 * _MIB,
+            reported_memory_bytes=40370 * _MIB,
+            fpus_per_sm=64,
+        ),
         price=_aws(2.7447, "p4d.24xlarge"),
     ),
     Chip(
         name="nvidia-a100-80gb",
-        kind="gpu",
+        platform="gpu",
         device_kinds=("NVIDIA A100-SXM4-80GB",),
         peak_flops=_A100,
         memory_bytes=80 * _GIGA,
@@ -71,11 +82,20 @@ GPUS = (
         chips_per_host=8,
         linked_chips=8,
         network_bandwidth=50 * _GIGABIT,
+        gpu=GpuSpec(
+            compute_capability=(8, 0),
+            sm_count=108,
+            clock_hz=1.41e9,
+            shared_memory_per_sm=164 * _KIB,
+            l2_bytes=40 * _MIB,
+            reported_memory_bytes=80 * _GIB,
+            fpus_per_sm=64,
+        ),
         price=_aws(3.4309, "p4de.24xlarge"),
     ),
     Chip(
         name="nvidia-h100",
-        kind="gpu",
+        platform="gpu",
         device_kinds=("NVIDIA H100 80GB HBM3",),
         peak_flops=_H100_SXM,
         memory_bytes=80 * _GIGA,
@@ -85,12 +105,20 @@ GPUS = (
         chips_per_host=8,
         linked_chips=8,
         network_bandwidth=400 * _GIGABIT,
+        gpu=GpuSpec(
+            compute_capability=(9, 0),
+            sm_count=132,
+            clock_hz=1.98e9,
+            shared_memory_per_sm=228 * _KIB,
+            l2_bytes=50 * _MIB,
+            reported_memory_bytes=80 * _GIB,
+        ),
         price=_aws(6.88, "p5.48xlarge"),
     ),
-    # The card for PCIe slots is slower, and an NVLink bridge joins two of them at most.
+    # The PCIe card is slower, and an NVLink bridge joins at most two of them.
     Chip(
         name="nvidia-h100-pcie",
-        kind="gpu",
+        platform="gpu",
         device_kinds=("NVIDIA H100 PCIe",),
         peak_flops=peak_rates(
             756 * _TERA, float32=378 * _TERA, float8=1513 * _TERA, int8=1513 * _TERA
@@ -104,7 +132,7 @@ GPUS = (
     ),
     Chip(
         name="nvidia-h200",
-        kind="gpu",
+        platform="gpu",
         device_kinds=("NVIDIA H200",),
         peak_flops=_H100_SXM,
         memory_bytes=141 * _GIGA,
@@ -114,13 +142,21 @@ GPUS = (
         chips_per_host=8,
         linked_chips=8,
         network_bandwidth=400 * _GIGABIT,
+        gpu=GpuSpec(
+            compute_capability=(9, 0),
+            sm_count=132,
+            clock_hz=1.98e9,
+            shared_memory_per_sm=228 * _KIB,
+            l2_bytes=50 * _MIB,
+            reported_memory_bytes=141 * 10**9,
+        ),
         price=_aws(
             7.912, "p5en.48xlarge", "2026-08-06", "https://github.com/dstackai/dstack/pull/4110"
         ),
     ),
     Chip(
         name="nvidia-b200",
-        kind="gpu",
+        platform="gpu",
         device_kinds=("NVIDIA B200",),
         peak_flops=peak_rates(
             2250 * _TERA, float32=1100 * _TERA, float8=4500 * _TERA, int8=4500 * _TERA
@@ -132,12 +168,20 @@ GPUS = (
         chips_per_host=8,
         linked_chips=8,
         network_bandwidth=400 * _GIGABIT,
+        gpu=GpuSpec(
+            compute_capability=(10, 0),
+            sm_count=148,
+            clock_hz=1.965e9,
+            shared_memory_per_sm=228 * _KIB,
+            l2_bytes=129536 * _KIB,
+            reported_memory_bytes=182631 * _MIB,
+        ),
         price=_coreweave(8.60, "HGX B200, on demand"),
     ),
-    # The same chip with more power, four to a host; NVLink joins the 72 of a rack.
+    # The same chip with more power, four per host; NVLink joins the 72 of a rack.
     Chip(
         name="nvidia-gb200",
-        kind="gpu",
+        platform="gpu",
         device_kinds=("NVIDIA GB200",),
         peak_flops=peak_rates(
             2500 * _TERA, float32=1250 * _TERA, float8=5000 * _TERA, int8=5000 * _TERA
@@ -149,6 +193,14 @@ GPUS = (
         chips_per_host=4,
         linked_chips=72,
         network_bandwidth=400 * _GIGABIT,
+        gpu=GpuSpec(
+            compute_capability=(10, 0),
+            sm_count=152,
+            clock_hz=2.062e9,
+            shared_memory_per_sm=228 * _KIB,
+            l2_bytes=132352 * _KIB,
+            reported_memory_bytes=188730 * _MIB,
+        ),
         price=_coreweave(10.50, "GB200 NVL72, North America, on demand"),
     ),
 )

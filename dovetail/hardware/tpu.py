@@ -1,19 +1,18 @@
-"""Google's TPUs.
+"""Google TPUs.
 
 Source: the page of each version under https://docs.cloud.google.com/tpu/docs (v4, v5e, v5p, v6e,
-tpu7x). Interconnect is given there for a chip, in both directions together; here it is split into
-links and one direction. Hosts are those of a slice of several: v5e and v6e have machines of eight
-chips, but a slice of more than eight is made of those with four.
+tpu7x). Those give the ICI bandwidth of a chip in both directions; here it is per link and
+direction. `chips_per_host` is that of multi-host slices: v5e and v6e have hosts of eight chips, but
+a slice of more than eight chips uses hosts with four.
 
-What programs may take of the memory is what libtpu 0.0.42 says when it refuses one; of v4 it is
-not known here.
+`program_memory_bytes` is the limit in the message of libtpu 0.0.42 when it refuses a program. That
+of v4 is unknown.
 
-Not checked against those pages: the int8 rate of v5p, the links of v4, what tpu7x has in bandwidth
-to its memory, over its links and over the network, and the network of v6e. No figure was found for
-the network of v4.
+Not checked against those pages: the int8 rate of v5p, the links of v4, the bandwidths of tpu7x
+(HBM, ICI, network), and the network of v6e. The network of v4 was not found.
 
-Prices are Google's on demand in us-central1, as SkyPilot's catalogue has them from Google's price
-list; that copy bears no date, so theirs is the day it was read. None was found for v4 and tpu7x.
+Prices are on demand in us-central1, from SkyPilot's copy of Google's price list. That copy has no
+date, so the date is the day it was read. None was found for v4 and tpu7x.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ TPUS = (
     # 275 teraflops in bf16 or int8; 32 GiB at 1200 GB/s; 3D torus, 2400 Gb/s.
     Chip(
         name="tpu-v4",
-        kind="tpu",
+        platform="tpu",
         device_kinds=("TPU v4",),
         peak_flops=peak_rates(275 * _TERA),
         memory_bytes=32 * _GIB,
@@ -53,7 +52,7 @@ TPUS = (
     # 197 teraflops bf16, 393 int8; 16 GB at 819 GB/s; 2D torus, 400 GB/s both ways; 6.4 Tb/s a pod.
     Chip(
         name="tpu-v5e",
-        kind="tpu",
+        platform="tpu",
         device_kinds=("TPU v5 lite", "TPU v5e"),
         peak_flops=peak_rates(197 * _TERA, int8=393 * _TERA),
         memory_bytes=16 * _GIB,
@@ -67,10 +66,10 @@ TPUS = (
         price=_price(1.20, "v5litepod"),
     ),
     # 459 teraflops bf16 and fp8, 918 int8; 95 GiB at 2765 GB/s; 3D torus, 1200 GB/s both ways;
-    # 50 Gb/s a chip over the network. A job gets 6144 of a pod's 8960 chips at most.
+    # 50 Gb/s a chip over the network. A job gets at most 6144 of a pod's 8960 chips.
     Chip(
         name="tpu-v5p",
-        kind="tpu",
+        platform="tpu",
         device_kinds=("TPU v5", "TPU v5p"),
         peak_flops=peak_rates(459 * _TERA, int8=918 * _TERA),
         memory_bytes=95 * _GIB,
@@ -86,7 +85,7 @@ TPUS = (
     # 918 teraflops bf16 and fp8, 1836 int8; 32 GB at 1638 GB/s; 2D torus, 800 GB/s both ways.
     Chip(
         name="tpu-v6e",
-        kind="tpu",
+        platform="tpu",
         device_kinds=("TPU v6 lite", "TPU v6e"),
         peak_flops=peak_rates(918 * _TERA, int8=1836 * _TERA),
         memory_bytes=32 * _GIB,
@@ -103,7 +102,7 @@ TPUS = (
     # 1200 GB/s both ways. JAX sees its two chiplets as two devices.
     Chip(
         name="tpu-7x",
-        kind="tpu",
+        platform="tpu",
         device_kinds=("TPU7x",),
         peak_flops=peak_rates(2307 * _TERA, float8=4614 * _TERA),
         memory_bytes=192 * _GIB,

@@ -1,13 +1,12 @@
-"""Amazon's Trainium.
+"""Amazon Trainium.
 
 Source: https://awsdocs-neuron.readthedocs-hosted.com/en/latest (the pages on Trainium2 and on Trn2
 instances): 1299 teraflops fp8, 667 bf16, 181 fp32; 96 GiB at 2.9 TB/s (one page says 3); sixteen
 chips a host in a 4 x 4 torus, so four links a chip.
 
-Not checked: the 1.28 TB/s of NeuronLink for a chip, which is taken to count both directions, and
-what JAX calls the device (so none is listed, and a run there shows no MFU). The eight cores of a
-chip are four JAX devices, for Neuron joins them in pairs unless told otherwise. The network is
-3200 Gb/s a host. No rate is published for int8.
+Not checked: that the 1.28 TB/s of NeuronLink per chip count both directions, and JAX's device kind
+(none is listed, so a run there shows no MFU). The eight cores of a chip are four JAX devices, since
+Neuron joins them in pairs by default. The network is 3200 Gb/s a host. No int8 rate is published.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _GIGA = 1e9
 TRAINIUM = (
     Chip(
         name="trainium2",
-        kind="neuron",
+        platform="neuron",
         device_kinds=(),
         peak_flops=peak_rates(667 * _TERA, float32=181 * _TERA, float8=1299 * _TERA),
         memory_bytes=96 * 2**30,

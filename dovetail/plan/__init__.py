@@ -1,50 +1,45 @@
-"""Plans: will it fit, how fast is it, what does it cost? With the real compilers, and no device."""
+"""Plans: memory, step time and cost of a training step, from real compilers without devices."""
 
-from dovetail.plan.analytic import Choice, estimate
-from dovetail.plan.cache import ProgramCache
-from dovetail.plan.candidates import Candidate, candidate_of, candidates
-from dovetail.plan.compiled import Compiled, compile_step, read_plan
-from dovetail.plan.constants import FITTED, Constants
-from dovetail.plan.devices import missing_compiler
-from dovetail.plan.plan import Exchange, Memory, Plan
+from dovetail.plan.analytic import estimate_plan
+from dovetail.plan.candidates import Candidate, candidates, configured_candidate
+from dovetail.plan.comparison import SORT_KEYS, ComparisonRow, TargetComparison
+from dovetail.plan.constants import FITTED_CONSTANTS, RooflineConstants
+from dovetail.plan.plan import Plan
 from dovetail.plan.planner import Planner
-from dovetail.plan.rule_file import rule_text
-from dovetail.plan.search import Ranked, Search, rank, remedies, search
-from dovetail.plan.survey import ORDERS, Row, Survey
-from dovetail.plan.timing import Timing
-from dovetail.plan.verify import Ratios, Verified, verify
-from dovetail.plan.workload import Workload, workload
+from dovetail.plan.program_cache import ProgramCache
+from dovetail.plan.search import (
+    RankedPlan,
+    SearchResult,
+    rank_candidates,
+    remedies,
+    rule_source,
+    search,
+)
+from dovetail.plan.verification import PlanVerification, VerificationHistory, verify
+from dovetail.plan.workload import Workload, trace_workload
 
 __all__ = [
-    "FITTED",
-    "ORDERS",
+    "FITTED_CONSTANTS",
+    "SORT_KEYS",
     "Candidate",
-    "Choice",
-    "Compiled",
-    "Constants",
-    "Exchange",
-    "Memory",
+    "ComparisonRow",
     "Plan",
+    "PlanVerification",
     "Planner",
     "ProgramCache",
-    "Ranked",
-    "Ratios",
-    "Row",
-    "Search",
-    "Survey",
-    "Timing",
-    "Verified",
+    "RankedPlan",
+    "RooflineConstants",
+    "SearchResult",
+    "TargetComparison",
+    "VerificationHistory",
     "Workload",
-    "candidate_of",
     "candidates",
-    "compile_step",
-    "estimate",
-    "missing_compiler",
-    "rank",
-    "read_plan",
+    "configured_candidate",
+    "estimate_plan",
+    "rank_candidates",
     "remedies",
-    "rule_text",
+    "rule_source",
     "search",
+    "trace_workload",
     "verify",
-    "workload",
 ]

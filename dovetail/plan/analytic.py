@@ -1,104 +1,58 @@
 """The analytic plan: memory and time by arithmetic, in milliseconds, for any mesh.
 
-It knows what a step computes and keeps (`Workload`), and how parallel programs are made: parameters
-are gathered layer by layer, gradients go back to those who hold them. It does not know what a
-compiler makes of it; that is what compiling is for.
+It combines a `Workload` with how sharded programs work: parameters are all-gathered layer by layer,
+and gradients are reduce-scattered. It ignores what a compiler changes; the compiled plan does not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
-from jax.sharding import AbstractMesh
-
-from dovetail.hardware import Chip
+from dovetail.plan.candidates import Candidate, abstract_mesh
 from dovetail.plan.constants import (
     ACTIVATION_PASSES,
-    FITTED,
-    HOST_BANDWIDTH,
-    MATMUL,
+    FITTED_CONSTANTS,
     OVERLAP,
     UPDATE_BYTES,
-    Constants,
+    RooflineConstants,
 )
-from dovetail.plan.links import route_of_axis
-from dovetail.plan.plan import Exchange, Memory, Plan
-from dovetail.plan.timing import Rates, Timing
+from dovetail.plan.interconnect import axis_interconnect
+from dovetail.plan.plan import CollectiveCost, MemoryBreakdown, Plan
+from dovetail.plan.roofline import StepTime, device_rates
 from dovetail.plan.workload import Workload
 from dovetail.targets import Machine
 
-# Layers whose parameters are gathered at a time: one is used while the next one comes.
+# Layers whose parameters are gathered at the same time: one computes while the next arrives.
 _GATHERED_LAYERS = 2
-# What a layer computes in all, against what its products give.
+# All intermediates of a layer, relative to the outputs of its matmuls.
 _WORKING_SET = 4
 
 
-def mesh_of(sizes: Mapping[str, int]) -> AbstractMesh:
-    """Returns a mesh of devices that are not there, for rules to ask."""
-    return AbstractMesh(tuple(sizes.values()), tuple(sizes))
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What may be chosen for a machine.
-
-    Attributes:
-        mesh: the size of every axis.
-        microbatches: into how many parts a batch goes through.
-        offloads_optimizer: whether the optimizer's state waits in the host's memory.
-    """
-
-    mesh: Mapping[str, int]
-    microbatches: int = 1
-    offloads_optimizer: bool = False
-
-    @property
-    def shards(self) -> int:
-        """Into how many parts the batch is split."""
-        return self.mesh["data"] * self.mesh["fsdp"] * self.mesh["expert"]
-
-
-def rates_of(chip: Chip, precision: str, constants: Constants = FITTED) -> Rates:
-    """Returns what one device of a chip reaches."""
-    peak = chip.flops_per_device(precision)
-    if chip.kind == "neuron":
-        peak *= constants.trainium
-    bandwidth = chip.memory_bandwidth / chip.devices_per_chip
-    return Rates(
-        flops=MATMUL * peak,
-        bandwidth=bandwidth,
-        kernel_flops=constants.kernels * peak,
-        # The host of a CPU is the CPU.
-        host_bandwidth=bandwidth if chip.kind == "cpu" else HOST_BANDWIDTH,
-    )
-
-
-def estimate(
+def estimate_plan(
     name: str,
     steps: int,
     work: Workload,
     machine: Machine,
-    choice: Choice,
-    constants: Constants = FITTED,
+    candidate: Candidate,
+    constants: RooflineConstants = FITTED_CONSTANTS,
 ) -> Plan:
     """Plans an experiment on a machine by arithmetic."""
-    model = _Model(work, machine, choice, constants)
+    model = _AnalyticModel(work, machine, candidate, constants)
     return Plan(
         experiment=name,
         machine=machine,
-        mesh={axis: size for axis, size in choice.mesh.items() if size > 1},
+        mesh={axis: size for axis, size in candidate.mesh if size > 1},
         source="analytic",
         memory=model.memory(),
-        timing=model.timing(),
+        timing=model.step_time(),
         model_flops=work.model_flops,
         tokens=work.tokens,
         steps=steps,
         precision=work.precision,
         peak_flops=machine.chip.flops_per_device(work.precision),
-        exchanges=tuple(model.exchanges()),
+        collectives=tuple(model.collectives()),
         kernels=work.kernels,
         slow=work.slow,
         notes=tuple(_notes(work)),
@@ -108,137 +62,146 @@ def estimate(
 def _notes(work: Workload) -> Iterator[str]:
     for kernel in work.unknown_kernels:
         yield f"kernel {kernel}: its time is not known"
-    if work.has_open_loops:
-        yield "products in loops whose length depends on data are counted as without skipping"
+    if work.has_dynamic_loops:
+        yield "matmuls in loops whose length depends on data are counted as if nothing were skipped"
 
 
-class _Model:
+class _AnalyticModel:
     def __init__(
-        self, work: Workload, machine: Machine, choice: Choice, constants: Constants
+        self, work: Workload, machine: Machine, candidate: Candidate, constants: RooflineConstants
     ) -> None:
-        self.work, self.machine, self.choice = work, machine, choice
-        self.mesh, self.devices = choice.mesh, mesh_of(choice.mesh)
-        self.rates = rates_of(machine.chip, work.precision, constants)
-        self.local = {
-            path: spec.size / self._parts(spec.axes) for path, spec in work.parameters.items()
+        self.work, self.machine, self.candidate = work, machine, candidate
+        self.mesh = dict(candidate.mesh)
+        self.abstract_mesh = abstract_mesh(self.mesh)
+        self.rates = device_rates(machine.chip, work.precision, constants)
+        # Elements of each parameter on one device.
+        self.local_size = {
+            path: spec.size / self._shards(spec.axes) for path, spec in work.parameters.items()
         }
-        self.rows = work.size.batch_size / choice.shards / choice.microbatches
+        # Sequences of one microbatch on one device.
+        self.local_batch = work.size.batch_size / candidate.batch_shards / candidate.microbatches
 
-    def _parts(self, axes: Any) -> int:
-        split = self.work.rules.mesh_axes(axes, self.devices)
-        return math.prod(self.mesh[name] for names in split for name in names)
+    def _shards(self, axes: Any) -> int:
+        sharded_over = self.work.rules.mesh_axes(axes, self.abstract_mesh)
+        return math.prod(self.mesh[name] for names in sharded_over for name in names)
 
-    # memory
+    # Memory.
 
-    def memory(self) -> Memory:
-        """Adds up what a device holds."""
-        work, local = self.work, sum(self.local.values())
-        whole = sum(spec.size for spec in work.parameters.values())
+    def memory(self) -> MemoryBreakdown:
+        """Returns the peak memory of a device."""
+        work, local = self.work, sum(self.local_size.values())
+        unsharded = sum(spec.size for spec in work.parameters.values())
         parameters = 4 * local
-        optimizer = max(0.0, work.state_bytes * local / whole - parameters)
-        shared = self.mesh["model"]
-        kept = sum(each.bytes / (shared if each.is_shared else 1) for each in work.kept)
+        optimizer = max(0.0, work.state_bytes * local / unsharded - parameters)
+        model = self.mesh["model"]
+        saved = sum(
+            each.bytes / (model if each.is_model_sharded else 1) for each in work.saved_activations
+        )
         stages = self.mesh["pipeline"]
-        # Each stage has a part of the layers, and as many micro-batches on the way as stages.
-        in_flight = min(self.choice.microbatches, stages) / stages if stages > 1 else 1
-        on_device = 0.0 if self.choice.offloads_optimizer else optimizer
-        return Memory(
+        # A stage has a share of the layers, and as many microbatches in flight as there are stages.
+        in_flight = min(self.candidate.microbatches, stages) / stages if stages > 1 else 1
+        on_device = 0.0 if self.candidate.offloads_optimizer else optimizer
+        return MemoryBreakdown(
             parameters=parameters,
             optimizer=on_device,
-            activations=kept * self.rows / self.mesh["sequence"] * in_flight,
+            activations=saved * self.local_batch / self.mesh["sequence"] * in_flight,
             temporaries=self._temporaries() + (optimizer - on_device) / 2,
-            limit=self.machine.memory_for_programs,
+            limit=self.machine.hbm_budget,
             host=optimizer - on_device,
         )
 
     def _temporaries(self) -> float:
         work, size = self.work, self.work.size
-        gradients = 4 * sum(self.local.values()) * (2 if self.choice.microbatches > 1 else 1)
-        gathered = self._gathered() / size.layers * _GATHERED_LAYERS
-        tokens = self.rows * size.sequence_length / self.mesh["sequence"]
-        outputs = size.outputs_per_token / size.layers * tokens * work.number_bytes
+        copies = 2 if self.candidate.microbatches > 1 else 1
+        gradients = 4 * sum(self.local_size.values()) * copies
+        gathered = self._gathered_bytes() / size.layers * _GATHERED_LAYERS
+        tokens = self.local_batch * size.sequence_length / self.mesh["sequence"]
+        outputs = size.outputs_per_token / size.layers * tokens * work.bytes_per_element
         return gradients + gathered + _WORKING_SET * outputs / self.mesh["model"]
 
-    def _gathered(self) -> float:
-        """Returns the bytes of all parameters as a device computes with them."""
-        return sum(self._gathered_by("fsdp").values())
-
-    def _gathered_by(self, axis: str) -> dict[str, float]:
-        """Returns what each parameter takes when its parts along one axis are put together."""
-        found = {}
+    def _gathered_bytes(self) -> float:
+        """Returns the bytes of all parameters after all-gathers over fsdp."""
+        total = 0.0
         for path, spec in self.work.parameters.items():
-            names = self.work.rules.mesh_axes(spec.axes, self.devices)
-            along = self.mesh[axis] if any(axis in split for split in names) else 1
-            found[path] = self.local[path] * along * self.work.number_bytes
-        return found
+            sharded_over = self.work.rules.mesh_axes(spec.axes, self.abstract_mesh)
+            shards = self.mesh["fsdp"] if any("fsdp" in names for names in sharded_over) else 1
+            total += self.local_size[path] * shards * self.work.bytes_per_element
+        return total
 
-    # time
+    # Time.
 
-    def timing(self) -> Timing:
-        """Adds up what a device is busy with."""
+    def step_time(self) -> StepTime:
+        """Returns the time of a step."""
         work, devices = self.work, self.machine.devices
-        share = work.size.batch_size / devices
-        bubble = 1 + (self.mesh["pipeline"] - 1) / self.choice.microbatches
-        matmul = work.matmul_flops * share * bubble / self.rates.flops
-        kernels = work.kernel_flops * share * bubble / self.rates.kernel_flops
-        moved = work.size.outputs_per_token * work.number_bytes * work.tokens / devices
-        updated = UPDATE_BYTES * sum(self.local.values())
-        memory = (ACTIVATION_PASSES * moved + updated) / self.rates.bandwidth
-        told = list(self.exchanges())
-        hideable = sum(each.seconds for each in told if each.axes in ("fsdp", "data"))
-        waited = sum(each.seconds for each in told) - hideable
-        hidden = min(hideable, OVERLAP[self.machine.chip.kind] * (matmul + kernels))
-        fetched = 2 * self.memory().host / self.rates.host_bandwidth  # there and back
-        return Timing(matmul, memory, kernels, hidden, waited + hideable - hidden + fetched)
+        sequences = work.size.batch_size / devices
+        bubble = 1 + (self.mesh["pipeline"] - 1) / self.candidate.microbatches
+        matmul = work.matmul_flops * sequences * bubble / self.rates.flops
+        kernels = work.kernel_flops * sequences * bubble / self.rates.kernel_flops
+        outputs = work.size.outputs_per_token * work.bytes_per_element * work.tokens / devices
+        update = UPDATE_BYTES * sum(self.local_size.values())
+        memory = (ACTIVATION_PASSES * outputs + update) / self.rates.bandwidth
+        collectives = list(self.collectives())
+        hideable = sum(each.seconds for each in collectives if each.axes in ("fsdp", "data"))
+        blocking = sum(each.seconds for each in collectives) - hideable
+        hidden = min(hideable, OVERLAP[self.machine.chip.platform] * (matmul + kernels))
+        host = 2 * self.memory().host / self.rates.host_bandwidth  # there and back
+        return StepTime(matmul, memory, kernels, hidden, blocking + hideable - hidden + host)
 
-    def exchanges(self) -> Iterator[Exchange]:
-        """Yields what devices tell each other."""
-        for kind, axis, size, count in self._told():
+    def collectives(self) -> Iterator[CollectiveCost]:
+        """Yields the collectives of a step."""
+        for kind, axis, size, count in self._collectives():
             if self.mesh[axis] > 1 and size > 0:
-                route = route_of_axis(self.machine, dict(self.mesh), axis)
-                yield Exchange(kind, axis, size, count, count * route.seconds(kind, size / count))
+                links = axis_interconnect(self.machine, self.mesh, axis)
+                seconds = count * links.seconds(kind, size / count)
+                yield CollectiveCost(kind, axis, size, count, seconds)
 
-    def _told(self) -> Iterator[tuple[str, str, float, float]]:
-        work, size, parts = self.work, self.work.size, self.choice.microbatches
+    def _collectives(self) -> Iterator[tuple[str, str, float, float]]:
+        """Yields kind, mesh axis, bytes and count, for axes of any size."""
+        work, size, microbatches = self.work, self.work.size, self.candidate.microbatches
         layers, mesh = size.layers, self.mesh
-        gathered = self._gathered()
-        # Forwards and backwards each layer's parameters come, and its gradients go.
-        kind = "all-reduce" if self._over_whole_torus() else "all-gather"
-        yield kind, "fsdp", 2 * parts * gathered, 2 * parts * layers
+        gathered = self._gathered_bytes()
+        # Parameters of each layer are gathered forwards and backwards, and gradients scattered.
+        kind = "all-reduce" if self._gathers_by_all_reduce() else "all-gather"
+        yield kind, "fsdp", 2 * microbatches * gathered, 2 * microbatches * layers
         scatter = "all-reduce" if kind == "all-reduce" else "reduce-scatter"
-        yield scatter, "fsdp", parts * gathered, parts * layers
-        held = sum(self.local.values()) * work.number_bytes
-        yield "all-reduce", "data", parts * held, parts * layers
-        tokens = self.rows * parts * size.sequence_length / mesh["sequence"]
-        stream = tokens * size.width * work.number_bytes
-        # After attention and after the feed-forward, forwards, again, and backwards.
-        yield "all-reduce", "model", 6 * layers * stream, 6 * layers * parts
-        # Queries, keys, values and what was mixed, forwards, again, and backwards.
-        yield "all-to-all", "sequence", 12 * layers * stream / mesh["model"], 12 * layers * parts
-        yield from self._to_experts(tokens, parts)
-        yield "collective-permute", "pipeline", 2 * stream, 2 * parts
+        yield scatter, "fsdp", microbatches * gathered, microbatches * layers
+        local = sum(self.local_size.values()) * work.bytes_per_element
+        yield "all-reduce", "data", microbatches * local, microbatches * layers
+        tokens = self.local_batch * microbatches * size.sequence_length / mesh["sequence"]
+        residual = tokens * size.width * work.bytes_per_element
+        # After attention and after the feed-forward: forward, recomputed, and backward.
+        yield "all-reduce", "model", 6 * layers * residual, 6 * layers * microbatches
+        # Queries, keys, values and outputs of attention: forward, recomputed, and backward.
+        heads = 12 * layers * residual / mesh["model"]
+        yield "all-to-all", "sequence", heads, 12 * layers * microbatches
+        yield from self._expert_collectives(tokens, microbatches)
+        yield "collective-permute", "pipeline", 2 * residual, 2 * microbatches
 
-    def _to_experts(self, tokens: float, parts: int) -> Iterator[tuple[str, str, float, float]]:
-        """Yields the way of tokens to their experts and back, forwards, again, and backwards."""
+    def _expert_collectives(
+        self, tokens: float, microbatches: int
+    ) -> Iterator[tuple[str, str, float, float]]:
+        """Yields the dispatch of tokens to experts and back: forward, recomputed, and backward."""
         size = self.work.size
-        chosen = [
+        top_k = [
             spec.active_size / spec.size * spec.shape[spec.axes.index("expert")]
             for spec in self.work.parameters.values()
             if "expert" in spec.axes
         ]
-        if chosen:
-            moved = tokens * max(chosen) * size.width * self.work.number_bytes
-            layers = size.layers
-            yield "ragged-all-to-all", "expert", 6 * layers * moved, 6 * layers * parts
-            held = sum(
-                self.local[path]
+        if top_k:
+            dispatched = tokens * max(top_k) * size.width * self.work.bytes_per_element
+            count = 6 * size.layers
+            yield "ragged-all-to-all", "expert", count * dispatched, count * microbatches
+            dense = sum(
+                self.local_size[path]
                 for path, spec in self.work.parameters.items()
                 if "expert" not in spec.axes
             )
-            yield "all-reduce", "expert", parts * held * self.work.number_bytes, parts * layers
+            size_bytes = microbatches * dense * self.work.bytes_per_element
+            yield "all-reduce", "expert", size_bytes, microbatches * size.layers
 
-    def _over_whole_torus(self) -> bool:
-        """Says whether XLA gathers by adding up, as it does over whole three-dimensional slices."""
+    def _gathers_by_all_reduce(self) -> bool:
+        """Returns whether XLA all-gathers by all-reduce, as it does over full 3D slices."""
         sides = self.machine.topology.partition(":")[2].split("x")
-        whole = self.mesh["fsdp"] == self.machine.devices_per_slice
-        return self.machine.chip.kind == "tpu" and whole and len(sides) == 3 and "1" not in sides
+        is_full_slice = self.mesh["fsdp"] == self.machine.devices_per_slice
+        is_3d = len(sides) == 3 and "1" not in sides
+        return self.machine.chip.platform == "tpu" and is_full_slice and is_3d

@@ -1,4 +1,4 @@
-"""The compiled plan: the step that the trainer would run, through the compiler of its machine."""
+"""The compiled plan: the trainer's own step, compiled by the compiler of its machine."""
 
 from __future__ import annotations
 
@@ -14,20 +14,16 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from dovetail.config import ConfigError
-from dovetail.kernels import choices, forget_choices
-from dovetail.plan.analytic import rates_of
+from dovetail.kernels import choices, clear_choices
 from dovetail.plan.collectives import Collective, collectives
-from dovetail.plan.constants import FITTED, Constants
-from dovetail.plan.devices import devices_of
-from dovetail.plan.hlo import ProgramText
-from dovetail.plan.kept import kept_bytes
-from dovetail.plan.links import network_bandwidth, route_of_devices
-from dovetail.plan.plan import Exchange, Memory, Plan
-from dovetail.plan.slow_kernels import noting_slow_kernels
-from dovetail.plan.timing import Timing, time_program
-from dovetail.plan.work import factors
-from dovetail.plan.workload import Workload
-from dovetail.targets import lay_out
+from dovetail.plan.constants import FITTED_CONSTANTS, RooflineConstants
+from dovetail.plan.hlo import HloProgram
+from dovetail.plan.hlo_cost import matmul_operands, saved_activation_bytes
+from dovetail.plan.interconnect import group_interconnect, network_bandwidth
+from dovetail.plan.plan import CollectiveCost, MemoryBreakdown, Plan
+from dovetail.plan.roofline import StepTime, device_rates, program_time
+from dovetail.plan.workload import Workload, slow_kernel_warnings
+from dovetail.targets import experiment_sharding, topology_devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
     from dovetail.targets import Machine
     from dovetail.trainer import Trainer
 
-_FIGURES = (
+_MEMORY_ANALYSIS = (
     "argument_size_in_bytes",
     "output_size_in_bytes",
     "alias_size_in_bytes",
@@ -54,14 +50,14 @@ _SIZES = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "": 1}
 
 
 @dataclass(frozen=True)
-class Lowered:
-    """A step as a compiler is given it.
+class LoweredStep:
+    """The compiler's input.
 
     Attributes:
-        step: what JAX has lowered.
-        devices: what the program would run on, in order.
-        kernels: what was chosen, and why not others.
-        slow: what was said of slow kernels, once each.
+        step: the step as lowered by JAX.
+        devices: the devices of the mesh, in order.
+        kernels: the implementation of each op, and why others were not chosen.
+        slow: warnings about slow kernels.
     """
 
     step: Any
@@ -71,19 +67,19 @@ class Lowered:
 
     @functools.cached_property
     def identity(self) -> str:
-        """All that a compiler is told of the program and of the machine."""
+        """The program and the devices as text: the key of the program cache."""
         return "\n".join([*self.devices, self.step.as_text()])
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """What a compiler has made of a step, or why it has not.
+class CompiledStep:
+    """The compiler's output.
 
     Attributes:
-        text: the program; empty if it was refused.
-        memory: the compiler's own figures, by the names that it gives them.
-        seconds: how long it took.
-        refusal: the compiler's words where the program needs too much memory.
+        text: the program as HLO text; empty if it was refused.
+        memory: the fields of `memory_analysis()`.
+        seconds: the time of compilation.
+        refusal: the compiler's message if the program needs too much memory.
     """
 
     text: str
@@ -92,185 +88,183 @@ class Compiled:
     refusal: str = ""
 
 
-def lower_step(config: Trainer.Config, machine: Machine) -> Lowered:
-    """Lowers an experiment's step for a machine: the one that the trainer would run there."""
-    program = config.build().program(devices_of(machine))
-    forget_choices()
-    with noting_slow_kernels() as slow:
+def lower_step(config: Trainer.Config, machine: Machine) -> LoweredStep:
+    """Lowers the step that the trainer would run on a machine."""
+    program = config.build().program(topology_devices(machine))
+    clear_choices()
+    with slow_kernel_warnings() as slow:
         step = program.lowered
     mesh = program.placement.device_mesh
     devices = tuple(f"{each.device_kind} {each}" for each in mesh.devices.flat)
-    return Lowered(step, devices, tuple(choices()), tuple(slow))
+    return LoweredStep(step, devices, tuple(choices()), tuple(slow))
 
 
-def compile_step(lowered: Lowered) -> Compiled:
-    """Gives a step to its machine's compiler."""
+def compile_step(lowered: LoweredStep) -> CompiledStep:
+    """Compiles a step with its machine's compiler."""
     start = time.monotonic()
-    with _no_cache():
+    with _no_compilation_cache():
         try:
             compiled = lowered.step.compile()
         except jax.errors.JaxRuntimeError as error:
             seconds = time.monotonic() - start
-            return Compiled(text="", memory={}, seconds=seconds, refusal=_refusal(error))
+            return CompiledStep(text="", memory={}, seconds=seconds, refusal=_refusal(error))
     seconds = time.monotonic() - start
     analysis = compiled.memory_analysis()
-    memory = {name: int(getattr(analysis, name)) for name in _FIGURES}
-    return Compiled(text=compiled.as_text(), memory=memory, seconds=seconds)
+    memory = {name: int(getattr(analysis, name)) for name in _MEMORY_ANALYSIS}
+    return CompiledStep(text=compiled.as_text(), memory=memory, seconds=seconds)
 
 
 def read_plan(
-    lowered: Lowered,
-    compiled: Compiled,
+    lowered: LoweredStep,
+    compiled: CompiledStep,
     config: Trainer.Config,
     work: Workload,
-    rough: Plan,
-    constants: Constants = FITTED,
+    analytic: Plan,
+    constants: RooflineConstants = FITTED_CONSTANTS,
 ) -> Plan:
-    """Reads what the compiler made of a step.
+    """Returns the plan of a compiled step.
 
     Args:
-        lowered: what the compiler was given.
-        compiled: what it has made of it.
-        config: what that comes from.
-        work: what the experiment asks for.
-        rough: the analytic plan, for what a program does not tell.
+        lowered: the compiler's input.
+        compiled: the compiler's output.
+        config: the experiment.
+        work: its workload.
+        analytic: the analytic plan, for what the program does not show.
         constants: the shares of peak rates that programs reach.
     """
-    # What arithmetic has traced on no mesh, the lowered step says more exactly.
-    rough = replace(rough, kernels=lowered.kernels, slow=lowered.slow)
+    # The workload was traced without a mesh; the lowered step has the kernels of this mesh.
+    analytic = replace(analytic, kernels=lowered.kernels, slow=lowered.slow)
     if compiled.refusal:
-        return _refused_plan(rough, compiled)
-    machine, trainer = rough.machine, config.build()
-    mesh = trainer.mesh.mesh(devices_of(machine))
-    text = ProgramText(compiled.text)
-    told = collectives(text, mesh)
-    route = _Routes(machine, mesh)
-    layout = lay_out(config, machine, with_activations=False)
+        return _refused_plan(analytic, compiled)
+    machine, trainer = analytic.machine, config.build()
+    mesh = trainer.mesh.mesh(topology_devices(machine))
+    program = HloProgram(compiled.text)
+    found = collectives(program, mesh)
+    links = _GroupLinks(machine, mesh)
+    sharding = experiment_sharding(config, machine, with_activations=False)
     plan = replace(
-        rough,
+        analytic,
         source="compiled",
-        memory=_memory(compiled.memory, text, layout, machine),
-        exchanges=tuple(_added_up(told, route)),
+        memory=_memory(compiled.memory, program, sharding, machine),
+        collectives=tuple(_summed(found, links)),
         compile_s=compiled.seconds,
     )
-    if not _is_timed(machine):
+    # Without a GPU, XLA does not autotune matmuls, so the program says nothing about their time.
+    if machine.chip.platform == "gpu":
         return replace(plan, notes=(*plan.notes, _NOT_TIMED))
-    timing = _timing(text, told, route, machine, work, constants)
+    timing = _step_time(program, found, links, machine, work, constants)
     return replace(plan, timing=timing, time_source="compiled")
 
 
-def _is_timed(machine: Machine) -> bool:
-    """Says whether the program tells its time; GPUs' products are not tuned without a GPU."""
-    return machine.chip.kind != "gpu"
-
-
-def _timing(
-    text: ProgramText,
-    told: Sequence[Collective],
-    route: _Routes,
+def _step_time(
+    program: HloProgram,
+    found: Sequence[Collective],
+    links: _GroupLinks,
     machine: Machine,
     work: Workload,
-    constants: Constants,
-) -> Timing:
-    rates = rates_of(machine.chip, work.precision, constants)
-    timing = time_program(text, told, route.seconds, rates)
-    # What a kernel does is not in the program's text, nor how often a loop runs whose length
-    # depends on data. Both were counted when the model was traced.
-    rows = work.size.batch_size / machine.devices
-    kernels = work.kernel_flops * rows / rates.kernel_flops
-    if work.has_open_loops:
-        multiplied = work.matmul_flops * rows / rates.flops
-        timing = replace(timing, matmul=max(timing.matmul, multiplied))
+    constants: RooflineConstants,
+) -> StepTime:
+    rates = device_rates(machine.chip, work.precision, constants)
+    timing = program_time(program, found, links.seconds, rates)
+    # The program shows neither the FLOPs of kernels nor the trip counts of loops whose length
+    # depends on data. The workload has both.
+    sequences = work.size.batch_size / machine.devices
+    kernels = work.kernel_flops * sequences / rates.kernel_flops
+    if work.has_dynamic_loops:
+        matmul = work.matmul_flops * sequences / rates.flops
+        timing = replace(timing, matmul=max(timing.matmul, matmul))
     return replace(timing, kernels=kernels)
 
 
-class _Routes:
-    """The time of collectives; groups that lie alike are looked at once."""
+class _GroupLinks:
+    """The time of collectives; interconnects are cached per device group."""
 
     def __init__(self, machine: Machine, mesh: Any) -> None:
         self.machine, self.devices = machine, mesh.devices.flatten()
         self.known: dict[Any, Any] = {}
 
     def seconds(self, each: Collective) -> float:
-        if each.crosses:
+        if each.is_over_dcn:
             return each.bytes / network_bandwidth(self.machine.chip)
         key = (each.group, each.kind == "collective-permute")
         if key not in self.known:
-            members = [self.devices[place] for place in each.group]
-            self.known[key] = route_of_devices(self.machine, members)
+            devices = [self.devices[position] for position in each.group]
+            self.known[key] = group_interconnect(self.machine, devices)
         return float(self.known[key].seconds(each.kind, each.bytes))
 
 
-def _added_up(told: Sequence[Collective], route: _Routes) -> Iterator[Exchange]:
-    """Adds up collectives of one kind along the same axes."""
+def _summed(found: Sequence[Collective], links: _GroupLinks) -> Iterator[CollectiveCost]:
+    """Sums collectives of one kind over the same mesh axes."""
     groups: dict[tuple[str, str], list[Collective]] = defaultdict(list)
-    for each in told:
+    for each in found:
         groups[each.kind, " ".join(each.axes) or "network"].append(each)
     for (kind, axes), members in sorted(groups.items()):
-        yield Exchange(
+        yield CollectiveCost(
             kind=kind,
             axes=axes,
             bytes=sum(each.bytes * each.runs for each in members),
             count=sum(each.runs for each in members),
-            seconds=sum(route.seconds(each) * each.runs for each in members),
+            seconds=sum(links.seconds(each) * each.runs for each in members),
         )
 
 
-def _memory(figures: dict[str, int], text: ProgramText, layout: Any, machine: Machine) -> Memory:
-    totals = layout.totals()
+def _memory(
+    analysis: dict[str, int], program: HloProgram, sharding: Any, machine: Machine
+) -> MemoryBreakdown:
+    totals = sharding.totals()
     parameters = totals.get("parameters", 0) + totals.get("averages", 0)
     optimizer = totals.get("optimizer", 0)
-    host = figures["host_temp_size_in_bytes"] + figures["host_argument_size_in_bytes"]
-    peak = peak_bytes(figures, machine) + _scratch(text, machine)
-    kept = min(kept_bytes(text), max(0.0, peak - parameters - optimizer))
-    return Memory(
+    host = analysis["host_temp_size_in_bytes"] + analysis["host_argument_size_in_bytes"]
+    peak = peak_bytes(analysis, machine) + _matmul_scratch(program, machine)
+    saved = min(saved_activation_bytes(program), max(0.0, peak - parameters - optimizer))
+    return MemoryBreakdown(
         parameters=parameters,
         optimizer=optimizer,
-        activations=kept,
-        temporaries=max(0.0, peak - parameters - optimizer - kept),
-        limit=machine.memory_for_programs,
+        activations=saved,
+        temporaries=max(0.0, peak - parameters - optimizer - saved),
+        limit=machine.hbm_budget,
         host=host,
     )
 
 
-def _scratch(text: ProgramText, machine: Machine) -> float:
-    """Returns what products take beside what the compiler has planned.
+def _matmul_scratch(program: HloProgram, machine: Machine) -> float:
+    """Returns the memory of matmuls that the compiler's analysis does not include.
 
-    On a CPU they pack their factors first, into memory that is not the program's. It was measured
-    to be about the largest pair (docs/plan.md).
+    On a CPU they pack their operands into memory of their own. It was measured to be about the
+    largest pair of operands (docs/plan.md).
     """
-    if machine.chip.kind != "cpu":
+    if machine.chip.platform != "cpu":
         return 0.0
-    return max((each.bytes for each in factors(text)), default=0.0)
+    return max((each.bytes for each in matmul_operands(program)), default=0.0)
 
 
-def peak_bytes(figures: dict[str, int], machine: Machine) -> float:
-    """Returns what a program holds of a device's memory when it holds most.
+def peak_bytes(analysis: dict[str, int], machine: Machine) -> float:
+    """Returns the peak memory of a program on a device.
 
-    For TPUs the compiler's own peak counts the host's memory, too; its sum of temporaries counts
-    more than is there at once. Elsewhere temporaries are what is allocated.
+    On TPUs the compiler's peak includes host memory, and the sum of temporaries counts some that
+    are not live at the same time. Elsewhere temporaries are what is allocated.
     """
-    results = figures["output_size_in_bytes"] - figures["alias_size_in_bytes"]
-    allocated = figures["argument_size_in_bytes"] + figures["temp_size_in_bytes"] + results
-    if machine.chip.kind != "tpu":
+    results = analysis["output_size_in_bytes"] - analysis["alias_size_in_bytes"]
+    allocated = analysis["argument_size_in_bytes"] + analysis["temp_size_in_bytes"] + results
+    if machine.chip.platform != "tpu":
         return float(allocated)
-    host = figures["host_temp_size_in_bytes"] + figures["host_argument_size_in_bytes"]
-    return float(min(allocated, figures["peak_memory_in_bytes"] - host))
+    host = analysis["host_temp_size_in_bytes"] + analysis["host_argument_size_in_bytes"]
+    return float(min(allocated, analysis["peak_memory_in_bytes"] - host))
 
 
 def _refusal(error: Exception) -> str:
-    """Returns the compiler's words on memory; any other failure is not ours to explain."""
+    """Returns the compiler's message about memory; any other failure is a ConfigError."""
     text = str(error).strip()
     if _TOO_BIG.search(text):
         return text
     raise ConfigError(
-        "The compiler refuses this program, and not for want of memory: "
+        "The compiler refuses this program, for a reason other than memory: "
         f"{text.splitlines()[0][:500]}"
     ) from error
 
 
 def _needed(refusal: str) -> tuple[float, float] | None:
-    """Reads how much a refused program wanted, and how much there was."""
+    """Parses how much memory a refused program needs, and how much there is."""
     for pattern in (_USED, _EXCEEDS):
         found = pattern.search(refusal)
         if found is not None:
@@ -279,29 +273,29 @@ def _needed(refusal: str) -> tuple[float, float] | None:
     return None
 
 
-def _refused_plan(rough: Plan, compiled: Compiled) -> Plan:
-    """Returns the analytic plan, with the compiler's word on how much it would take."""
-    memory = rough.memory
-    told = _needed(compiled.refusal)
-    if told is not None:
-        needed, available = told
+def _refused_plan(analytic: Plan, compiled: CompiledStep) -> Plan:
+    """Returns the analytic plan with the compiler's total memory."""
+    memory = analytic.memory
+    found = _needed(compiled.refusal)
+    if found is not None:
+        needed, available = found
         rest = max(0.0, needed - memory.parameters - memory.optimizer)
         share = memory.activations / max(1.0, memory.activations + memory.temporaries)
-        parts = {"activations": rest * share, "temporaries": rest * (1 - share)}
-        memory = replace(memory, **parts, limit=available)
+        split = {"activations": rest * share, "temporaries": rest * (1 - share)}
+        memory = replace(memory, **split, limit=available)
     return replace(
-        rough,
+        analytic,
         source="compiled",
         memory=memory,
         compile_s=compiled.seconds,
         refusal=compiled.refusal.splitlines()[0][:300],
-        notes=(*rough.notes, "the compiler refused it: seconds are analytic"),
+        notes=(*analytic.notes, "the compiler refused it: seconds are analytic"),
     )
 
 
 @contextmanager
-def _no_cache() -> Iterator[None]:
-    """Leaves the cache alone: what is compiled for no device can be stored there, not loaded."""
+def _no_compilation_cache() -> Iterator[None]:
+    """Disables JAX's cache, which stores programs for absent devices but cannot load them."""
     before = jax.config.values["jax_enable_compilation_cache"]
     jax.config.update("jax_enable_compilation_cache", False)
     try:

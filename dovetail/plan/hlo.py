@@ -1,7 +1,7 @@
-"""Reading a compiled program: its computations, and the instructions in them.
+"""Parsing a compiled program: its computations and their instructions.
 
-XLA's text is the one form of a compiled program that TPUs, GPUs and CPUs have in common. What is
-read here is its grammar alone; what an instruction costs is told by others.
+HLO text is the one form of a compiled program that TPUs, GPUs and CPUs have in common. This file
+knows its grammar; `hlo_cost.py` knows what instructions cost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# How Pallas' kernels are called in programs for TPUs and for GPUs.
+# The custom calls of Pallas kernels on TPUs and GPUs.
 KERNEL_TARGETS = ("tpu_custom_call", "mosaic_gpu_v2", "__gpu$xla.gpu.triton")
 _BITS = {"pred": 8, "token": 0, "opaque": 0}
 _ARRAY = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\](\{[^{}]*\})?")
@@ -25,10 +25,10 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _BY_TRUTH = re.compile(r"\b(?:true|false)_computation=(%[\w.-]+)")
 
 
-class Array(NamedTuple):
-    """An array of a program: its type, its shape and the memory that it lies in.
+class HloArray(NamedTuple):
+    """An array: its dtype, its shape and its memory space.
 
-    `space` is 0 for the device's main memory; others are nearer to the chip, or the host's.
+    `space` is 0 for HBM. Others are on-chip memory, or the host's.
     """
 
     dtype: str
@@ -37,43 +37,43 @@ class Array(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of its elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """What it takes, without padding."""
+        """The size in bytes, without padding."""
         return self.size * _bits(self.dtype) // 8
 
 
 @dataclass(frozen=True)
-class Instruction:
+class HloInstruction:
     """One line of a computation.
 
     Attributes:
         name: with its percent sign.
         opcode: such as `fusion`.
-        results: what it gives; several for a tuple.
-        operands: the names of what it takes.
+        results: its outputs; several for a tuple.
+        operands: the names of its inputs.
         text: everything after its operands.
-        is_root: whether it is what its computation gives.
+        is_root: whether it is the result of its computation.
     """
 
     name: str
     opcode: str
-    results: tuple[Array, ...]
+    results: tuple[HloArray, ...]
     operands: tuple[str, ...]
     text: str
     is_root: bool = False
 
     @functools.cached_property
     def called(self) -> dict[str, str]:
-        """The computations that it names, by how: `calls`, `body`, `condition`, `to_apply`."""
+        """The computations that it calls, by attribute such as `body`."""
         return dict(_CALLS.findall(self.text))
 
     @property
     def branches(self) -> list[str]:
-        """The computations of which it takes one."""
+        """The branches of a conditional."""
         listed = _BRANCHES.search(self.text)
         if listed is not None:
             return re.findall(r"%[\w.-]+", listed[1])
@@ -81,73 +81,72 @@ class Instruction:
 
     @property
     def source(self) -> str:
-        """Where in the traced function it comes from."""
+        """Its `op_name`: where in the traced function it comes from."""
         found = re.search(r'op_name="([^"]*)"', self.text)
         return found[1] if found is not None else ""
 
     @property
     def is_kernel(self) -> bool:
-        """Says whether it is a kernel that somebody wrote by hand."""
+        """Whether it is a Pallas kernel."""
         target = re.search(r'custom_call_target="([^"]+)"', self.text)
         return target is not None and target[1] in KERNEL_TARGETS
 
     def sequence(self, attribute: str) -> tuple[int, ...]:
-        """Reads a list of numbers such as `dimensions={0,1}`."""
+        """Parses a list attribute such as `dimensions={0,1}`."""
         found = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.text)
         return numbers(found[1]) if found is not None else ()
 
 
-class Computation:
+class HloComputation:
     """A list of instructions, one of which is its result."""
 
-    def __init__(self, name: str, instructions: list[Instruction]) -> None:
-        """Takes instructions in order."""
+    def __init__(self, name: str, instructions: list[HloInstruction]) -> None:
+        """Takes the instructions in order."""
         self.name, self.instructions = name, instructions
         self.by_name = {each.name: each for each in instructions}
 
     @functools.cached_property
-    def root(self) -> Instruction:
-        """What it gives."""
+    def root(self) -> HloInstruction:
+        """Its result."""
         return next((each for each in self.instructions if each.is_root), self.instructions[-1])
 
     @functools.cached_property
-    def users(self) -> dict[str, list[Instruction]]:
-        """Who takes each instruction's result."""
-        found: dict[str, list[Instruction]] = {}
+    def users(self) -> dict[str, list[HloInstruction]]:
+        """The users of each instruction's result, by name."""
+        found: dict[str, list[HloInstruction]] = {}
         for each in self.instructions:
             for name in dict.fromkeys(each.operands):
                 found.setdefault(name, []).append(each)
         return found
 
     @functools.cached_property
-    def parameters(self) -> list[Instruction]:
-        """What it takes, in order."""
+    def parameters(self) -> list[HloInstruction]:
+        """Its parameters, in order."""
         found = [each for each in self.instructions if each.opcode == "parameter"]
         return sorted(found, key=lambda each: int(re.sub(r"\D", "", each.operands[0]) or 0))
 
 
-class ProgramText:
+class HloProgram:
     """A compiled program.
 
     Attributes:
-        computations: all of them, by name.
-        entry: the one that is run.
+        computations: all computations by name.
+        entry: the name of the entry computation.
     """
 
     def __init__(self, text: str) -> None:
-        """Takes what `compiled.as_text()` gives."""
-        self.computations: dict[str, Computation] = {}
+        """Parses the result of `compiled.as_text()`."""
+        self.computations: dict[str, HloComputation] = {}
         self.entry = ""
         for name, lines, is_entry in _computations(text):
             found = [each for line in lines if (each := _instruction(line)) is not None]
-            self.computations[name] = Computation(name, found)
+            self.computations[name] = HloComputation(name, found)
             self.entry = name if is_entry else self.entry
 
     def runs(self) -> dict[str, float]:
-        """Returns how often each computation runs in one step: loops count by their trips.
+        """Returns how often each computation runs in one step, by the trip counts of loops.
 
-        A computation inside a fusion is not run by itself. Which branch of a condition is taken is
-        not known; the longest counts.
+        Fused computations are not listed. Of a conditional, the longest branch counts.
         """
         found: dict[str, float] = {}
         stack = [(self.entry, 1.0)]
@@ -159,7 +158,7 @@ class ProgramText:
         return found
 
     def callers(self) -> dict[str, str]:
-        """Returns, for each computation that another one names, one that names it."""
+        """Returns a caller of each computation that is called."""
         return {
             called: name
             for name, computation in self.computations.items()
@@ -168,7 +167,7 @@ class ProgramText:
         }
 
     def in_loops(self) -> set[str]:
-        """Returns the computations that a loop runs, or what it runs calls."""
+        """Returns the computations that run inside of loops."""
         names = [
             each.called["body"]
             for computation in self.computations.values()
@@ -184,7 +183,7 @@ class ProgramText:
                 names += [called for each in inner for called in each.called.values()]
         return found
 
-    def _inside(self, each: Instruction) -> Iterator[tuple[str, float]]:
+    def _inside(self, each: HloInstruction) -> Iterator[tuple[str, float]]:
         if each.opcode == "while":
             yield each.called["body"], self.trips(each)
         elif each.opcode == "conditional":
@@ -194,11 +193,11 @@ class ProgramText:
                 if how in each.called:
                     yield each.called[how], 1
 
-    def trips(self, loop: Instruction) -> float:
-        """Returns how often a loop's body runs; 1 where it depends on data."""
-        told = _TRIPS.search(loop.text)
-        if told is not None:
-            return float(told[1])
+    def trips(self, loop: HloInstruction) -> float:
+        """Returns the trip count of a loop; 1 if it depends on data."""
+        known = _TRIPS.search(loop.text)
+        if known is not None:
+            return float(known[1])
         condition = self.computations[loop.called["condition"]]
         limits = [
             int(found[1])
@@ -208,8 +207,8 @@ class ProgramText:
         ]
         return float(max(limits, default=1))
 
-    def _all(self, computation: Computation) -> Iterator[Instruction]:
-        """Yields the instructions of a computation, and of the fusions in it."""
+    def _all(self, computation: HloComputation) -> Iterator[HloInstruction]:
+        """Yields the instructions of a computation and of its fusions."""
         for each in computation.instructions:
             yield each
             if each.opcode == "fusion":
@@ -217,14 +216,14 @@ class ProgramText:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Reads all whole numbers in a text."""
+    """Returns all integers in a text."""
     return tuple(int(number) for number in re.findall(r"\d+", text))
 
 
-def arrays(text: str) -> tuple[Array, ...]:
-    """Reads the arrays of a type, which may be a tuple."""
+def arrays(text: str) -> tuple[HloArray, ...]:
+    """Parses the arrays of a type, which may be a tuple."""
     return tuple(
-        Array(dtype, numbers(shape), _space(layout or ""))
+        HloArray(dtype, numbers(shape), _space(layout or ""))
         for dtype, shape, layout in _ARRAY.findall(text)
     )
 
@@ -241,7 +240,7 @@ def _space(layout: str) -> int:
 
 
 def _computations(text: str) -> Iterator[tuple[str, list[str], bool]]:
-    """Splits a program. The metadata of a kernel may have lines of its own: they are joined."""
+    """Splits a program into computations; kernel metadata that spans several lines is joined."""
     name, lines, is_entry = "", list[str](), False
     for line in text.splitlines():
         header = _HEADER.match(line)
@@ -256,7 +255,7 @@ def _computations(text: str) -> Iterator[tuple[str, list[str], bool]]:
             lines[-1] += line
 
 
-def _instruction(line: str) -> Instruction | None:
+def _instruction(line: str) -> HloInstruction | None:
     match = _INSTRUCTION.match(line)
     if match is None:
         return None
@@ -267,11 +266,11 @@ def _instruction(line: str) -> Instruction | None:
     end = _closing(rest, len(opcode))
     inner = rest[len(opcode) + 1 : end]
     operands = tuple(re.findall(r"%[\w.-]+", inner)) or ((inner,) if inner else ())
-    return Instruction(name, opcode, arrays(results), operands, rest[end + 1 :], bool(match[1]))
+    return HloInstruction(name, opcode, arrays(results), operands, rest[end + 1 :], bool(match[1]))
 
 
 def _closing(text: str, start: int) -> int:
-    """Returns where the bracket that opens at `start` closes."""
+    """Returns the index of the bracket that closes the one at `start`."""
     depth = 0
     for index in range(start, len(text)):
         if text[index] == "(":

@@ -1,4 +1,4 @@
-"""A plan: what an experiment takes on a machine, wherever the figures come from."""
+"""A plan: memory, step time and cost of an experiment on a machine, analytic or compiled."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from dovetail.plan.constants import ERROR_BAND
-from dovetail.plan.timing import Timing
+from dovetail.plan.roofline import StepTime
 from dovetail.targets import Machine
 
 HOUR = 3600.0
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What one device holds, in bytes, when it holds most.
+class MemoryBreakdown:
+    """The peak bytes of one device.
 
     Attributes:
-        parameters: what is trained, and averages of it.
-        optimizer: what the optimizer keeps of each.
-        activations: what the forward pass keeps for the backward pass.
-        temporaries: everything else: gradients, gathered layers, what one layer computes.
-        limit: what the device has for programs.
-        host: what lies in the host's memory for this device.
+        parameters: parameters and averages of them.
+        optimizer: optimizer state.
+        activations: activations that are saved for the backward pass.
+        temporaries: the rest: gradients, gathered parameters, intermediates of one layer.
+        limit: the HBM budget of programs.
+        host: host memory that holds offloaded arrays of this device.
     """
 
     parameters: float
@@ -39,20 +39,20 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Says whether the device has as much."""
+        """Whether the peak is within the budget."""
         return self.total <= self.limit
 
 
 @dataclass(frozen=True)
-class Exchange:
-    """What devices tell each other, added up over a step.
+class CollectiveCost:
+    """The collectives of one kind over the same mesh axes, summed over a step.
 
     Attributes:
-        kind: as XLA calls it.
-        axes: the mesh axes along which, joined by a space; `network` is between slices.
-        bytes: what one device gathers, adds up or exchanges.
-        count: how often.
-        seconds: how long, on links that nothing else uses.
+        kind: XLA's name, such as `all-gather`.
+        axes: the mesh axes, joined by a space; `network` is the DCN between slices.
+        bytes: the unsharded bytes that one device gathers, reduces or exchanges.
+        count: how many collectives there are.
+        seconds: their time on otherwise idle links.
     """
 
     kind: str
@@ -64,40 +64,41 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known of one step.
+    """The plan of one training step.
 
     Attributes:
         experiment: its name.
-        machine: where it would run.
-        mesh: the axes of more than one device.
+        machine: the machine to run on.
+        mesh: the mesh axes of more than one device.
         source: `compiled` or `analytic`.
-        memory: by kind.
-        timing: by kind.
-        model_flops: the useful work of a step.
-        tokens: of a step.
-        steps: of the whole run.
-        peak_flops: of one device at the precision of the products.
-        exchanges: all communication.
-        kernels: what was chosen, and why not others.
-        slow: what there is to say of slow kernels.
-        notes: what a reader must know of these figures.
-        compile_s: the seconds that the compiler took.
-        refusal: why the compiler refused it; empty if it did not.
-        time_source: where the seconds come from, which may be arithmetic where memory is compiled.
+        memory: peak bytes by kind.
+        timing: seconds by kind.
+        model_flops: the FLOPs of a step that count for MFU.
+        tokens: tokens of a step.
+        steps: steps of the run.
+        precision: the precision of most matmuls.
+        peak_flops: peak FLOP/s of one device at that precision.
+        collectives: all collectives of a step.
+        kernels: the implementation of each op, and why others were not chosen.
+        slow: warnings about slow kernels.
+        notes: caveats about these numbers.
+        compile_s: the seconds of compilation.
+        refusal: why the compiler refused the program; empty if it did not.
+        time_source: the source of the seconds; they may be analytic when memory is compiled.
     """
 
     experiment: str
     machine: Machine
     mesh: dict[str, int]
     source: str
-    memory: Memory
-    timing: Timing
+    memory: MemoryBreakdown
+    timing: StepTime
     model_flops: float
     tokens: int
     steps: int
     precision: str
     peak_flops: float
-    exchanges: tuple[Exchange, ...] = ()
+    collectives: tuple[CollectiveCost, ...] = ()
     kernels: tuple[str, ...] = ()
     slow: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -107,7 +108,7 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Says whether it can run."""
+        """Whether the step can run."""
         return not self.refusal and self.memory.fits
 
     @property
@@ -117,28 +118,28 @@ class Plan:
 
     @property
     def mfu(self) -> float:
-        """The share of the machine's peak that useful work is."""
+        """Model FLOPs utilization: model FLOPs over what the machine could compute in a step."""
         return self.model_flops / (self.step_s * self.machine.devices * self.peak_flops)
 
     @property
     def usd_per_step(self) -> float | None:
-        """At list price; None where there is none."""
+        """At list price; None if there is none."""
         price = self.machine.usd_per_hour
         return None if price is None else price * self.step_s / HOUR
 
     @property
     def usd_per_trillion_tokens(self) -> float | None:
-        """At list price; None where there is none."""
+        """At list price; None if there is none."""
         price = self.usd_per_step
         return None if price is None else price * 1e12 / self.tokens
 
     @property
     def error_band(self) -> float:
-        """How far the seconds may be off, as a share."""
+        """The relative error of the seconds."""
         return ERROR_BAND[self.time_source]
 
     def facts(self) -> dict[str, Any]:
-        """Returns everything for machines."""
+        """Returns the plan as JSON-serializable data."""
         memory, timing = self.memory, self.timing
         return {
             "experiment": self.experiment,
@@ -165,8 +166,8 @@ class Plan:
             "peak_flops_per_device": self.peak_flops,
             "tokens_per_step": self.tokens,
             "steps": self.steps,
-            "collective_bytes": sum(each.bytes for each in self.exchanges),
-            "collectives": [vars(each) for each in self.exchanges],
+            "collective_bytes": sum(each.bytes for each in self.collectives),
+            "collectives": [vars(each) for each in self.collectives],
             "kernels": list(self.kernels),
             "slow_kernels": list(self.slow),
             "notes": list(self.notes),

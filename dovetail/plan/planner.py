@@ -1,4 +1,4 @@
-"""Planning: an analytic answer at once, then the compiler's, from the cache if it is known."""
+"""The planner: an analytic plan immediately, then a compiled one, from the cache if possible."""
 
 from __future__ import annotations
 
@@ -7,104 +7,113 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dovetail.config import ConfigError
-from dovetail.plan.analytic import estimate
-from dovetail.plan.cache import ProgramCache
-from dovetail.plan.candidates import Candidate, candidate_of
+from dovetail.plan.analytic import estimate_plan
+from dovetail.plan.candidates import Candidate, configured_candidate
 from dovetail.plan.compiled import compile_step, lower_step, read_plan
-from dovetail.plan.constants import FITTED, Constants
-from dovetail.plan.devices import measured, missing_compiler
+from dovetail.plan.constants import FITTED_CONSTANTS, RooflineConstants
 from dovetail.plan.plan import Plan
-from dovetail.plan.slow_kernels import noting_slow_kernels
-from dovetail.plan.workload import Workload, workload
-from dovetail.targets import lay_out
+from dovetail.plan.program_cache import ProgramCache
+from dovetail.plan.workload import Workload, slow_kernel_warnings, trace_workload
+from dovetail.runtime import measured_cpu
+from dovetail.targets import experiment_sharding, missing_compiler
 
 if TYPE_CHECKING:
     from dovetail.targets import Machine
     from dovetail.trainer import Trainer
 
-Tell = Callable[[str], None]
-
 
 @dataclass
 class Planner:
-    """Plans one experiment on one machine, in as many ways as asked.
+    """Plans one experiment on one machine, as configured or with other candidates.
 
     Attributes:
-        name: of the experiment.
-        config: fitted to the machine by its rule and by the user.
-        machine: where it would run.
-        cache: what compilers have made before.
-        tell: is told what takes long.
-        constants: what the time model is fitted by.
-        works: what the experiment asks for, by platform and by what layers keep; it may be shared
-            by planners of the same experiment.
-        is_analytic: whether nothing is to be compiled, though it could be.
+        name: the name of the experiment.
+        config: the experiment, fitted to the machine by its rule and by the user.
+        machine: the machine to run on.
+        cache: the cache of compiled programs.
+        on_progress: called with a message before each long operation.
+        constants: the constants of the time model.
+        workloads: workloads by platform and by what layers save. Planners of the same experiment
+            may share them.
+        is_analytic: whether to compile nothing.
     """
 
     name: str
     config: Trainer.Config
     machine: Machine
     cache: ProgramCache
-    tell: Tell = lambda _: None
-    constants: Constants = FITTED
-    works: dict[tuple[str, str], Workload] = field(default_factory=dict)
+    on_progress: Callable[[str], None] = lambda _: None
+    constants: RooflineConstants = FITTED_CONSTANTS
+    workloads: dict[tuple[str, str], Workload] = field(default_factory=dict)
     is_analytic: bool = False
 
     def __post_init__(self) -> None:
-        """Learns the rates of a CPU, which no catalogue has."""
-        self.machine = measured(self.machine)
+        """Measures the rates of a CPU, which the catalogue lacks."""
+        if self.machine.chip.platform == "cpu":
+            self.machine = _measured(self.machine)
 
     @property
-    def obstacle(self) -> str:
+    def compile_obstacle(self) -> str:
         """Why this machine cannot be compiled for here; empty if it can."""
         return "nothing is to be compiled" if self.is_analytic else missing_compiler(self.machine)
 
     def check(self, with_activations: bool = False) -> None:
-        """Raises a ConfigError for what does not divide.
+        """Raises a ConfigError for shapes that do not divide over the mesh.
 
-        Of parameters and batches it is known at once. For activations the step is traced, which
-        takes seconds, and is of use where nothing is compiled.
+        Parameters and batches are checked at once. Checking activations traces the step, which
+        takes seconds and is only useful if nothing is compiled.
         """
-        with noting_slow_kernels():  # they are told with the plan
-            lay_out(self.config, self.machine, with_activations=with_activations)
+        with slow_kernel_warnings():  # the plan lists them
+            experiment_sharding(self.config, self.machine, with_activations=with_activations)
 
-    def work(self, candidate: Candidate | None = None) -> Workload:
-        """Returns what the experiment asks for; it depends on what layers keep, and on no mesh."""
-        platform = self.machine.chip.kind
+    def workload(self, candidate: Candidate | None = None) -> Workload:
+        """Returns the workload, which depends on what layers save but not on the mesh."""
+        platform = self.machine.chip.platform
         key = platform, candidate.keep if candidate is not None else ""
-        if key not in self.works:
-            config = self.config if candidate is None else candidate.apply(self.config)
-            self.works[key] = workload(config, platform)
-        return self.works[key]
+        if key not in self.workloads:
+            self.workloads[key] = trace_workload(self._config(candidate), platform)
+        return self.workloads[key]
 
-    def rough(self, candidate: Candidate | None = None) -> Plan:
+    def analytic_plan(self, candidate: Candidate | None = None) -> Plan:
         """Plans by arithmetic."""
-        chosen = candidate or candidate_of(self.config, self.machine)
+        chosen = candidate or configured_candidate(self.config, self.machine)
         steps = int(self.config.steps)
-        work = self.work(candidate)
-        return estimate(self.name, steps, work, self.machine, chosen.choice(), self.constants)
+        work = self.workload(candidate)
+        return estimate_plan(self.name, steps, work, self.machine, chosen, self.constants)
 
-    def exact(self, candidate: Candidate | None = None) -> Plan:
-        """Plans by compiling; what was compiled before is not compiled again."""
-        config = self.config if candidate is None else candidate.apply(self.config)
-        work, rough = self.work(candidate), self.rough(candidate)
+    def compiled_plan(self, candidate: Candidate | None = None) -> Plan:
+        """Plans by compiling, unless the cache has the program."""
+        config = self._config(candidate)
+        work, analytic = self.workload(candidate), self.analytic_plan(candidate)
         lowered = lower_step(config, self.machine)
-        compiled = self.cache.find(lowered)
+        compiled = self.cache.get(lowered)
         if compiled is None:
             compiled = compile_step(lowered)
-            self.cache.keep(lowered, compiled)
-        return read_plan(lowered, compiled, config, work, rough, self.constants)
+            self.cache.put(lowered, compiled)
+        return read_plan(lowered, compiled, config, work, analytic, self.constants)
 
-    def judged(self, candidate: Candidate | None = None) -> Plan:
-        """Plans by compiling, where that can be done; whatever refuses it is told in the plan."""
+    def best_plan(self, candidate: Candidate | None = None) -> Plan:
+        """Plans by compiling if possible, else by arithmetic; an error becomes a refusal."""
         try:
-            if not self.obstacle:
-                return self.exact(candidate)
-            config = self.config if candidate is None else candidate.apply(self.config)
-            # What a compiler would have refused. Candidates are made of sizes that divide
-            # activations, so those need not be traced again.
-            with noting_slow_kernels():
-                lay_out(config, self.machine, with_activations=candidate is None)
-            return self.rough(candidate)
+            if not self.compile_obstacle:
+                return self.compiled_plan(candidate)
+            # Find what a compiler would refuse. Candidates only have sizes that divide activations,
+            # so those need no tracing.
+            with slow_kernel_warnings():
+                experiment_sharding(
+                    self._config(candidate), self.machine, with_activations=candidate is None
+                )
+            return self.analytic_plan(candidate)
         except ConfigError as error:
-            return replace(self.rough(candidate), refusal=str(error))
+            return replace(self.analytic_plan(candidate), refusal=str(error))
+
+    def _config(self, candidate: Candidate | None) -> Trainer.Config:
+        return self.config if candidate is None else candidate.apply(self.config)
+
+
+def _measured(machine: Machine) -> Machine:
+    """Returns a CPU machine with its measured rates; its virtual devices share one chip."""
+    import jax
+
+    count = jax.local_device_count("cpu") if machine.any_device_count else machine.devices
+    return replace(machine, chip=replace(measured_cpu(), devices_per_chip=count), chips=1)

@@ -1,147 +1,181 @@
-"""Searching: arithmetic ranks all candidates, and the compiler verifies the best few.
+"""The search: the analytic model ranks all candidates, and the compiler verifies the best few.
 
-Nothing is proposed that was not compiled, where the machine can be compiled for at all.
+If the machine can be compiled for, nothing is proposed that was not compiled.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from dovetail.plan.candidates import Candidate, candidate_of, candidates
+from dovetail.plan.candidates import Candidate, candidates, configured_candidate
 from dovetail.plan.plan import Plan
 from dovetail.plan.planner import Planner
+from dovetail.targets import Machine
 
 VERIFIED = 3
-# A search that the compiler refuses so often goes by figures that are not worth much.
-_MOST_REFUSED = 5
-# Of plans whose time differs by less, the one with more room is the better.
-_ALIKE = 0.01
+# After this many refusals the analytic memory is too inaccurate to continue.
+_MAX_REFUSED = 5
+# Times that differ by less than this fraction count as equal.
+_SAME_TIME = 0.01
 
 
-class Ranked(NamedTuple):
-    """A candidate, and what is known of it."""
+class RankedPlan(NamedTuple):
+    """A candidate and its plan."""
 
     candidate: Candidate
     plan: Plan
 
 
 @dataclass(frozen=True)
-class Search:
-    """What a search has found.
+class SearchResult:
+    """The result of a search.
 
     Attributes:
         considered: how many candidates were ranked.
-        rule: what the target's rule chose, planned the same way as the best.
-        verified: the best, in the order of their time; those that do not fit stand last.
+        rule: the plan of the rule's choice, from the same source as the best.
+        verified: the best plans by time; those that do not fit come last.
     """
 
     considered: int
     rule: Plan
-    verified: tuple[Ranked, ...]
+    verified: tuple[RankedPlan, ...]
 
     @property
     def is_rule_best(self) -> bool:
-        """Says whether nothing was found that is better than what the rule chose."""
+        """Whether the rule's choice is the best."""
         return self.best is not None and self.best.plan is self.rule
 
     @property
-    def best(self) -> Ranked | None:
-        """The fastest that fits, if any does."""
+    def best(self) -> RankedPlan | None:
+        """The fastest plan that fits, if any does."""
         return next((each for each in self.verified if each.plan.fits), None)
 
 
-def rank(planner: Planner, found: Iterable[Candidate] | None = None) -> list[Ranked]:
-    """Returns all candidates by arithmetic, the fastest that fits first."""
-    chosen = candidates(planner.work(), planner.config, planner.machine) if found is None else found
-    ranked = [Ranked(each, planner.rough(each)) for each in chosen]
+def rank_candidates(planner: Planner, found: Iterable[Candidate] | None = None) -> list[RankedPlan]:
+    """Returns candidates with analytic plans, the fastest that fits first."""
+    if found is None:
+        found = candidates(planner.workload(), planner.config, planner.machine)
+    ranked = [RankedPlan(each, planner.analytic_plan(each)) for each in found]
     return sorted(ranked, key=_order)
 
 
-def search(planner: Planner, verified: int = VERIFIED) -> Search:
+def search(planner: Planner, verified: int = VERIFIED) -> SearchResult:
     """Finds the fastest way to run an experiment on a machine."""
-    planner.tell("ranking")
-    ranked = rank(planner)
-    if not planner.obstacle:
-        planner.tell("compiling what the rule chose")
-    rule = planner.judged()
-    tried = _verified(planner, _different(_fitting(ranked)), verified)
-    # The rule's own choice is a candidate like others: what is proposed is never behind it.
-    tried.append(Ranked(candidate_of(planner.config, planner.machine), rule))
-    return Search(len(ranked), rule, tuple(sorted(tried, key=_order)))
+    planner.on_progress("ranking")
+    ranked = rank_candidates(planner)
+    if not planner.compile_obstacle:
+        planner.on_progress("compiling what the rule chose")
+    rule = planner.best_plan()
+    tried = _verified(planner, _distinct(_fitting(ranked)), verified)
+    # The rule's choice is a candidate too, so the best is never slower.
+    tried.append(RankedPlan(configured_candidate(planner.config, planner.machine), rule))
+    return SearchResult(len(ranked), rule, tuple(sorted(tried, key=_order)))
 
 
-def remedies(planner: Planner, most: int = 3) -> list[Ranked]:
-    """Returns the nearest changes that fit, each compiled where that can be done.
+def remedies(planner: Planner, most: int = 3) -> list[RankedPlan]:
+    """Returns the smallest changes that fit, each compiled if possible.
 
-    First those of one thing alone: what is kept, the micro-batches, the mesh, the optimizer's
-    memory. Where none is enough, the best of all.
+    Single changes come first: remat, microbatches, mesh, optimizer offloading. If none is enough,
+    it returns the best candidate of all.
     """
-    now = candidate_of(planner.config, planner.machine)
-    everything = list(candidates(planner.work(), planner.config, planner.machine))
-    found: list[Ranked] = []
+    now = configured_candidate(planner.config, planner.machine)
+    everything = list(candidates(planner.workload(), planner.config, planner.machine))
+    found: list[RankedPlan] = []
     for field in ("keep", "microbatches", "mesh", "offloads_optimizer"):
-        fitting = _fitting(rank(planner, _changed(now, field, everything)))
+        fitting = _fitting(rank_candidates(planner, _changed(now, field, everything)))
         found += _fitting(_verified(planner, fitting, 1))
         if len(found) == most:
             break
     if not found:
-        fitting = _different(_fitting(rank(planner, everything)))
+        fitting = _distinct(_fitting(rank_candidates(planner, everything)))
         found = _fitting(_verified(planner, fitting, 1))
     return sorted(found, key=_order)
 
 
-def _verified(planner: Planner, ranked: Sequence[Ranked], wanted: int) -> list[Ranked]:
-    """Compiles the fastest until enough of them fit, and returns all that were tried.
+def rule_source(name: str, machine: Machine, candidate: Candidate) -> str:
+    """Returns a candidate as the source of a target rule; with `--import`, it takes precedence.
 
-    What the compiler refuses says how much more it wants than arithmetic does; candidates that
-    would not have as much to spare are passed over then.
+    The rule is for any number of slices of this kind: `data` takes the remaining devices.
     """
-    tried: list[Ranked] = []
+    sizes = tuple({**candidate.sizes(), "data": -1}.items())
+    function = re.sub(r"\W", "_", name)
+    return "\n".join(
+        [
+            f'"""Found by `dovetail plan {name} --target {machine.name} --search`."""',
+            "",
+            "from dovetail.targets import target_rule",
+            "",
+            "",
+            f'@target_rule("{name}-on-{machine.kind}", "{machine.kind}")',
+            f"def {function}(config, machine):",
+            f'    """For every experiment on {machine.kind}: {candidate}."""',
+            "    from dovetail.plan import Candidate",
+            "",
+            "    found = Candidate(",
+            f"        mesh={sizes!r},",
+            f"        keep={candidate.keep!r},",
+            f"        microbatches={candidate.microbatches},",
+            f"        offloads_optimizer={candidate.offloads_optimizer},",
+            "    )",
+            "    return found.apply(config)",
+            "",
+        ]
+    )
+
+
+def _verified(planner: Planner, ranked: Sequence[RankedPlan], wanted: int) -> list[RankedPlan]:
+    """Compiles the fastest candidates until enough of them fit, and returns all that were tried.
+
+    A refusal shows how far the analytic memory is too low. Candidates without that margin are
+    skipped from then on.
+    """
+    tried: list[RankedPlan] = []
     margin = 1.0
-    for candidate, rough in ranked:
+    for candidate, analytic in ranked:
         fit = len(_fitting(tried))
-        if fit == wanted or len(tried) - fit == _MOST_REFUSED:
+        if fit == wanted or len(tried) - fit == _MAX_REFUSED:
             break
-        if rough.memory.total * margin > rough.memory.limit:
+        if analytic.memory.total * margin > analytic.memory.limit:
             continue
-        if not planner.obstacle:
-            planner.tell(f"compiling {len(tried) + 1}: {candidate}")
-        plan = planner.judged(candidate)
-        tried.append(Ranked(candidate, plan))
+        if not planner.compile_obstacle:
+            planner.on_progress(f"compiling {len(tried) + 1}: {candidate}")
+        plan = planner.best_plan(candidate)
+        tried.append(RankedPlan(candidate, plan))
         if not plan.fits:
-            margin = max(margin, plan.memory.total / rough.memory.total)
+            margin = max(margin, plan.memory.total / analytic.memory.total)
     return tried
 
 
 def _changed(now: Candidate, field: str, others: Sequence[Candidate]) -> list[Candidate]:
-    """Returns what differs from a candidate in one thing, which some other has."""
+    """Returns variants of a candidate that differ in one field."""
     values = dict.fromkeys(getattr(other, field) for other in others)
     changed = [replace(now, **{field: value}) for value in values if value != getattr(now, field)]
     possible = {replace(other, keep="") for other in others}
     return [each for each in changed if replace(each, keep="") in possible]
 
 
-def _fitting(ranked: Sequence[Ranked]) -> list[Ranked]:
+def _fitting(ranked: Sequence[RankedPlan]) -> list[RankedPlan]:
     return [each for each in ranked if each.plan.fits]
 
 
-def _order(each: Ranked) -> tuple[bool, float, float]:
+def _order(each: RankedPlan) -> tuple[bool, float, float]:
     return not each.plan.fits, each.plan.step_s, each.plan.memory.total
 
 
-def _different(ranked: Sequence[Ranked]) -> list[Ranked]:
-    """Leaves out what is the same as one before it but for a little time."""
-    found: list[Ranked] = []
+def _distinct(ranked: Sequence[RankedPlan]) -> list[RankedPlan]:
+    """Drops plans with the remat, microbatches and time of an earlier one."""
+    found: list[RankedPlan] = []
     for each in ranked:
-        alike = [
+        duplicates = [
             other
             for other in found
             if other.candidate.keep == each.candidate.keep
             and other.candidate.microbatches == each.candidate.microbatches
-            and abs(other.plan.step_s - each.plan.step_s) < _ALIKE * each.plan.step_s
+            and abs(other.plan.step_s - each.plan.step_s) < _SAME_TIME * each.plan.step_s
         ]
-        if not alike:
+        if not duplicates:
             found.append(each)
     return found

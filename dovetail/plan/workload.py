@@ -1,13 +1,15 @@
-"""What a step asks of any machine: traced from the experiment, before a mesh or a compiler.
+"""The workload of a step on any machine, traced without a mesh or a compiler.
 
-The model is traced for a number of sequences that divides nothing else, so that what grows with the
-batch can be told from what does not, by size alone. What is counted is for one sequence.
+The model is traced with a batch size that divides no other size. So an array whose size it divides
+grows with the batch. Counts are for one sequence.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,56 +20,56 @@ from dovetail.hardware import precision_of
 from dovetail.kernels import (
     KernelCounter,
     SlowKernelError,
+    SlowKernelWarning,
     choices,
-    forget_choices,
+    clear_choices,
     target_platform,
     watch_kernels,
 )
-from dovetail.module import functional, parameter_specs
+from dovetail.module import functional, parameter_specs, walk_jaxpr
 from dovetail.parallel import AxisRules
-from dovetail.plan.slow_kernels import noting_slow_kernels
 from dovetail.runtime import matmul_flops_of
-from dovetail.targets import ExperimentSize, weigh
+from dovetail.targets import ExperimentSize, experiment_size
 
 if TYPE_CHECKING:
     from dovetail.trainer import Program, Trainer
 
-# A prime that is no size of any model, so it divides no array that has nothing to do with it.
-_SEQUENCES = 10_007
+# A prime that is no dimension of any model.
+_TRACED_BATCH = 10_007
 
 
 @dataclass(frozen=True)
-class Kept:
-    """An array that the forward pass keeps for the backward pass.
+class SavedActivation:
+    """An array that the forward pass saves for the backward pass.
 
     Attributes:
         bytes: for one sequence.
-        is_shared: whether devices that share a layer hold a part each; the stream is whole on all.
+        is_model_sharded: whether tensor parallelism shards it; the residual stream is replicated.
     """
 
     bytes: float
-    is_shared: bool
+    is_model_sharded: bool
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What an experiment computes and keeps.
+    """The FLOPs, state and saved activations of an experiment.
 
     Attributes:
         parameters: the spec of every parameter, by path.
-        state_bytes: of parameters, optimizer and averages in all, before anything is split.
-        size: the sizes that rules decide by.
-        model_flops: the useful work of a step, which MFU is measured by.
-        matmul_flops: of XLA's products, forwards, backwards and again, for one sequence.
-        kernel_flops: the same of hand-written kernels.
-        unknown_kernels: the names of those that nobody counts.
-        has_open_loops: whether products stand in loops whose length depends on data. Their work is
-            then taken to be that of the plain mathematics.
-        kept: what waits for the backward pass.
-        precision: of the products.
-        kernels: what ops choose for the platform, on one device.
-        slow: what was said of slow ones.
-        rules: which mesh axes split which logical axes.
+        state_bytes: unsharded bytes of parameters, optimizer and averages.
+        size: the sizes of the experiment.
+        model_flops: the FLOPs of a step that count for MFU.
+        matmul_flops: FLOPs of XLA's matmuls for one sequence: forward, recomputed and backward.
+        kernel_flops: the same of Pallas kernels.
+        unknown_kernels: kernels without a FLOP count.
+        has_dynamic_loops: whether loops whose length depends on data contain matmuls. They are then
+            counted as if nothing were skipped.
+        saved_activations: what is saved for the backward pass.
+        precision: the precision of most matmuls.
+        kernels: the implementation that each op chooses for the platform, on one device.
+        slow: warnings about slow kernels.
+        rules: the axis rules.
     """
 
     parameters: Mapping[str, Any]
@@ -77,8 +79,8 @@ class Workload:
     matmul_flops: float
     kernel_flops: float
     unknown_kernels: tuple[str, ...]
-    has_open_loops: bool
-    kept: tuple[Kept, ...]
+    has_dynamic_loops: bool
+    saved_activations: tuple[SavedActivation, ...]
     precision: str
     kernels: tuple[str, ...]
     slow: tuple[str, ...]
@@ -86,67 +88,67 @@ class Workload:
 
     @property
     def tokens(self) -> int:
-        """Tokens a step."""
+        """Tokens of a step."""
         return self.size.batch_size * self.size.sequence_length
 
     @property
-    def number_bytes(self) -> int:
-        """The size of a number in a product."""
-        return self.size.number_bytes
+    def bytes_per_element(self) -> int:
+        """Bytes of an activation's element."""
+        return self.size.bytes_per_element
 
 
-def workload(config: Trainer.Config, platform: str) -> Workload:
-    """Traces an experiment for a platform, whose kernels it takes; no array is made."""
+def trace_workload(config: Trainer.Config, platform: str) -> Workload:
+    """Traces an experiment with the kernels of a platform, without allocating arrays."""
     trainer = config.build()
-    program = trainer.program_on(trainer.mesh.abstract(_devices_of(trainer.mesh)))
-    forget_choices()
-    with target_platform(platform), watch_kernels() as counter, noting_slow_kernels() as slow:
-        forward, backward = _with_its_kernels(program)
-    kernels_chosen = tuple(choices())
+    program = trainer.program_on(trainer.mesh.abstract_mesh(_device_count(trainer.mesh)))
+    clear_choices()
+    with target_platform(platform), watch_kernels() as counter, slow_kernel_warnings() as slow:
+        forward, backward = _trace_with_kernel_settings(program)
+    chosen = tuple(choices())
     counted = [_kernels(jaxpr, counter) for jaxpr in (forward, backward)]
     kernels = [each for found in counted for each in found]
-    state, size, useful = program.state_shapes, weigh(config), program.step_flops()
-    multiplied = sum(map(matmul_flops_of, (forward.jaxpr, backward.jaxpr))) / _SEQUENCES
-    in_kernels = sum(flops or 0.0 for _, flops in kernels) / _SEQUENCES
-    has_open_loops = any(_open_loops(jaxpr) for jaxpr in (forward, backward))
-    if has_open_loops:
-        multiplied = max(multiplied, useful / size.batch_size - in_kernels)
+    state, size, model_flops = program.state_shapes, experiment_size(config), program.step_flops()
+    matmul_flops = sum(map(matmul_flops_of, (forward.jaxpr, backward.jaxpr))) / _TRACED_BATCH
+    kernel_flops = sum(flops or 0.0 for _, flops in kernels) / _TRACED_BATCH
+    has_dynamic_loops = any(_has_matmuls_in_while_loops(jaxpr) for jaxpr in (forward, backward))
+    if has_dynamic_loops:
+        matmul_flops = max(matmul_flops, model_flops / size.batch_size - kernel_flops)
     return Workload(
         parameters=parameter_specs(trainer.model),
         state_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
         size=size,
-        model_flops=useful,
-        matmul_flops=multiplied,
-        kernel_flops=in_kernels,
+        model_flops=model_flops,
+        matmul_flops=matmul_flops,
+        kernel_flops=kernel_flops,
         unknown_kernels=tuple({name: None for name, flops in kernels if flops is None}),
-        has_open_loops=has_open_loops,
-        kept=tuple(_kept(backward, trainer.model)),
+        has_dynamic_loops=has_dynamic_loops,
+        saved_activations=tuple(_saved_activations(backward, trainer.model)),
         precision=precision_of(program.precision()),
-        kernels=kernels_chosen,
+        kernels=chosen,
         slow=tuple(slow),
         rules=trainer.rules,
     )
 
 
-def _devices_of(mesh: Any) -> int:
-    """Returns a number of devices that a layout fits; which, makes no difference here."""
+def _device_count(mesh: Any) -> int:
+    """Returns a number of devices that a mesh accepts; any does here."""
     return math.prod(size for size in mesh.sizes.values() if size > 0)
 
 
-def _with_its_kernels(program: Program) -> tuple[Any, Any]:
-    """Traces with the run's settings of kernels, as far as they make sense without a mesh."""
+def _trace_with_kernel_settings(program: Program) -> tuple[Any, Any]:
+    """Traces with the run's kernel settings, or without if they need a mesh."""
     try:
         with program.kernels():
-            return _traced(program)
+            return _trace(program)
     except SlowKernelError:
         raise
-    except ConfigError:  # what is preferred may be for several devices: a ring, say
-        return _traced(program)
+    except ConfigError:  # the preferred kernel may need several devices, as ring attention does
+        return _trace(program)
 
 
-def _traced(program: Program) -> tuple[Any, Any]:
-    """Traces the forward pass, and the backward pass with what the first kept for it."""
-    batch = jax.tree.map(_many, program.batch_spec)
+def _trace(program: Program) -> tuple[Any, Any]:
+    """Traces the forward pass, and the backward pass on its residuals."""
+    batch = jax.tree.map(_with_traced_batch, program.batch_spec)
     state = program.state_shapes
 
     def forward(params: Any, variables: Any, batch: Any) -> Any:
@@ -172,26 +174,26 @@ def _traced(program: Program) -> tuple[Any, Any]:
 
 
 def _without_dead_code(closed: Any) -> Any:
-    """Drops what nothing needs, as a compiler does: a kernel again whose result was kept."""
+    """Removes dead code as a compiler does, such as a recomputed kernel whose result was saved."""
     from jax.interpreters.partial_eval import dce_jaxpr
 
     jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
     return closed.replace(jaxpr=jaxpr)
 
 
-def _many(leaf: Any) -> Any:
+def _with_traced_batch(leaf: Any) -> Any:
     sizes = zip(leaf.axes, leaf.shape, strict=True)
-    shape = tuple(_SEQUENCES if axis == "batch" else size for axis, size in sizes)
+    shape = tuple(_TRACED_BATCH if axis == "batch" else size for axis, size in sizes)
     return jax.ShapeDtypeStruct(shape, leaf.struct().dtype)
 
 
-def _kept(backward: Any, model: Any) -> Iterator[Kept]:
-    """Yields what the backward pass is given that grows with the batch."""
+def _saved_activations(backward: Any, model: Any) -> Iterator[SavedActivation]:
+    """Yields the inputs of the backward pass that grow with the batch."""
     width = max(_widths(model), default=0)
     for array in backward.in_avals:
-        if array.size and array.size % _SEQUENCES == 0:
-            size = array.size * array.dtype.itemsize / _SEQUENCES
-            yield Kept(size, array.shape[-1] != width)
+        if array.size and array.size % _TRACED_BATCH == 0:
+            size = array.size * array.dtype.itemsize / _TRACED_BATCH
+            yield SavedActivation(size, array.shape[-1] != width)
 
 
 def _widths(model: Any) -> Iterator[int]:
@@ -200,46 +202,33 @@ def _widths(model: Any) -> Iterator[int]:
 
 
 def _kernels(closed: Any, counter: KernelCounter) -> list[tuple[str, float | None]]:
-    """Returns every kernel of a jaxpr with its operations, as often as it runs."""
+    """Returns the name and the FLOPs of every Pallas kernel of a jaxpr; None if unknown."""
     found: list[tuple[str, float | None]] = []
-
-    def look(equation: Any, times: int, inside: str) -> None:
+    for equation, runs, scope in walk_jaxpr(closed.jaxpr):
         if equation.primitive.name == "pallas_call":
-            name = equation.params.get("name") or inside  # as in the compiled program
+            name = equation.params.get("name") or scope  # as in the compiled program
             flops = counter.flops(name, [each.aval.shape for each in equation.invars])
-            found.append((name, None if flops is None else times * flops))
-
-    walk(closed.jaxpr, look)
+            found.append((name, None if flops is None else runs * flops))
     return found
 
 
-def _open_loops(closed: Any) -> bool:
-    """Says whether a jaxpr multiplies in loops whose length depends on data."""
-    found: list[bool] = []
-
-    def look(equation: Any, times: int, inside: str) -> None:
-        if equation.primitive.name == "while":
-            found.append(matmul_flops_of(equation.params["body_jaxpr"].jaxpr) > 0)
-
-    walk(closed.jaxpr, look)
-    return any(found)
+def _has_matmuls_in_while_loops(closed: Any) -> bool:
+    return any(
+        matmul_flops_of(equation.params["body_jaxpr"].jaxpr) > 0
+        for equation, _, _ in walk_jaxpr(closed.jaxpr)
+        if equation.primitive.name == "while"
+    )
 
 
-def walk(
-    jaxpr: Any, look: Callable[[Any, int, str], None], times: int = 1, inside: str = ""
-) -> None:
-    """Shows every operation of a jaxpr to a function, with how often it runs, and in which jit."""
-    from jax.extend.core import ClosedJaxpr, Jaxpr  # slow to import
-
-    for equation in jaxpr.eqns:
-        look(equation, times, inside)
-        if equation.primitive.name == "pallas_call":
-            continue  # what is inside is the kernel's own matter
-        repeats = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-        named = str(equation.params.get("name") or inside)
-        for value in equation.params.values():
-            for inner in value if isinstance(value, tuple | list) else [value]:
-                if isinstance(inner, ClosedJaxpr):
-                    walk(inner.jaxpr, look, times * repeats, named)
-                elif isinstance(inner, Jaxpr):
-                    walk(inner, look, times * repeats, named)
+@contextmanager
+def slow_kernel_warnings() -> Iterator[list[str]]:
+    """Collects the warnings about slow kernels, each once; other warnings are passed on."""
+    slow: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SlowKernelWarning)
+        yield slow
+    for each in caught:
+        if not issubclass(each.category, SlowKernelWarning):
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+        elif str(each.message) not in slow:
+            slow.append(str(each.message))

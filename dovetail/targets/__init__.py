@@ -1,47 +1,57 @@
-"""Targets: machines by the names that people give them, and the rules that fit experiments to them.
+"""Targets: named machines, and the rules that fit experiments to them.
 
-Importing this room loads no JAX, so that `config list` and `--help` can name targets.
+Importing this subpackage loads no JAX, so that `config list` and `--help` can list targets.
 """
 
-from dovetail.targets.apply import Targeted, apply_target
-from dovetail.targets.families import FAMILIES, Family
-from dovetail.targets.fitting import Fit, apply_fit, fit_mesh
-from dovetail.targets.layout import Laid, Layout, lay_out
-from dovetail.targets.local import (
-    device_here,
-    difference_here,
-    need_no_accelerator,
-    prepare_devices,
+from dovetail.targets.apply import AppliedTarget, apply_target
+from dovetail.targets.families import MACHINE_FAMILIES, MachineFamily
+from dovetail.targets.fitting import MeshShape, choose_mesh, fit_experiment
+from dovetail.targets.local_devices import (
+    create_virtual_devices,
+    default_to_cpu,
+    local_device_kind,
+    local_mismatch,
+    set_virtual_device_flags,
 )
 from dovetail.targets.machine import Machine
 from dovetail.targets.names import example_targets, parse_target
-from dovetail.targets.registry import Rule, find_rule, target_rule, target_rules
-from dovetail.targets.size import ExperimentSize, weigh
-from dovetail.targets.virtual import share_one_cpu
+from dovetail.targets.registry import TargetRule, find_rule, target_rule, target_rules
+from dovetail.targets.sharding import ArraySharding, ExperimentSharding, experiment_sharding
+from dovetail.targets.size import ExperimentSize, experiment_size
+from dovetail.targets.topology import (
+    gpu_topology,
+    missing_compiler,
+    topology_devices,
+    tpu_topology,
+)
 
 __all__ = [
-    "FAMILIES",
+    "MACHINE_FAMILIES",
+    "AppliedTarget",
+    "ArraySharding",
+    "ExperimentSharding",
     "ExperimentSize",
-    "Family",
-    "Fit",
-    "Laid",
-    "Layout",
     "Machine",
-    "Rule",
-    "Targeted",
-    "apply_fit",
+    "MachineFamily",
+    "MeshShape",
+    "TargetRule",
     "apply_target",
-    "device_here",
-    "difference_here",
+    "choose_mesh",
+    "create_virtual_devices",
+    "default_to_cpu",
     "example_targets",
+    "experiment_sharding",
+    "experiment_size",
     "find_rule",
-    "fit_mesh",
-    "lay_out",
-    "need_no_accelerator",
+    "fit_experiment",
+    "gpu_topology",
+    "local_device_kind",
+    "local_mismatch",
+    "missing_compiler",
     "parse_target",
-    "prepare_devices",
-    "share_one_cpu",
+    "set_virtual_device_flags",
     "target_rule",
     "target_rules",
-    "weigh",
+    "topology_devices",
+    "tpu_topology",
 ]

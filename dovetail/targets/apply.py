@@ -1,4 +1,4 @@
-"""Applying a target to an experiment: its machine, its rule, and what the rule changed."""
+"""Applying a target to an experiment: its machine, its rule, and the rule's changes."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from typing import TYPE_CHECKING
 from dovetail.config import Config, ConfigError, Difference, diff, through
 from dovetail.targets.machine import Machine
 from dovetail.targets.names import parse_target
-from dovetail.targets.registry import LABEL, Rule, find_rule
+from dovetail.targets.registry import LABEL, TargetRule, find_rule
 
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer
 
-# What stands before a part's name in a config's text; for people the name is enough.
+# The module in front of a class name in config text; messages leave it out.
 _MODULE = re.compile(r"\bdovetail[\w.]*:")
 
 
 @dataclass(frozen=True)
-class Targeted:
-    """An experiment fitted to a machine."""
+class AppliedTarget:
+    """An experiment fitted to a machine by a rule."""
 
     machine: Machine
-    rule: Rule
+    rule: TargetRule
     config: Trainer.Config
     changes: tuple[Difference, ...]
 
-    def told(self, but: Collection[str] = ()) -> str:
-        """Says what the rule did, in one line, leaving out paths that were set again after it."""
-        changes = [str(each) for each in self.changes if each.path not in but]
+    def summary(self, exclude: Collection[str] = ()) -> str:
+        """Describes the rule's changes in one line, without paths that were overridden later."""
+        changes = [str(each) for each in self.changes if each.path not in exclude]
         done = _MODULE.sub("", "; ".join(changes)) or "nothing"
         return f"target {self.machine.name} ({self.machine}): rule {self.rule.name} changes {done}"
 
 
-def apply_target(config: Trainer.Config, name: str) -> Targeted:
-    """Returns the experiment as the target's rule makes it. The argument stays as it is."""
+def apply_target(config: Trainer.Config, name: str) -> AppliedTarget:
+    """Returns the experiment with the target's rule applied. The argument is not modified."""
     machine = parse_target(name)
     rule = find_rule(machine)
     with through(f"{LABEL} {name}"):
@@ -48,4 +48,4 @@ def apply_target(config: Trainer.Config, name: str) -> Targeted:
         )
     result = result.clone()
     changes = tuple(each for each in diff(config, result) if not each.by_default)
-    return Targeted(machine, rule, result, changes)
+    return AppliedTarget(machine, rule, result, changes)

@@ -1,4 +1,4 @@
-"""A machine to train on: plain data, made from a target's name."""
+"""A machine to train on, as plain data. `parse_target` makes it from a target's name."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dovetail.hardware import Chip
+from dovetail.utils import plural
 
 
 @dataclass(frozen=True)
 class Machine:
-    """So many chips of a kind, joined in a known way.
+    """Chips of one kind in slices and hosts.
 
     Attributes:
-        name: as the user may write it, such as `2xtpu-v5e-256`.
-        kind: what rules match, the name of one slice: `tpu-v5e-256`.
-        chip: what it is made of.
-        chips: how many, in all slices.
-        hosts: how many hosts (processes), in all slices.
-        slices: how many parts there are as the name says; only the network joins them.
-        platform: what JAX calls the platform when it compiles for a machine that is not there.
-        topology: what `jax.experimental.topologies.get_topology_desc` is told of its shape: as the
-            name for TPUs (`v5p:4x8x8`, one slice), as `topology` for GPUs (`1x32x8`: slices, hosts,
-            GPUs). Empty where JAX can compile for no such machine.
-        topology_options: what else it must be told.
-        any_number: whether it stands for however many devices are here (`cpu`).
+        name: the target's name, such as `2xtpu-v5e-256`.
+        kind: the name of one slice, which rules match: `tpu-v5e-256`.
+        chip: the catalogue entry.
+        chips: chips of all slices.
+        hosts: hosts (processes) of all slices.
+        slices: TPU slices, which only the data-center network (DCN) joins. A GPU cluster is one.
+        platform: the platform of `jax.experimental.topologies.get_topology_desc`.
+        topology: the shape in the form of `get_topology_desc`: the name of one slice for TPUs
+            (`v5p:4x8x8`), or slices, hosts and GPUs per host (`1x32x8`). Empty if JAX cannot
+            compile for the machine.
+        topology_options: further options of `get_topology_desc`.
+        any_device_count: whether it means all devices of this process, however many (`cpu`).
     """
 
     name: str
@@ -37,7 +38,7 @@ class Machine:
     platform: str = ""
     topology: str = ""
     topology_options: Mapping[str, Any] = field(default_factory=dict)
-    any_number: bool = False
+    any_device_count: bool = False
 
     @property
     def devices(self) -> int:
@@ -48,37 +49,37 @@ class Machine:
     def devices_per_slice(self) -> int:
         """The number of JAX devices in a slice.
 
-        Links join all of them on TPUs. Elsewhere they join a host or a rack, and the network the
-        rest: `chip.linked_chips` says how many.
+        ICI joins all of them on TPUs. NVLink and NeuronLink join `chip.linked_chips`, and the
+        network joins the rest.
         """
         return self.devices // self.slices
 
     @property
     def memory_per_device(self) -> float:
-        """The bytes that each JAX device has for its arrays."""
-        if self.chip.kind == "cpu":  # virtual devices share the machine
+        """The HBM bytes of one JAX device."""
+        if self.chip.platform == "cpu":  # virtual devices share the host's memory
             return self.chip.memory_bytes / self.devices
         return self.chip.memory_per_device
 
     @property
-    def memory_for_programs(self) -> float:
-        """The bytes of that which a program may take; on some chips the compiler keeps a part."""
-        given = self.chip.program_memory_bytes
-        return self.memory_per_device if given is None else given / self.chip.devices_per_chip
+    def hbm_budget(self) -> float:
+        """The bytes per device that a program may use; some compilers reserve a part."""
+        budget = self.chip.program_memory_bytes
+        return self.memory_per_device if budget is None else budget / self.chip.devices_per_chip
 
     @property
     def usd_per_hour(self) -> float | None:
-        """The list price of all chips for an hour; None where it is not known."""
+        """The list price of all chips for an hour; None if unknown."""
         price = self.chip.price
         return None if price is None else self.chips * price.usd_per_chip_hour
 
     def __str__(self) -> str:
-        """Says what it is made of."""
+        """Describes chips, devices, hosts and slices."""
         parts = [f"{self.chips} x {self.chip.name}"]
         if self.devices != self.chips:
             parts.append(f"{self.devices} devices")
-        if self.chip.kind != "cpu":
-            parts.append(f"{self.hosts} host{'s' if self.hosts > 1 else ''}")
+        if self.chip.platform != "cpu":
+            parts.append(plural(self.hosts, "host"))
         if self.slices > 1:
             parts.append(f"{self.slices} slices")
         return ", ".join(parts)

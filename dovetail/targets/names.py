@@ -1,8 +1,7 @@
 """From a target's name to its machine: `tpu-v5p-512`, `gpu-h100-256`, `2xtpu-v5e-256`, `cpu-8`.
 
-Several slices are written with their number in front, as one says it: two of v5e-256. Other
-programs take that number as an option of its own (`--num-slices`); behind the name, as in
-`v5e-256-2`, it would read like a size.
+The number of slices comes first, as in "two v5e-256". Other programs take it as an option
+(`--num-slices`). Behind the name, as in `v5e-256-2`, it would look like a size.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ import re
 from typing import Any
 
 from dovetail.config import ConfigError, did_you_mean
-from dovetail.hardware import unmeasured_cpu
-from dovetail.targets.families import FAMILIES, Family
+from dovetail.hardware import cpu_chip
+from dovetail.targets.families import MACHINE_FAMILIES, MachineFamily, SliceShape
 from dovetail.targets.machine import Machine
-from dovetail.targets.shapes import Shape
+from dovetail.utils import host_memory_bytes
 
 _NAME = re.compile(r"(?:(?P<slices>[1-9]\d*)x)?(?P<prefix>[a-z][a-z0-9-]*?)(?:-(?P<number>\d+))?")
 
 
 def parse_target(name: str) -> Machine:
-    """Returns the machine of that name; an unknown one is an error that lists what there is."""
+    """Returns the machine of that name; an unknown name is an error that lists all targets."""
     match = _NAME.fullmatch(name.strip().lower())
     if match is None:
         raise _unknown(name)
@@ -40,21 +39,25 @@ def parse_target(name: str) -> Machine:
 
 def example_targets() -> list[str]:
     """Returns one name of each family, for lists and completion."""
-    return [*(f"{family.prefix}-{family.example}" for family in FAMILIES.values()), "cpu", "cpu-8"]
+    return [
+        *(f"{family.prefix}-{family.example}" for family in MACHINE_FAMILIES.values()),
+        "cpu",
+        "cpu-8",
+    ]
 
 
-def _families() -> dict[str, Family]:
-    names = {alias: family for family in FAMILIES.values() for alias in family.aliases}
-    return names | FAMILIES
+def _families() -> dict[str, MachineFamily]:
+    names = {alias: family for family in MACHINE_FAMILIES.values() for alias in family.aliases}
+    return names | MACHINE_FAMILIES
 
 
-def _machine(family: Family, number: int, slices: int) -> Machine:
-    chip, chips = family.chip, number // family.per_chip
-    shape = family.shape(chips, chip) if number == chips * family.per_chip else None
+def _machine(family: MachineFamily, number: int, slices: int) -> Machine:
+    chip, chips = family.chip, number // family.units_per_chip
+    shape = family.shape(chips, chip) if number == chips * family.units_per_chip else None
     if shape is None:
         raise _no_such_size(family, number)
     kind = f"{family.prefix}-{number}"
-    one_host = chips <= max(chip.chips_per_host, family.whole_host)
+    one_host = chips <= max(chip.chips_per_host, family.single_host_chips)
     return Machine(
         name=kind if slices == 1 else f"{slices}x{kind}",
         kind=kind,
@@ -66,11 +69,11 @@ def _machine(family: Family, number: int, slices: int) -> Machine:
     )
 
 
-def _topology(family: Family, shape: Shape, slices: int) -> dict[str, Any]:
-    """Returns what JAX needs to compile for the machine, in the form that it asks for."""
+def _topology(family: MachineFamily, shape: SliceShape, slices: int) -> dict[str, Any]:
+    """Returns the fields of `Machine` that JAX needs to compile for it."""
     if not family.topology_name:
-        return {"platform": family.chip.kind}
-    if family.chip.kind == "gpu":
+        return {"platform": family.chip.platform}
+    if family.chip.platform == "gpu":
         topology = "x".join(map(str, (slices, *shape)))
         return {"platform": "cuda", "topology": topology}
     options: dict[str, Any] = {"num_slices": slices} if slices > 1 else {}
@@ -87,32 +90,32 @@ def _cpu(name: str, slices: int, number: int | None) -> Machine:
     return Machine(
         name=kind,
         kind=kind,
-        chip=unmeasured_cpu(),
+        chip=cpu_chip(float(host_memory_bytes())),
         chips=number or 1,
         hosts=1,
         platform="cpu",
-        any_number=number is None,
+        any_device_count=number is None,
     )
 
 
-def _no_such_size(family: Family, number: int) -> ConfigError:
+def _no_such_size(family: MachineFamily, number: int) -> ConfigError:
     sizes = family.sizes()
     below = [size for size in sizes if size < number][-1:]
     above = [size for size in sizes if size > number][:1]
     near = " and ".join(f"{family.prefix}-{size}" for size in (*below, *above))
     return ConfigError(
         f"--target {family.prefix}-{number}: there is no such machine; the number counts "
-        f"{family.counts}. The nearest there are: {near}."
+        f"{family.counts}. The nearest sizes: {near}."
     )
 
 
 def _unknown(name: str) -> ConfigError:
-    known = [*FAMILIES, "cpu"]
+    known = [*MACHINE_FAMILIES, "cpu"]
     prefix = re.sub(r"^\d+x|-\d+$", "", name.strip().lower())
-    forms = ", ".join([*(f"{prefix}-N" for prefix in FAMILIES), "cpu", "cpu-N"])
+    forms = ", ".join([*(f"{prefix}-N" for prefix in MACHINE_FAMILIES), "cpu", "cpu-N"])
     nearest = did_you_mean(prefix, known)
     advice = f"{nearest} " if nearest.startswith("Did you mean") else ""
     return ConfigError(
         f"--target {name}: there is no such target. {advice}There are {forms}; 2x in front means "
-        "two slices. `dovetail config targets` tells about each."
+        "two slices. `dovetail config targets` describes each."
     )

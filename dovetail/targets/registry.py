@@ -1,4 +1,4 @@
-"""The list of rules: which one fits experiments to a kind of machine."""
+"""The registry of rules, each of which fits experiments to a kind of machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from dovetail.config import ConfigError, import_submodules
+from dovetail.config import ConfigError, Registry
 from dovetail.targets.machine import Machine
 
 if TYPE_CHECKING:
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 RuleFunction = Callable[["Trainer.Config", Machine], "Trainer.Config"]
 
-# What a rule sets says that it came through the option, with the machine's name behind it.
+# The provenance of values that a rule sets: this label and the machine's name.
 LABEL = "--target"
 
 _OWN = "dovetail."
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A modifier for the machines whose names match.
+class TargetRule:
+    """A modifier for the machines whose names match a pattern.
 
     Attributes:
-        name: what messages call it.
-        pattern: as in file names (`tpu-*`), for the name of one slice.
-        about: one line on it.
+        name: its name in messages.
+        pattern: a glob such as `tpu-*`, matched against the name of one slice.
+        about: a one-line description.
         apply: takes a copy of the experiment and the machine, and returns the experiment.
     """
 
@@ -38,38 +38,34 @@ class Rule:
     apply: RuleFunction
 
     def matches(self, machine: Machine) -> bool:
-        """Says whether the rule is for a machine."""
+        """Returns whether the rule applies to a machine."""
         return fnmatchcase(machine.kind, self.pattern)
 
 
-_rules: dict[str, Rule] = {}
+_rules: Registry[TargetRule] = Registry("target rule", "dovetail.targets.rules")
 
 
 def target_rule(name: str, pattern: str) -> Callable[[RuleFunction], RuleFunction]:
-    """Registers a rule. Those of a user's package are asked before the ones that come with us."""
+    """Registers a rule. Rules of a user's package take precedence over built-in ones."""
 
     def register(function: RuleFunction) -> RuleFunction:
-        before = _rules.get(name)
-        if before is not None and before.apply.__module__ != function.__module__:
-            raise ConfigError(
-                f"The target rule {name!r} is defined in {before.apply.__module__} and again in "
-                f"{function.__module__}. Rename one."
-            )
         about = (function.__doc__ or name).strip().splitlines()[0]
-        _rules[name] = Rule(name, pattern, about, function)
+        _rules.register(name, TargetRule(name, pattern, about, function), function.__module__)
         return function
 
     return register
 
 
-def target_rules() -> list[Rule]:
-    """Returns all rules in the order in which they are asked."""
-    import_submodules("dovetail.targets.rules")
-    return sorted(_rules.values(), key=lambda rule: rule.apply.__module__.startswith(_OWN))
+def target_rules() -> list[TargetRule]:
+    """Returns all rules in order of precedence."""
+    _rules.load()
+    return sorted(
+        _rules.registered().values(), key=lambda rule: rule.apply.__module__.startswith(_OWN)
+    )
 
 
-def find_rule(machine: Machine) -> Rule:
-    """Returns the first rule that is for a machine; none is an error that lists what there is."""
+def find_rule(machine: Machine) -> TargetRule:
+    """Returns the first rule that matches a machine; no match is an error that lists all rules."""
     rules = target_rules()
     for rule in rules:
         if rule.matches(machine):

@@ -1,4 +1,4 @@
-"""How large an experiment is, read from its specs: what rules may decide by."""
+"""The size of an experiment, read from its parameter specs. Rules decide by it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dovetail.config import visit
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer
 
-# What training holds for each parameter in float32: itself, its gradient and two moments.
-STATE_BYTES = 16
+# Training holds four float32 values per parameter: itself, its gradient and two moments.
+STATE_BYTES_PER_PARAMETER = 16
 
-# Fields of layers' configs whose number is the size of a logical axis of activations.
-_COUNTS = {"num_heads": "heads", "num_kv_heads": "kv_heads"}
+# Fields of layer configs that give the size of a logical axis of activations.
+_AXIS_OF_FIELD = {"num_heads": "heads", "num_kv_heads": "kv_heads"}
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,17 @@ class ExperimentSize:
     """The sizes of an experiment.
 
     Attributes:
-        parameters: how many there are.
-        active_parameters: how many of them one token uses.
-        batch_size: sequences a step.
-        sequence_length: tokens a sequence.
-        layers: turns of the loops over layers; each keeps its input for the backward pass.
-        width: of the vectors between layers.
-        outputs_per_token: how many numbers the products with weights give for one token.
-        stream_outputs_per_token: how many of those are added to the stream between layers, which
-            devices that share a layer each hold whole.
-        number_bytes: the size of one of those numbers.
-        divisors: the largest number that divides all sizes of a logical axis.
+        parameters: the number of parameters.
+        active_parameters: the number that one token uses.
+        batch_size: sequences of the global batch.
+        sequence_length: tokens of a sequence.
+        layers: iterations of the scans over layers; each saves its input for the backward pass.
+        width: of the residual stream.
+        outputs_per_token: elements that matmuls with weights produce for one token.
+        residual_outputs_per_token: how many of those are added to the residual stream, which is
+            replicated over `model`.
+        bytes_per_element: of an activation.
+        divisors: for each logical axis, the greatest common divisor of its sizes.
     """
 
     parameters: int
@@ -44,29 +44,29 @@ class ExperimentSize:
     layers: int
     width: int
     outputs_per_token: int
-    stream_outputs_per_token: int
-    number_bytes: int
+    residual_outputs_per_token: int
+    bytes_per_element: int
     divisors: Mapping[str, int]
 
     @property
     def state_bytes(self) -> int:
-        """What parameters, gradients and optimizer take, before anything is split."""
-        return STATE_BYTES * self.parameters
+        """The bytes of parameters, gradients and optimizer, unsharded."""
+        return STATE_BYTES_PER_PARAMETER * self.parameters
 
-    def divides(self, parts: int, axes: Iterable[str]) -> bool:
-        """Says whether every array can be split into so many parts along these logical axes."""
-        return all(self.divisors.get(axis, parts) % parts == 0 for axis in axes)
+    def divides(self, shards: int, axes: Iterable[str]) -> bool:
+        """Returns whether the sizes of all these logical axes divide into that many shards."""
+        return all(self.divisors.get(axis, shards) % shards == 0 for axis in axes)
 
 
-def weigh(config: Trainer.Config) -> ExperimentSize:
-    """Returns the sizes of an experiment; no array is made."""
+def experiment_size(config: Trainer.Config) -> ExperimentSize:
+    """Returns the sizes of an experiment without allocating arrays."""
     from dovetail.module import parameter_specs
 
     trainer = config.build()
     specs = parameter_specs(trainer.model)
     batch, sequence = trainer.input.spec().tokens.shape
     matrices = [spec for spec in specs.values() if spec.is_matrix]
-    low = trainer.model.compute_dtype in ("bfloat16", "float16")
+    is_half = trainer.model.compute_dtype in ("bfloat16", "float16")
     return ExperimentSize(
         parameters=sum(spec.size for spec in specs.values()),
         active_parameters=sum(spec.active_size for spec in specs.values()),
@@ -75,8 +75,10 @@ def weigh(config: Trainer.Config) -> ExperimentSize:
         layers=_layers(specs),
         width=max(_sizes(specs, "embed"), default=1),
         outputs_per_token=sum(map(_outputs, matrices)),
-        stream_outputs_per_token=sum(_outputs(spec) for spec in matrices if _gives_stream(spec)),
-        number_bytes=2 if low else 4,
+        residual_outputs_per_token=sum(
+            _outputs(spec) for spec in matrices if _writes_residual_stream(spec)
+        ),
+        bytes_per_element=2 if is_half else 4,
         divisors=_divisors(specs, config),
     )
 
@@ -91,33 +93,32 @@ def _sizes(specs: Mapping[str, Any], axis: str) -> list[int]:
 
 
 def _outputs(spec: Any) -> int:
-    """Returns how many numbers one token gets from a matrix, in all layers that have it."""
+    """Returns the elements that a matrix produces for one token, over all its layers."""
     return int(spec.active_size // math.prod(spec.layer_shape[axis] for axis in spec.fan_in))
 
 
-def _gives_stream(spec: Any) -> bool:
-    """Says whether a matrix gives vectors of the width between layers."""
+def _writes_residual_stream(spec: Any) -> bool:
     axes = spec.axes[len(spec.axes) - len(spec.layer_shape) :]
     return any(axes[axis] == "embed" for axis in spec.fan_out)
 
 
 def _layers(specs: Mapping[str, Any]) -> int:
-    """Adds up the outermost loops over layers, each known by its path."""
+    """Sums the lengths of the outermost scans over layers."""
     from dovetail.layers import LAYER_AXES
 
-    loops: dict[str, int] = {}
+    scans: dict[str, int] = {}
     for path, spec in specs.items():
         if spec.stacked and spec.axes[0] in LAYER_AXES:
-            loops["/".join(path.split("/")[: spec.depths[0]])] = spec.shape[0]
-    return max(1, sum(loops.values()))
+            scans["/".join(path.split("/")[: spec.depths[0]])] = spec.shape[0]
+    return max(1, sum(scans.values()))
 
 
 def _divisors(specs: Mapping[str, Any], config: Any) -> dict[str, int]:
     names = {name for spec in specs.values() for name in spec.axes if name is not None}
     sizes = {name: _sizes(specs, name) for name in names}
-    for _, part in visit(config.model):
-        for field, axis in _COUNTS.items():
-            value = getattr(part, field) if field in part.fields() else None
+    for _, node in visit(config.model):
+        for field, axis in _AXIS_OF_FIELD.items():
+            value = getattr(node, field) if field in node.fields() else None
             if isinstance(value, int):
                 sizes.setdefault(axis, []).append(value)
     return {name: math.gcd(*found) for name, found in sizes.items()}

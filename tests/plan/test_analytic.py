@@ -1,4 +1,4 @@
-"""Plans by arithmetic: what must hold of any of them, and how near compiled programs they are."""
+"""Analytic plans: invariants, and the distance to compiled plans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ import pytest
 
 from dovetail.config import apply_modifier
 from dovetail.experiments import find_experiment
-from dovetail.plan import Choice, Plan, Planner, ProgramCache, Workload, estimate, workload
+from dovetail.plan import (
+    Candidate,
+    Plan,
+    Planner,
+    ProgramCache,
+    Workload,
+    estimate_plan,
+    trace_workload,
+)
 from dovetail.targets import Machine, apply_target, parse_target
 
 AXES = ("pipeline", "data", "fsdp", "expert", "sequence", "model")
@@ -26,14 +34,16 @@ def machine() -> Machine:
 @pytest.fixture(scope="module")
 def work() -> Workload:
     config = apply_target(find_experiment("llama2-7b").config(), "tpu-v5p-512").config
-    return workload(config, "tpu")
+    return trace_workload(config, "tpu")
 
 
 def plan(work: Workload, machine: Machine, parts: int = 1, **sizes: int) -> Plan:
-    return estimate("llama2-7b", 1, work, machine, Choice(mesh(**sizes), parts))
+    return estimate_plan(
+        "llama2-7b", 1, work, machine, Candidate(tuple(mesh(**sizes).items()), "", parts, False)
+    )
 
 
-def test_the_state_is_split_by_fsdp_alone(work: Workload, machine: Machine) -> None:
+def test_state_is_sharded_over_fsdp_alone(work: Workload, machine: Machine) -> None:
     few = plan(work, machine, data=64, fsdp=4).memory
     many = plan(work, machine, data=4, fsdp=64).memory
     assert few.parameters == pytest.approx(16 * many.parameters, rel=0.01)
@@ -43,19 +53,19 @@ def test_the_state_is_split_by_fsdp_alone(work: Workload, machine: Machine) -> N
     assert many.parameters == pytest.approx(6.738e9 * 4 / 64, rel=0.01)
 
 
-def test_micro_batches_keep_less_and_tell_more(work: Workload, machine: Machine) -> None:
-    whole = plan(work, machine, data=4, fsdp=64)
+def test_microbatches_save_less_and_communicate_more(work: Workload, machine: Machine) -> None:
+    single = plan(work, machine, data=4, fsdp=64)
     parts = plan(work, machine, 4, data=4, fsdp=64)
-    assert parts.memory.activations == whole.memory.activations / 4
-    told = [sum(each.bytes for each in found.exchanges) for found in (whole, parts)]
-    assert told[1] == pytest.approx(4 * told[0])
-    assert parts.timing.matmul == whole.timing.matmul
+    assert parts.memory.activations == single.memory.activations / 4
+    moved = [sum(each.bytes for each in found.collectives) for found in (single, parts)]
+    assert moved[1] == pytest.approx(4 * moved[0])
+    assert parts.timing.matmul == single.timing.matmul
 
 
-def test_what_is_told_has_the_size_of_what_is_gathered(work: Workload, machine: Machine) -> None:
+def test_collectives_have_the_bytes_of_the_parameters(work: Workload, machine: Machine) -> None:
     found = {
         (each.kind, each.axes): each.bytes
-        for each in plan(work, machine, data=4, fsdp=64).exchanges
+        for each in plan(work, machine, data=4, fsdp=64).collectives
     }
     parameters = 6.738e9 * 2  # in bfloat16
     assert found["all-gather", "fsdp"] == pytest.approx(2 * parameters, rel=0.01)
@@ -96,7 +106,7 @@ def test_mfu_price_and_tokens_follow_from_the_seconds(work: Workload, machine: M
 @pytest.mark.filterwarnings("ignore::dovetail.kernels.SlowKernelWarning")
 def test_what_a_rule_chooses_fits(name: str, target: str, tmp_path: Any) -> None:
     targeted = apply_target(find_experiment(name).config(), target)
-    found = Planner(name, targeted.config, targeted.machine, ProgramCache(tmp_path)).rough()
+    found = Planner(name, targeted.config, targeted.machine, ProgramCache(tmp_path)).analytic_plan()
     assert found.fits
 
 
@@ -109,13 +119,13 @@ def small(*modifiers: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keep", ["everything", "nothing"])
-def test_it_is_near_what_is_compiled(keep: str, tmp_path: Any) -> None:
-    """Kept activations are counted exactly; what XLA holds beside them is a guess."""
+def test_it_is_near_the_compiled_plan(keep: str, tmp_path: Any) -> None:
+    """Saved activations are counted exactly; XLA's temporaries are a guess."""
     config = small(f"remat:keep={keep}")
     config.input.set(sequence_length=512, batch_size=64)
     targeted = apply_target(config, "cpu-8")
     planner = Planner("tiny-lm", targeted.config, targeted.machine, ProgramCache(tmp_path))
-    rough, exact = planner.rough(), planner.exact()
+    rough, exact = planner.analytic_plan(), planner.compiled_plan()
     assert rough.memory.parameters == pytest.approx(exact.memory.parameters, rel=0.01)
     assert rough.memory.total == pytest.approx(exact.memory.total, rel=0.5)
     assert rough.timing.matmul == pytest.approx(exact.timing.matmul, rel=0.1)

@@ -1,4 +1,4 @@
-"""What devices tell each other, and what goes to the host: read from programs as written."""
+"""Collectives and host copies, parsed from HLO text."""
 
 # ruff: noqa: E501  # as a compiler writes them
 
@@ -9,11 +9,11 @@ import pytest
 
 from dovetail.parallel import MeshLayout
 from dovetail.plan.collectives import Collective, collectives
-from dovetail.plan.hlo import ProgramText
-from dovetail.plan.timing import Rates, Timing, time_program
-from dovetail.plan.work import work_of
+from dovetail.plan.hlo import HloProgram
+from dovetail.plan.hlo_cost import instruction_cost
+from dovetail.plan.roofline import DeviceRates, StepTime, program_time
 
-# Two arrays added up at once, as for GPUs; a gather that is not waited for; a sum that is.
+# An all-reduce of two arrays, as on GPUs; an asynchronous all-gather; a synchronous all-reduce.
 PROGRAM = """HloModule jit_step
 
 %sum (a: f32[], b: f32[]) -> f32[] {
@@ -43,43 +43,45 @@ ENTRY %main (p: f32[1024,4]) -> f32[1024,4] {
 @pytest.fixture(scope="module")
 def found() -> list[Collective]:
     mesh = MeshLayout.Config(data=2, fsdp=4).build().mesh(jax.devices()[:8])
-    return collectives(ProgramText(PROGRAM), mesh)
+    return collectives(HloProgram(PROGRAM), mesh)
 
 
-def test_each_has_its_axes_and_the_bytes_of_the_whole(found: list[Collective]) -> None:
+def test_collectives_have_mesh_axes_and_unsharded_bytes(found: list[Collective]) -> None:
     assert [(each.kind, each.axes, each.bytes) for each in found] == [
         ("all-reduce", ("fsdp",), 4 * (1024 * 4 + 64)),
         ("all-gather", ("data",), 4 * 2048 * 4),
         ("all-reduce", ("data", "fsdp"), 4 * 64),
         ("collective-permute", ("data",), 4 * 64),
     ]
-    assert [each.is_hidden for each in found] == [True, True, False, True]
-    assert not any(each.in_loop or each.crosses for each in found)
+    assert [each.is_async for each in found] == [True, True, False, True]
+    assert not any(each.in_loop or each.is_over_dcn for each in found)
 
 
-def test_what_goes_to_the_host_is_an_array_or_a_slice_of_it() -> None:
-    program = ProgramText(PROGRAM)
+def test_copies_to_the_host_are_counted_by_array_or_slice() -> None:
+    program = HloProgram(PROGRAM)
     where = program.computations[program.entry]
-    moved = {each.name: work_of(program, where, each).host for each in where.instructions}
+    moved = {
+        each.name: instruction_cost(program, where, each).host_bytes for each in where.instructions
+    }
     assert {name: size for name, size in moved.items() if size} == {
         "%copy-start.1": 4 * 1024 * 4,
         "%slice-start.1": 4 * 4,
     }
 
 
-def test_what_is_started_early_hides_behind_what_is_computed(found: list[Collective]) -> None:
-    program = ProgramText(PROGRAM)
+def test_asynchronous_collectives_hide_behind_compute(found: list[Collective]) -> None:
+    program = HloProgram(PROGRAM)
     to_host = 4 * 1024 * 4 + 4 * 4
 
-    def timing(host_bandwidth: float, second: float) -> Timing:
-        rates = Rates(1.0, 1.0, 1.0, host_bandwidth)
-        return time_program(program, found, lambda _: second, rates)
+    def timing(host_bandwidth: float, second: float) -> StepTime:
+        rates = DeviceRates(1.0, 1.0, 1.0, host_bandwidth)
+        return program_time(program, found, lambda _: second, rates)
 
     computed = timing(1e12, 0.0)
     assert computed.memory > 0
     assert (computed.matmul, computed.kernels) == (0, 0)
     quick = timing(to_host, 1.0)
-    assert quick.exposed == pytest.approx(1.0), "the one that nobody started early"
+    assert quick.exposed == pytest.approx(1.0), "the synchronous one"
     assert quick.hidden == pytest.approx(3.0 + 1.0), "three collectives, and the host"
     slow = timing(to_host / (2 * computed.memory), 1.0)
     assert slow.hidden == pytest.approx(computed.memory)

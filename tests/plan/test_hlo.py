@@ -1,4 +1,4 @@
-"""Reading compiled programs: loops by their trips, products by their sizes."""
+"""Parsing HLO text: trip counts of loops, FLOPs of matmuls."""
 
 # ruff: noqa: E501  # as a compiler writes them
 
@@ -10,37 +10,37 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dovetail.plan.hlo import Array, ProgramText, arrays
-from dovetail.plan.work import work_of
+from dovetail.plan.hlo import HloArray, HloProgram, arrays
+from dovetail.plan.hlo_cost import instruction_cost
 
 
-def text_of(function: Any, *shapes: Any) -> ProgramText:
+def text_of(function: Any, *shapes: Any) -> HloProgram:
     structs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    return ProgramText(jax.jit(function).lower(*structs).compile().as_text())
+    return HloProgram(jax.jit(function).lower(*structs).compile().as_text())
 
 
-def flops(program: ProgramText) -> float:
+def flops(program: HloProgram) -> float:
     return sum(
-        runs * work_of(program, program.computations[name], each).flops
+        runs * instruction_cost(program, program.computations[name], each).flops
         for name, runs in program.runs().items()
         for each in program.computations[name].instructions
     )
 
 
-def test_a_product_is_counted_by_its_sizes() -> None:
+def test_flops_of_a_matmul() -> None:
     assert flops(text_of(jnp.matmul, (64, 128), (128, 32))) == 2 * 64 * 128 * 32
 
 
-def test_batches_of_products_are_counted_once_each() -> None:
+def test_flops_of_a_batched_matmul() -> None:
     assert flops(text_of(jnp.matmul, (8, 64, 128), (8, 128, 32))) == 8 * 2 * 64 * 128 * 32
 
 
-def test_a_loop_counts_by_its_trips_and_loops_in_loops_multiply() -> None:
-    def twice_nested(x: jax.Array, weight: jax.Array) -> jax.Array:
-        def inner(_: Any, x: jax.Array) -> jax.Array:
+def test_trip_counts_of_nested_loops_multiply() -> None:
+    def twice_nested(x: jax.HloArray, weight: jax.HloArray) -> jax.HloArray:
+        def inner(_: Any, x: jax.HloArray) -> jax.HloArray:
             return jnp.tanh(x @ weight)
 
-        def outer(_: Any, x: jax.Array) -> jax.Array:
+        def outer(_: Any, x: jax.HloArray) -> jax.HloArray:
             return jax.lax.fori_loop(0, 3, inner, x) + 1
 
         return jax.lax.fori_loop(0, 5, outer, x)
@@ -98,11 +98,11 @@ ENTRY %main.1 (x.4: bf16[4,64]) -> bf16[4,64] {
 
 
 @pytest.fixture(scope="module")
-def tpu() -> ProgramText:
-    return ProgramText(TPU)
+def tpu() -> HloProgram:
+    return HloProgram(TPU)
 
 
-def test_a_tpu_loop_has_its_trips_in_its_condition(tpu: ProgramText) -> None:
+def test_a_tpu_loop_has_its_trips_in_its_condition(tpu: HloProgram) -> None:
     assert tpu.entry == "%main.1"
     assert tpu.runs() == {"%main.1": 1.0, "%body.1": 7.0}
     assert set(tpu.computations) == {
@@ -114,20 +114,20 @@ def test_a_tpu_loop_has_its_trips_in_its_condition(tpu: ProgramText) -> None:
     }
 
 
-def test_a_fusion_reads_the_slice_that_it_takes_and_no_more(tpu: ProgramText) -> None:
+def test_a_fusion_reads_only_the_slice_that_it_uses(tpu: HloProgram) -> None:
     body = tpu.computations["%body.1"]
-    work = work_of(tpu, body, body.by_name["%fusion.2"])
+    work = instruction_cost(tpu, body, body.by_name["%fusion.2"])
     rows, matrix = 4 * 64 * 2, 64 * 64 * 2
     assert work.flops == 2 * 4 * 64 * 64
     # The number of the layer is four bytes more.
     assert work.bytes == pytest.approx(rows + matrix + rows, abs=8)
 
 
-def test_a_kernel_is_known_and_its_lines_belong_together(tpu: ProgramText) -> None:
+def test_a_kernel_with_metadata_over_several_lines(tpu: HloProgram) -> None:
     kernel = tpu.computations["%body.1"].by_name["%kernel.2"]
     assert kernel.is_kernel
     assert kernel.source == "jit(step)/kernel"
-    assert kernel.results == (Array("bf16", (4, 64), space=1),)
+    assert kernel.results == (HloArray("bf16", (4, 64), space=1),)
 
 
 def test_types_have_bytes() -> None:

@@ -1,4 +1,4 @@
-"""Searching: everything that is ranked divides, and nothing is proposed that was refused."""
+"""The search: every candidate divides, and nothing is proposed that was refused."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dovetail.plan import (
     Plan,
     Planner,
     ProgramCache,
-    Survey,
-    candidate_of,
+    TargetComparison,
     candidates,
-    rank,
+    configured_candidate,
+    rank_candidates,
     remedies,
-    rule_text,
+    rule_source,
     search,
 )
-from dovetail.targets import apply_target, lay_out, parse_target
+from dovetail.targets import apply_target, experiment_sharding, parse_target
 
 
 def planner_of(name: str, target: str, folder: Path) -> Planner:
@@ -38,62 +38,58 @@ def planner(tmp_path_factory: pytest.TempPathFactory) -> Planner:
 
 
 def rule_of(text: str) -> Any:
-    """Returns the function of a file that a search has written, and leaves no rule behind."""
+    """Returns the function of a generated rule file, without registering it."""
     from dovetail.targets import registry
 
     names: dict[str, Any] = {}
-    before = dict(registry._rules)
-    try:
+    with registry._rules.restored():
         exec(compile(text, "found.py", "exec"), names)
-    finally:
-        registry._rules.clear()
-        registry._rules.update(before)
     return names["llama2_7b"]
 
 
 def test_every_candidate_is_a_mesh_of_the_machine_that_divides(planner: Planner) -> None:
-    found = list(candidates(planner.work(), planner.config, planner.machine))
+    found = list(candidates(planner.workload(), planner.config, planner.machine))
     assert len(found) > 500
     assert len(set(found)) == len(found)
     for each in found:
         assert math.prod(size for _, size in each.mesh) == 256
-        assert 1024 % (each.choice().shards * each.microbatches) == 0
+        assert 1024 % (each.batch_shards * each.microbatches) == 0
     config = found[-1].apply(planner.config)
-    lay_out(config, planner.machine)  # parameters, batch and activations
+    experiment_sharding(config, planner.machine)  # parameters, batch and activations
 
 
-def test_the_fastest_that_fits_stands_first(planner: Planner) -> None:
-    ranked = rank(planner)
+def test_the_fastest_plan_that_fits_comes_first(planner: Planner) -> None:
+    ranked = rank_candidates(planner)
     fitting = [each for each in ranked if each.plan.fits]
     assert ranked[: len(fitting)] == fitting
     times = [each.plan.step_s for each in fitting]
     assert times == sorted(times)
-    assert times[0] <= planner.rough().step_s, "the rule's own choice is among them"
+    assert times[0] <= planner.analytic_plan().step_s, "the rule's own choice is among them"
 
 
 class Refusing(Planner):
-    """A planner whose compiler refuses what arithmetic likes best."""
+    """A planner whose compiler refuses some candidates."""
 
     refused: Any = ()
 
-    def exact(self, candidate: Candidate | None = None) -> Plan:
-        """Says no to some, and yes to the others."""
-        plan = replace(self.rough(candidate), source="compiled", compile_s=0.0)
+    def compiled_plan(self, candidate: Candidate | None = None) -> Plan:
+        """Refuses `self.refused`."""
+        plan = replace(self.analytic_plan(candidate), source="compiled", compile_s=0.0)
         return replace(plan, refusal="too big") if candidate in self.refused else plan
 
     @property
-    def obstacle(self) -> str:
+    def compile_obstacle(self) -> str:
         """There is a compiler."""
         return ""
 
 
 def refusing(planner: Planner) -> Refusing:
     return Refusing(
-        planner.name, planner.config, planner.machine, planner.cache, works=planner.works
+        planner.name, planner.config, planner.machine, planner.cache, workloads=planner.workloads
     )
 
 
-def test_what_the_compiler_refuses_is_not_proposed(planner: Planner) -> None:
+def test_a_refused_candidate_is_not_proposed(planner: Planner) -> None:
     judge = refusing(planner)
     first = search(judge).best
     assert first is not None
@@ -104,31 +100,31 @@ def test_what_the_compiler_refuses_is_not_proposed(planner: Planner) -> None:
     assert second.plan.fits
 
 
-def test_the_rule_is_never_beaten_backwards(planner: Planner) -> None:
+def test_the_best_is_never_slower_than_the_rule(planner: Planner) -> None:
     judge = refusing(planner)
-    judge.refused = [each.candidate for each in rank(planner)]
+    judge.refused = [each.candidate for each in rank_candidates(planner)]
     found = search(judge)
     assert found.best is not None
     assert found.best.plan.step_s == found.rule.step_s
 
 
-def test_what_is_too_big_gets_the_nearest_that_fits(planner: Planner) -> None:
+def test_remedies_change_one_thing_and_fit(planner: Planner) -> None:
     judge = refusing(planner)
     judge.config = apply_modifier(planner.config, "remat:keep=everything")
-    judge.works = {}
-    assert not judge.rough().fits
+    judge.workloads = {}
+    assert not judge.analytic_plan().fits
     found = remedies(judge)
     assert found
-    now = candidate_of(judge.config, judge.machine)
+    now = configured_candidate(judge.config, judge.machine)
     for candidate, plan in found:
         assert plan.fits
         changed = [name for name, value in vars(candidate).items() if value != getattr(now, name)]
         assert len(changed) == 1, "one thing at a time"
 
 
-def test_a_rule_file_does_what_was_found(planner: Planner, tmp_path: Path) -> None:
-    found = next(each for each in rank(planner) if each.candidate.microbatches > 1)
-    rule = rule_of(rule_text("llama2-7b", planner.machine, found.candidate))
+def test_a_rule_file_applies_the_candidate(planner: Planner, tmp_path: Path) -> None:
+    found = next(each for each in rank_candidates(planner) if each.candidate.microbatches > 1)
+    rule = rule_of(rule_source("llama2-7b", planner.machine, found.candidate))
     made = rule(find_experiment("llama2-7b").config(), planner.machine)
     expected = found.candidate.apply(find_experiment("llama2-7b").config())
     assert made.mesh.build().shape(256) == expected.mesh.build().shape(256)
@@ -137,18 +133,17 @@ def test_a_rule_file_does_what_was_found(planner: Planner, tmp_path: Path) -> No
     assert made.set(mesh=expected.mesh) == expected
 
 
-def test_what_was_found_gives_way_to_nothing(planner: Planner) -> None:
-    """What accumulates and offloads of its own is fitted as was found all the same."""
+def test_a_candidate_replaces_the_choices_of_an_experiment(planner: Planner) -> None:
     config = find_experiment("llama2-7b").config()
-    found = candidate_of(planner.config, planner.machine)
+    found = configured_candidate(planner.config, planner.machine)
     plain = found.apply(config)
     for modifier in ("accumulate:steps=8", "offload-optimizer"):
         config = apply_modifier(config, modifier)
-    assert candidate_of(config, planner.machine).microbatches == 8
+    assert configured_candidate(config, planner.machine).microbatches == 8
     assert found.apply(config) == plain
 
 
-def test_a_search_by_arithmetic_knows_the_rule_too(planner: Planner) -> None:
+def test_an_analytic_search_includes_the_rule(planner: Planner) -> None:
     analytic = replace(planner, is_analytic=True)
     found = search(analytic)
     assert found.rule in [each.plan for each in found.verified]
@@ -158,45 +153,45 @@ def test_a_search_by_arithmetic_knows_the_rule_too(planner: Planner) -> None:
 
 def test_a_compiler_that_fails_is_a_refusal_of_one_candidate(planner: Planner) -> None:
     class Failing(Refusing):
-        def exact(self, candidate: Candidate | None = None) -> Plan:
+        def compiled_plan(self, candidate: Candidate | None = None) -> Plan:
             if candidate is not None and candidate in self.refused:
-                raise ConfigError("The compiler refuses this program, and not for want of memory")
-            return super().exact(candidate)
+                raise ConfigError("The compiler refuses it, for a reason other than memory")
+            return super().compiled_plan(candidate)
 
     judge = Failing(
-        planner.name, planner.config, planner.machine, planner.cache, works=planner.works
+        planner.name, planner.config, planner.machine, planner.cache, workloads=planner.workloads
     )
-    judge.refused = [rank(planner)[0].candidate]
+    judge.refused = [rank_candidates(planner)[0].candidate]
     found = search(judge)
     assert found.best is not None
     assert found.best.candidate not in judge.refused
     refused = [each for each in found.verified if each.candidate in judge.refused]
-    assert "not for want of memory" in refused[0].plan.refusal
+    assert "for a reason other than memory" in refused[0].plan.refusal
 
 
-def test_a_search_learns_how_much_more_the_compiler_wants(planner: Planner) -> None:
+def test_a_search_skips_candidates_without_the_observed_margin(planner: Planner) -> None:
     class Hungry(Refusing):
-        """A compiler that wants twice of what arithmetic says."""
+        """A compiler that needs twice the analytic memory."""
 
         asked = 0
 
-        def exact(self, candidate: Candidate | None = None) -> Plan:
+        def compiled_plan(self, candidate: Candidate | None = None) -> Plan:
             self.asked += 1
-            plan = super().exact(candidate)
+            plan = super().compiled_plan(candidate)
             rough = plan.memory
             memory = replace(rough, temporaries=rough.total + rough.temporaries)
             return replace(plan, memory=memory)
 
     judge = Hungry(
-        planner.name, planner.config, planner.machine, planner.cache, works=planner.works
+        planner.name, planner.config, planner.machine, planner.cache, workloads=planner.workloads
     )
     found = search(judge, verified=1)
     assert found.best is not None
-    assert judge.asked == 3, "the rule's, one that is refused, and one with room to spare"
+    assert judge.asked == 3, "the rule, one that is refused, and one with enough margin"
 
 
 def test_machines_are_compared() -> None:
-    survey = Survey("llama2-7b", find_experiment("llama2-7b").config())
+    survey = TargetComparison("llama2-7b", find_experiment("llama2-7b").config())
     rows = {row.machine.name: row for row in survey.named(["tpu-v5p-512", "tpu-v5e-4"])}
     assert rows["tpu-v5p-512"].best is not None
     assert rows["tpu-v5p-512"].usd == pytest.approx(
@@ -205,7 +200,7 @@ def test_machines_are_compared() -> None:
     assert rows["tpu-v5e-4"].best is None, "80 GB of state on 64 GB"
 
 
-def test_what_was_compiled_is_not_compiled_again(
+def test_a_cached_program_is_not_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dovetail.plan import planner as module
@@ -213,7 +208,7 @@ def test_what_was_compiled_is_not_compiled_again(
     config = find_experiment("llama2-7b").tiny()
 
     def plan(config: Any, target: str = "cpu-8") -> Plan:
-        return Planner("tiny", config, parse_target(target), ProgramCache(tmp_path)).exact()
+        return Planner("tiny", config, parse_target(target), ProgramCache(tmp_path)).compiled_plan()
 
     exact = plan(config)
     assert exact.source == exact.time_source == "compiled"
@@ -225,7 +220,7 @@ def test_what_was_compiled_is_not_compiled_again(
     monkeypatch.setattr(module, "compile_step", refuse)
     found = plan(config.clone().set(log_every=7))
     # A busy CPU may be measured again, so its seconds may differ.
-    assert (found.memory, found.exchanges) == (exact.memory, exact.exchanges)
+    assert (found.memory, found.collectives) == (exact.memory, exact.collectives)
     assert (found.kernels, found.compile_s) == (exact.kernels, exact.compile_s)
     other = config.clone()
     other.input.batch_size = 16
@@ -243,13 +238,13 @@ def test_what_was_compiled_is_not_compiled_again(
         plan(config)
 
 
-def test_arithmetic_alone_sees_what_does_not_divide(tmp_path: Path) -> None:
+def test_an_analytic_plan_refuses_uneven_shards(tmp_path: Path) -> None:
     planner = planner_of("llama2-7b", "gpu-h100-192", tmp_path)
     planner.is_analytic = True
     planner.config.mesh.set(data=1, fsdp=64, model=3)
-    assert "does not divide into 3 parts" in planner.judged().refusal, "a width of 4,096"
+    assert "does not divide into 3 shards" in planner.best_plan().refusal, "a width of 4,096"
     planner = planner_of("llama2-7b", "trn2-64", tmp_path)
     planner.config.mesh.set(data=1, fsdp=4, model=64)
-    assert "does not divide into 64 parts" in planner.judged().refusal, "32 heads"
+    assert "does not divide into 64 shards" in planner.best_plan().refusal, "32 heads"
     planner.config.mesh.set(fsdp=8, model=32)
-    assert planner.judged().refusal == ""
+    assert planner.best_plan().refusal == ""

@@ -1,4 +1,4 @@
-"""Names of targets: what people write, what machine it means, and what is said of the rest."""
+"""Target names: parsing, aliases, and errors for unknown ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.targets import FAMILIES, example_targets, parse_target
+from dovetail.targets import MACHINE_FAMILIES, example_targets, parse_target
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_name_means_a_machine(
     assert machine.topology == topology
 
 
-def test_slices_stand_in_front() -> None:
+def test_the_number_of_slices_comes_first() -> None:
     machine = parse_target("2xtpu-v5e-256")
     assert (machine.slices, machine.chips, machine.devices_per_slice) == (2, 512, 256)
     assert (machine.topology, machine.topology_options) == ("v5e:16x16", {"num_slices": 2})
@@ -66,12 +66,12 @@ def test_every_example_is_a_machine(name: str) -> None:
     assert machine.usd_per_hour is None or machine.usd_per_hour > 0
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.prefix)
+@pytest.mark.parametrize("family", MACHINE_FAMILIES.values(), ids=lambda family: family.prefix)
 def test_shapes_hold_all_chips(family) -> None:
     for number in family.sizes()[:40]:
         shape = parse_target(f"{family.prefix}-{number}").topology.rpartition(":")[2]
         lengths = [int(length) for length in shape.split("x")] if shape else []
-        chips = number // family.per_chip
+        chips = number // family.units_per_chip
         product = 1
         for length in lengths:
             product *= length
@@ -88,10 +88,10 @@ def test_shapes_hold_all_chips(family) -> None:
         ("tpu-v5p-100", ["no such machine", "tpu-v5p-64 and tpu-v5p-128"]),
         ("tpu-v5e-512", ["no such machine", "counts chips", "tpu-v5e-256"]),
         ("gpu-h100-12", ["no such machine", "gpu-h100-8 and gpu-h100-16"]),
-        *((f"{prefix}-0", ["no such machine", f"{prefix}-"]) for prefix in FAMILIES),
+        *((f"{prefix}-0", ["no such machine", f"{prefix}-"]) for prefix in MACHINE_FAMILIES),
     ],
 )
-def test_what_is_no_target_is_told_with_what_is(name: str, words: list[str]) -> None:
+def test_an_unknown_target_is_an_error_that_lists_targets(name: str, words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_target(name)
     for word in words:

@@ -1,5 +1,5 @@
-"""One rule a kind of hardware, each in a file of its own, found by being there.
+"""Built-in rules: one file per kind of hardware, discovered automatically.
 
-None names a model or its size; they ask specs how large an experiment is. A precision is part of a
-run's identity, and kernels choose by platform, so these rules leave both alone.
+Rules never name a model; they decide by `experiment_size`. They leave precision alone, since it is
+part of a run's identity, and kernels, since those are selected by platform.
 """

@@ -1,4 +1,4 @@
-"""CPUs: one machine, whose virtual devices share its memory."""
+"""CPUs: one host, whose virtual devices share its memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @target_rule("cpu", "cpu*")
 def cpu(config: Trainer.Config, machine: Machine) -> Trainer.Config:
-    """All devices hold a slice of the data and of each parameter; nothing else changes."""
+    """FSDP over all devices; nothing else changes."""
     from dovetail.parallel import MeshLayout
 
     config.mesh = MeshLayout.Config()

@@ -1,13 +1,13 @@
-"""TPU pods: links join all chips of a slice, so that nothing but slices is far away."""
+"""TPU pods: ICI joins all chips of a slice, and the DCN joins slices."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dovetail.targets.fitting import apply_fit, fit_mesh
+from dovetail.targets.fitting import choose_mesh, fit_experiment
 from dovetail.targets.machine import Machine
 from dovetail.targets.registry import target_rule
-from dovetail.targets.size import weigh
+from dovetail.targets.size import experiment_size
 
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @target_rule("tpu-pod", "tpu-*")
 def tpu_pod(config: Trainer.Config, machine: Machine) -> Trainer.Config:
-    """Parameters over a part of each slice or all of it; the batch over everything."""
-    size = weigh(config)
-    result: Trainer.Config = apply_fit(config, size, machine, fit_mesh(size, machine))
+    """FSDP over a part of each slice or all of it; the batch over all devices."""
+    size = experiment_size(config)
+    result: Trainer.Config = fit_experiment(config, size, machine, choose_mesh(size, machine))
     return result

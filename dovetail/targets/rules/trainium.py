@@ -1,13 +1,13 @@
-"""Trainium: every chip is several devices, which share its memory."""
+"""Trainium: a chip is several JAX devices, which share its HBM."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dovetail.targets.fitting import apply_fit, fit_mesh
+from dovetail.targets.fitting import choose_mesh, fit_experiment
 from dovetail.targets.machine import Machine
 from dovetail.targets.registry import target_rule
-from dovetail.targets.size import weigh
+from dovetail.targets.size import experiment_size
 
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @target_rule("trainium", "trn*")
 def trainium(config: Trainer.Config, machine: Machine) -> Trainer.Config:
-    """The devices of a chip share each layer, so that chips are what the batch is split over."""
-    size = weigh(config)
-    fit = fit_mesh(size, machine, model=machine.chip.devices_per_chip)
-    result: Trainer.Config = apply_fit(config, size, machine, fit)
+    """Tensor parallelism over the devices of a chip; the batch is sharded over chips."""
+    size = experiment_size(config)
+    mesh = choose_mesh(size, machine, model=machine.chip.devices_per_chip)
+    result: Trainer.Config = fit_experiment(config, size, machine, mesh)
     return result

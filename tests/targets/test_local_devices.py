@@ -1,4 +1,4 @@
-"""This machine as a target: several devices that share one CPU."""
+"""This host as a target: virtual devices that share one CPU."""
 
 import json
 import os
@@ -9,19 +9,19 @@ import pytest
 
 PREPARE = """
 import json, os, sys
-from dovetail.targets import parse_target, prepare_devices
+from dovetail.targets import create_virtual_devices, parse_target
 
-prepare_devices(parse_target(sys.argv[1]))
+create_virtual_devices(parse_target(sys.argv[1]))
 import jax
 
 print(json.dumps([jax.device_count(), os.environ.get("XLA_FLAGS", "").split()]))
 """
 
-IN_ONE_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
+IN_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
 
 def prepared(target: str, flags: str = "") -> tuple[int, list[str]]:
-    """Returns the devices and the flags of a process that was prepared for a target."""
+    """Returns the device count and XLA flags of a process that prepared for a target."""
     found = subprocess.run(
         [sys.executable, "-c", PREPARE, target],
         env=os.environ | {"XLA_FLAGS": flags},
@@ -29,22 +29,22 @@ def prepared(target: str, flags: str = "") -> tuple[int, list[str]]:
         capture_output=True,
         text=True,
     )
-    devices, kept = json.loads(found.stdout)
-    return devices, kept
+    devices, flags_after = json.loads(found.stdout)
+    return devices, flags_after
 
 
-def test_several_devices_come_to_collectives_in_one_order() -> None:
+def test_virtual_devices_run_collectives_in_one_order() -> None:
     devices, flags = prepared("cpu-4")
     assert devices == 4
-    assert IN_ONE_ORDER in flags
+    assert IN_ORDER in flags
 
 
-def test_what_the_user_sets_counts() -> None:
+def test_flags_of_the_user_come_last() -> None:
     theirs = "--xla_cpu_collective_call_terminate_timeout_seconds=7"
     _, flags = prepared("cpu-4", theirs)
-    assert flags[-1] == theirs  # XLA goes by the last one
+    assert flags[-1] == theirs  # for XLA the last one counts
 
 
 @pytest.mark.parametrize("target", ["cpu", "cpu-1"])
-def test_one_device_runs_as_xla_likes(target: str) -> None:
+def test_one_device_needs_no_flags(target: str) -> None:
     assert prepared(target) == (1, [])

@@ -1,4 +1,4 @@
-"""After a run: predicted against measured, and the ratio is kept."""
+"""Comparing a run with its plan, and the history of ratios."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.experiments import find_experiment
-from dovetail.plan import Planner, ProgramCache, Ratios, verify
+from dovetail.plan import Planner, ProgramCache, VerificationHistory, verify
 from dovetail.runtime import RunFolder
 from dovetail.targets import parse_target
 
@@ -30,31 +30,31 @@ def run(folder: Path, seconds: list[float], memory: float = 0.5) -> RunFolder:
     return RunFolder(folder)
 
 
-def test_a_run_is_held_against_its_plan(planner: Planner, tmp_path: Path) -> None:
-    plan = planner.exact()
+def test_a_run_is_compared_with_its_plan(planner: Planner, tmp_path: Path) -> None:
+    plan = planner.compiled_plan()
     slow = 2 * plan.step_s
     found = verify(run(tmp_path, [99.0, 99.0, 99.0, slow, slow, slow]), planner)
     assert found.time_ratio == pytest.approx(2.0), "the first steps warm up"
     planned = plan.memory.activations + plan.memory.temporaries
     assert found.memory_ratio == pytest.approx(0.5e9 / 8 / planned)
-    ratios = Ratios(tmp_path / "kept" / "verified.json")
-    assert ratios.time("cpu") is None
-    ratios.keep(found)
-    ratios.keep(found)
-    assert ratios.time("cpu") == (pytest.approx(2.0), 1), "a run counts once"
-    assert ratios.time("tpu-v5p") is None
+    history = VerificationHistory(tmp_path / "kept" / "verified.json")
+    assert history.time("cpu") is None
+    history.add(found)
+    history.add(found)
+    assert history.time("cpu") == (pytest.approx(2.0), 1), "a run counts once"
+    assert history.time("tpu-v5p") is None
 
 
-def test_a_run_that_says_too_little_is_refused(planner: Planner, tmp_path: Path) -> None:
+def test_a_run_with_too_few_metrics_is_an_error(planner: Planner, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="more than 3 steps"):
         verify(run(tmp_path, [1.0, 1.0]), planner)
     (tmp_path / "metrics.jsonl").unlink()
-    with pytest.raises(ConfigError, match="no figures"):
+    with pytest.raises(ConfigError, match="no metrics"):
         verify(RunFolder(tmp_path), planner)
 
 
-def test_a_damaged_file_of_ratios_is_no_reason_to_stop(tmp_path: Path) -> None:
+def test_a_damaged_history_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "verified.json"
     for text in ("{", "{}", "[1, 2]", '[{"chip": "cpu"}]'):
         path.write_text(text)
-        assert Ratios(path).time("cpu") is None
+        assert VerificationHistory(path).time("cpu") is None

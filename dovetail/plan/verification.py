@@ -1,4 +1,4 @@
-"""After a real run: what was predicted against what was measured, kept for the next plan."""
+"""Comparing a run with its plan, and the history of such comparisons."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.config import ConfigError
-from dovetail.hardware import user_cache_folder, write_whole
 from dovetail.plan.planner import Planner
+from dovetail.utils import atomic_write, user_cache_folder
 
 if TYPE_CHECKING:
     from dovetail.runtime import RunFolder
 
-# The first steps of a run warm caches up, and the clock that it is timed by.
+# The first steps of a run are not representative.
 _WARM_UP = 3
-_MOST_KEPT = 100
+_MAX_ENTRIES = 100
 
 
 @dataclass(frozen=True)
-class Verified:
-    """A run and its plan.
+class PlanVerification:
+    """A run compared with its plan.
 
     Attributes:
-        run: its folder.
-        chip: what it ran on.
-        predicted_s: the planned seconds of a step.
-        measured_s: the median of what the run took.
-        planned_bytes: what a step was to take beside state and batch, on one device.
-        measured_bytes: by how much the peak rose in the run's steps; None where it was not noted.
+        run: the run folder.
+        chip: the chip that it ran on.
+        predicted_s: planned seconds of a step.
+        measured_s: median seconds of a step.
+        planned_bytes: planned bytes of a step on one device, without state and batch.
+        measured_bytes: the growth of peak memory during steps; None if the run did not record it.
     """
 
     run: str
@@ -43,57 +43,57 @@ class Verified:
 
     @property
     def time_ratio(self) -> float:
-        """How many times as long the run took as was predicted."""
+        """Measured over predicted time."""
         return self.measured_s / self.predicted_s
 
     @property
     def memory_ratio(self) -> float | None:
-        """How many times as much it took as was planned."""
+        """Measured over planned memory."""
         if self.measured_bytes is None or not self.planned_bytes:
             return None
         return self.measured_bytes / self.planned_bytes
 
 
-def verify(folder: RunFolder, planner: Planner) -> Verified:
-    """Compares a run's figures with its plan on the same machine."""
-    lines = _figures(folder.metrics)
+def verify(folder: RunFolder, planner: Planner) -> PlanVerification:
+    """Compares the metrics of a run with its plan on the same machine."""
+    lines = _metrics(folder.metrics)
     steps = [line["step_seconds"] for line in lines if "step_seconds" in line][_WARM_UP:]
     if not steps:
         raise ConfigError(
-            f"{folder.path}: expected the figures of more than {_WARM_UP} steps in "
+            f"{folder.path}: expected the metrics of more than {_WARM_UP} steps in "
             f"{folder.metrics.name}, got {len(lines)} lines. Let it train a little longer."
         )
-    plan = planner.exact()
+    plan = planner.compiled_plan()
     grown = [line["step_memory_gb"] for line in lines if "step_memory_gb" in line]
     memory = plan.memory
-    return Verified(
+    return PlanVerification(
         run=str(folder.path.resolve()),
         chip=plan.machine.chip.name,
         predicted_s=plan.step_s,
         measured_s=statistics.median(steps),
         planned_bytes=memory.activations + memory.temporaries,
-        # Later on two steps are in flight, and each has temporaries of its own.
+        # Later two steps are in flight, and each has its own temporaries.
         measured_bytes=grown[0] * 1e9 / plan.machine.devices if grown else None,
     )
 
 
-class Ratios:
-    """What verified runs have shown, by chip; it lives among the user's caches."""
+class VerificationHistory:
+    """Verified runs by chip, stored in the user's cache folder."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Takes the file; None means Dovetail's own."""
+        """Takes the file; None means Dovetail's default."""
         self.path = path or user_cache_folder() / "verified.json"
 
-    def keep(self, found: Verified) -> None:
-        """Notes a run; one that is verified again takes the place of its older self."""
-        kept = [each for each in self._read() if each.get("run") != found.run]
-        with contextlib.suppress(OSError):  # a cache that cannot be written is no reason to stop
+    def add(self, found: PlanVerification) -> None:
+        """Records a run; it replaces an earlier entry of the same run."""
+        others = [each for each in self._read() if each.get("run") != found.run]
+        with contextlib.suppress(OSError):  # a read-only cache is not an error
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            entries = [*kept, asdict(found)][-_MOST_KEPT:]
-            write_whole(self.path, json.dumps(entries, indent=1) + "\n")
+            entries = [*others, asdict(found)][-_MAX_ENTRIES:]
+            atomic_write(self.path, json.dumps(entries, indent=1) + "\n")
 
     def time(self, chip: str) -> tuple[float, int] | None:
-        """Returns how many times as long runs on a chip took as predicted, and how many runs."""
+        """Returns the median of measured over predicted time on a chip, and the number of runs."""
         found = [
             each["measured_s"] / each["predicted_s"]
             for each in self._read()
@@ -103,16 +103,18 @@ class Ratios:
 
     def _read(self) -> list[dict[str, Any]]:
         try:
-            kept = json.loads(self.path.read_text(encoding="utf-8"))
+            entries = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return []
-        return [each for each in kept if isinstance(each, dict)] if isinstance(kept, list) else []
+        if not isinstance(entries, list):
+            return []
+        return [each for each in entries if isinstance(each, dict)]
 
 
-def _figures(path: Path) -> list[dict[str, Any]]:
-    """Reads the lines of a run; one that was cut off in the middle is left out."""
+def _metrics(path: Path) -> list[dict[str, Any]]:
+    """Returns the records of a metrics file, without truncated lines."""
     if not path.is_file():
-        raise ConfigError(f"{path.parent}: there are no figures of a run here ({path.name}).")
+        raise ConfigError(f"{path.parent}: there are no metrics of a run here ({path.name}).")
     found = []
     for line in path.read_text(encoding="utf-8").splitlines():
         with contextlib.suppress(ValueError):

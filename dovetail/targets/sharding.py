@@ -1,0 +1,206 @@
+"""The sharding of every array of a training step on a machine, without arrays or devices.
+
+State and batch have the shardings that the program is compiled with. Activations are those that
+layers constrain or record. Only compiling shows how XLA shards the others, and which are live at
+the same time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dovetail.targets.machine import Machine
+
+if TYPE_CHECKING:
+    from dovetail.parallel import Activation
+    from dovetail.trainer import Program, Trainer
+
+_FIELDS = {
+    "params": "parameters",
+    "optimizer": "optimizer",
+    "ema": "averages",
+    "variables": "variables",
+}
+STATE_GROUPS = ("parameters", "optimizer", "averages", "variables", "batch")
+
+
+@dataclass(frozen=True)
+class ArraySharding:
+    """One array and its sharding.
+
+    Attributes:
+        group: `parameters`, `optimizer`, `averages`, `variables`, `batch` or `activations`.
+        path: the path of the parameter, of its optimizer state, or of the module.
+        dtype: its dtype.
+        axes: the logical name of each axis.
+        shape: the global shape.
+        split: for each axis, the mesh axes that it is sharded over.
+        local_shape: the shape of one shard.
+        number_bytes: bytes of one element.
+        copies: how many devices hold the same shard.
+        devices: devices of the mesh.
+        owner: for optimizer state, its parameter.
+        memory: JAX's memory kind; None is device memory.
+    """
+
+    group: str
+    path: str
+    dtype: str
+    axes: tuple[str | None, ...]
+    shape: tuple[int, ...]
+    split: tuple[tuple[str, ...], ...]
+    local_shape: tuple[int, ...]
+    number_bytes: int
+    copies: int
+    devices: int
+    owner: str = ""
+    memory: str | None = None
+
+    @property
+    def bytes_per_device(self) -> int:
+        """The bytes of one shard."""
+        return self.number_bytes * math.prod(self.local_shape)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether every device holds all of it; scalars do not count."""
+        return self.devices > 1 and self.copies == self.devices and math.prod(self.shape) > 1
+
+
+@dataclass(frozen=True)
+class ExperimentSharding:
+    """The sharding of all arrays of an experiment on a machine."""
+
+    machine: Machine
+    mesh: dict[str, int]
+    arrays: tuple[ArraySharding, ...]
+
+    def group(self, name: str) -> list[ArraySharding]:
+        """Returns the arrays of one group."""
+        return [array for array in self.arrays if array.group == name]
+
+    def totals(self) -> dict[str, int]:
+        """Returns the bytes per device of each group that is resident throughout a step."""
+        sums = dict.fromkeys(STATE_GROUPS, 0)
+        for array in self.arrays:
+            if array.group in sums and array.memory is None:
+                sums[array.group] += array.bytes_per_device
+        return {name: total for name, total in sums.items() if total}
+
+    def host_bytes(self) -> int:
+        """Returns the bytes per device of the state that is offloaded to host memory."""
+        return sum(array.bytes_per_device for array in self.arrays if array.memory is not None)
+
+    def replicated(self) -> list[ArraySharding]:
+        """Returns state and batch arrays that are replicated on all devices, largest first."""
+        found = [
+            array
+            for array in self.arrays
+            if array.group in STATE_GROUPS and array.memory is None and array.is_replicated
+        ]
+        return sorted(found, key=lambda array: -array.bytes_per_device)
+
+
+def experiment_sharding(
+    config: Trainer.Config, machine: Machine, *, with_activations: bool = True
+) -> ExperimentSharding:
+    """Returns the sharding of an experiment on a machine; an uneven one is a ConfigError.
+
+    Activations are found by tracing a step, which takes seconds for a large model.
+    """
+    from dovetail.kernels import target_platform
+
+    trainer = config.build()
+    is_gpu = machine.chip.platform == "gpu"
+    mesh = trainer.mesh.abstract_mesh(machine.devices, machine.slices, any_axis=is_gpu)
+    program = trainer.program_on(mesh)
+    shard = _Sharder(program)
+    state = shard.state()  # first, so that an error about uneven shards names a parameter
+    activations: list[Activation] = []
+    if with_activations:
+        with target_platform(machine.chip.platform):
+            activations = program.activations()
+    arrays = [
+        *state,
+        *(
+            shard("batch", "/".join(["batch", *keys]), leaf.axes, leaf.shape, leaf.dtype)
+            for keys, leaf in _leaves(program.batch_spec)
+        ),
+        *(
+            shard("activations", each.path, each.axes, each.shape, each.dtype, each.manual_axes)
+            for each in dict.fromkeys(activations)
+        ),
+    ]
+    sizes = {axis: size for axis, size in program.placement.mesh.shape.items() if size > 1}
+    return ExperimentSharding(machine, sizes, tuple(arrays))
+
+
+class _Sharder:
+    """Shards arrays over the mesh of a program."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.placement = program, program.placement
+
+    def state(self) -> list[ArraySharding]:
+        """Returns parameters, optimizer, averages and variables."""
+        shapes, axes = self.program.state_shapes, self.program.state_axes
+        found = []
+        for field, group in _FIELDS.items():
+            pairs = zip(_leaves(getattr(axes, field)), _leaves(getattr(shapes, field)), strict=True)
+            for (keys, names), (_, leaf) in pairs:
+                array = self(group, "/".join(keys), names, leaf.shape, leaf.dtype.name)
+                has_owner = group == "optimizer" and keys and keys[-1] in shapes.params
+                owner = keys[-1] if has_owner else ""
+                found.append(replace(array, memory=names.memory_kind, owner=owner))
+        return found
+
+    def __call__(
+        self,
+        group: str,
+        path: str,
+        axes: Any,
+        shape: Any,
+        dtype: str,
+        manual_axes: Collection[str] = (),
+    ) -> ArraySharding:
+        """Shards an array; along `manual_axes` of the mesh, its shape is one device's shard."""
+        mesh, rules = self.placement.mesh, self.placement.rules
+        named = ", ".join(str(axis) for axis in axes)
+        what = f"{path}: activation ({named})" if group == "activations" else path
+        sharding = rules.sharding(axes, mesh, shape, what, manual_axes)
+        split = tuple(rules.mesh_axes(axes, mesh))
+        # Shards differ along manual axes, whether or not a logical axis is sharded over them.
+        used = {name for names in split for name in names} | set(manual_axes)
+        return ArraySharding(
+            group=group,
+            path=path,
+            dtype=dtype,
+            axes=tuple(axes),
+            shape=tuple(
+                length * math.prod(mesh.shape[name] for name in names if name in manual_axes)
+                for length, names in zip(shape, split, strict=True)
+            ),
+            split=split,
+            local_shape=tuple(sharding.shard_shape(tuple(shape))),
+            number_bytes=_itemsize(dtype),
+            copies=mesh.size // math.prod(mesh.shape[name] for name in used),
+            devices=mesh.size,
+        )
+
+
+def _leaves(tree: Any) -> Iterable[tuple[list[str], Any]]:
+    """Yields leaves with their keys, such as `mu` and then the path of a parameter."""
+    import jax
+
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        names = [str(getattr(key, "key", getattr(key, "name", ""))) for key in keys]
+        yield [name for name in names if name], leaf
+
+
+def _itemsize(dtype: str) -> int:
+    import jax.numpy as jnp
+
+    return int(jnp.dtype(dtype).itemsize)
