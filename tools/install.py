@@ -1,10 +1,10 @@
 """Installs Dovetail, editable, into the environment whose Python runs this file.
 
-`make venv` and `make quickstart` call it. pip says too much or nothing at all: this shows the lines
-that a person waiting wants (the large downloads, the number of packages, how long it took), keeps
-everything in `install.log` inside the environment, and shows the end of that log where pip fails.
-Standard library only: it runs before anything is installed. It can be read by Pythons that are too
-old for Dovetail, so that an environment made with one gets a message and not a traceback.
+`make venv` and `make quickstart` call it. It prints a summary of pip's
+progress: large downloads, the number of packages and the time. The full output is in `install.log`
+inside the environment; if pip fails, the end of it is printed. It uses only the standard library,
+since it runs before anything is installed, and syntax of older Pythons, so that an environment made
+with one gets a message and not a traceback.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def run_pip(arguments: list[str], log: Path) -> int:
 
 
 def readable(line: str) -> str:
-    """Says what a person waiting wants to know of this line of pip's, or nothing."""
+    """Returns a progress message for a line of pip's output; empty for most lines."""
     if large := LARGE.search(line):
         return f"downloading {large[1]} ({large[2]})"
     if installing := INSTALLING.search(line):
@@ -109,7 +109,7 @@ def readable(line: str) -> str:
 
 
 def report_failure(log: Path) -> None:
-    """Shows the end of pip's log, where all of it is, and the usual reason."""
+    """Prints the end of pip's log, the path of the log, and the usual reason."""
     lines = log.read_text(encoding="utf-8").splitlines()
     print("pip failed. The end of its output:", *lines[-20:], sep="\n    ", file=sys.stderr)
     print(

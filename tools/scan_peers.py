@@ -1,10 +1,10 @@
-"""Makes the tables of docs/modularity-peers.md again, from archives of the peers' packages.
+"""Writes the tables of docs/modularity-peers.md from archives of the peers' packages.
 
     python tools/scan_peers.py ARCHIVES --write docs/modularity-peers.md
 
-ARCHIVES is a folder of wheels and source archives as `pip download --no-deps` leaves them; the page
-says which. They are unpacked into a temporary folder and read, never imported. Nothing but the
-standard library is needed, so a newer Python will do, and it parses more of them.
+ARCHIVES is a folder of wheels and source archives from `pip download --no-deps`; the page lists
+them. They are unpacked into a temporary folder and parsed, never imported. Only the standard
+library is needed, so a newer Python works, and it parses more of them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dovetail.modularity.scan import FeatureReport, Report, built_in, scan, vocabulary
+from dovetail.modularity.scan import FeatureScan, ScanReport, builtin_words, feature_words, scan
 
 ROOT = Path(__file__).resolve().parent.parent
 DETAILED = ("rope", "moe")
 KINDS = ("definitions", "constructor_parameters", "config_keys", "conditionals", "constructions")
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
-_FOLDERS = {"megatron_core": "megatron"}  # where a package is not called as its archive
+_FOLDERS = {"megatron_core": "megatron"}  # where the package has another name than its archive
 _READ = (".py", ".yaml", ".yml", ".toml", ".gin")
 
 
@@ -33,7 +33,7 @@ def main() -> None:
     """Scans the archives and our own package, and prints or writes the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("archives", type=Path, help="the folder of wheels and source archives")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the tables into this page")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="write them into this page")
     arguments = parser.parse_args()
     tables = "\n".join(all_tables(scan_all(arguments.archives)))
     if arguments.write:
@@ -42,20 +42,20 @@ def main() -> None:
         print(tables)
 
 
-def scan_all(archives: Path) -> list[tuple[str, str, Report]]:
+def scan_all(archives: Path) -> list[tuple[str, str, ScanReport]]:
     """Returns the name, the version and the report of our own package and of every archive."""
     ours = ("**Dovetail**", _our_version(), _scan(ROOT / "dovetail"))
     reports = [ours]
     for archive in sorted(archives.iterdir()):
         name, version = archive.name.removesuffix(".tar.gz").split("-")[:2]
-        _tell(f"{name} {version}")
+        _print_progress(f"{name} {version}")
         with tempfile.TemporaryDirectory() as folder:
             _unpack(archive, Path(folder))
             reports.append((name.replace("_", "-"), version, _scan(_package(Path(folder), name))))
     return reports
 
 
-def all_tables(reports: Sequence[tuple[str, str, Report]]) -> Iterator[str]:
+def all_tables(reports: Sequence[tuple[str, str, ScanReport]]) -> Iterator[str]:
     """Yields the lines of all tables, in Markdown."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     yield f"Made on {datetime.date.today()}, parsed as Python {version}."
@@ -69,15 +69,15 @@ def all_tables(reports: Sequence[tuple[str, str, Report]]) -> Iterator[str]:
 
 
 def put_between(page: str, tables: str) -> str:
-    """Returns the page with the tables between its two marks."""
+    """Returns the page with the tables between its two markers."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise SystemExit(f"the page has no {BEGIN} and {END} to put the tables between")
+        raise SystemExit(f"the page needs the markers {BEGIN} and {END}")
     return f"{before}{BEGIN}\n{tables}\n{END}{after}"
 
 
-def _code_bases(reports: Sequence[tuple[str, str, Report]]) -> Iterator[str]:
+def _code_bases(reports: Sequence[tuple[str, str, ScanReport]]) -> Iterator[str]:
     yield from _head(
         ["code base", "version", "largest config", "largest constructor", "worst pair of models"],
         ["files", "lines", "unparsable", "fields", "parameters", "model files", "repeated"],
@@ -97,7 +97,7 @@ def _code_bases(reports: Sequence[tuple[str, str, Report]]) -> Iterator[str]:
         yield _row(cells)
 
 
-def _feature_table(feature: str, reports: Sequence[tuple[str, str, Report]]) -> Iterator[str]:
+def _feature_table(feature: str, reports: Sequence[tuple[str, str, ScanReport]]) -> Iterator[str]:
     titles = ["files that name it", "of all", "not its own", "wired into", "model files wired"]
     titles += ["lines", *(kind.replace("_", " ") for kind in KINDS), "copies", "the most copied"]
     yield from _head(["code base"], titles, range(len(titles) + 1))
@@ -111,8 +111,8 @@ def _feature_table(feature: str, reports: Sequence[tuple[str, str, Report]]) -> 
         yield _row([*map(str, cells), str(summary["copies"]), str(summary["most_copied_files"])])
 
 
-def _matrix(reports: Sequence[tuple[str, str, Report]]) -> Iterator[str]:
-    features = list(built_in())
+def _matrix(reports: Sequence[tuple[str, str, ScanReport]]) -> Iterator[str]:
+    features = list(builtin_words())
     yield from _head(["code base"], features, range(len(features) + 1))
     for name, _, report in reports:
         summaries = [_of(report, feature).summary() for feature in features]
@@ -128,7 +128,7 @@ def _matrix(reports: Sequence[tuple[str, str, Report]]) -> Iterator[str]:
 
 
 def _head(words: Sequence[str], numbers: Sequence[str], order: Sequence[int]) -> Iterator[str]:
-    """Yields the head of a table; columns of numbers stand to the right."""
+    """Yields the header of a table; columns of numbers are right-aligned."""
     columns = [(title, "---") for title in words] + [(title, "---:") for title in numbers]
     yield _row([columns[place][0] for place in order])
     yield "|" + "|".join(columns[place][1] for place in order) + "|"
@@ -138,16 +138,16 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _of(report: Report, feature: str) -> FeatureReport:
+def _of(report: ScanReport, feature: str) -> FeatureScan:
     return next(each for each in report.features if each.name == feature)
 
 
-def _scan(folder: Path) -> Report:
-    return scan(folder, [vocabulary(name) for name in built_in()], progress=_tell)
+def _scan(folder: Path) -> ScanReport:
+    return scan(folder, [feature_words(name) for name in builtin_words()], progress=_print_progress)
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Unpacks what is read, and nothing that would land outside the folder."""
+    """Unpacks the sources; a path outside of the folder is an error."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             wheel.extractall(folder, [name for name in wheel.namelist() if name.endswith(_READ)])
@@ -159,11 +159,11 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def _write(folder: Path, name: str, source: tarfile.TarFile) -> None:
-    """Writes a file of an archive; Python has a safe way of its own only from 3.11.4 on."""
+    """Writes a file of an archive safely; `tarfile` has filters only from Python 3.11.4 on."""
     path = (folder / name).resolve()
     content = source.extractfile(name)
     if content is None or not path.is_relative_to(folder.resolve()):
-        raise SystemExit(f"{name} in the archive is no file that may be unpacked")
+        raise SystemExit(f"{name} in the archive is not a file that may be unpacked")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.read())
 
@@ -178,7 +178,7 @@ def _our_version() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _tell(line: str) -> None:
+def _print_progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 

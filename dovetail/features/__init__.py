@@ -1,10 +1,10 @@
-"""Features: one file each, which brings a part to every experiment for which it makes sense.
+"""Features: changes that apply to any experiment, in folders by kind.
 
-`--with NAME` applies one. A file holds the modifier and says what the feature needs and which files
-are its own; the mathematics is in the layers, the learner or the kernels. Listing features loads
-no JAX, so a modifier imports what it needs inside the function.
+`--with NAME` applies one. A feature is a modifier with the components that it needs and the code
+that it owns; the mathematics is in `layers/`, `learner/` and `kernels/`. Listing features must not
+load JAX, so modifiers import layers inside the function.
 """
 
-from dovetail.features.feature import Feature, NotApplicable, feature, features, named_part
+from dovetail.features.feature import Feature, NotApplicable, feature, features, named_component
 
-__all__ = ["Feature", "NotApplicable", "feature", "features", "named_part"]
+__all__ = ["Feature", "NotApplicable", "feature", "features", "named_component"]

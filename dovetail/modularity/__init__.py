@@ -1,1 +1,1 @@
-"""Modularity, measured: does a feature reach every experiment, and what would adding it cost?"""
+"""The modularity meter: how many lines change to add a feature, and does it work everywhere?"""

@@ -1,188 +1,197 @@
-"""Lines changed, measured by taking a feature away: what else must go for the rest to stand?
+"""The deletion experiment: how many lines change when a feature is deleted?
 
-A copy of the package loses the feature's own files, and the compositions that are written with it.
-Then every other file must import, no line may name what is gone, and every experiment that does not
-use the feature must resolve to the same, defaults and specs of parameters included. Whatever must
-go elsewhere for that is counted, line by line. The lines of compositions that went are counted
-apart: there is one composition for each model that uses the feature.
+A copy of the package loses the code that the feature owns, and the compositions (models,
+experiments, file formats) that use it. Then every other file must import, no line may name deleted
+code, and every experiment that does not use the feature must resolve to the same config and
+parameter specs, defaults included. Each line that must change elsewhere is counted. Lines of
+deleted compositions are counted separately: each model that uses the feature has some.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dovetail.experiments import experiments
-from dovetail.modularity.leaks import COMPOSERS, Line, all_naming_lines, leaking_lines
-from dovetail.modularity.paths import file_of, module_of
-from dovetail.modularity.store import PACKAGE
+from dovetail.modularity.leaks import COMPOSING, SourceLine, leaking_lines, naming_lines
+from dovetail.modularity.ownership import delete_code, file_of, owned_components
+from dovetail.modularity.tasks import PACKAGE
+
+_COMPONENT = re.compile(r"\bdovetail\.\w+:\w+")
 
 
 @dataclass(frozen=True)
 class Deletion:
-    """What taking a feature away came to.
+    """The result of deleting one feature.
 
     Attributes:
         feature: its name.
-        lines: the lines in other files that must go.
-        composed: the lines that name the feature in compositions which went with it.
-        kept: how many experiments do not use it, and were compared.
-        changed: those of them that resolve or compute otherwise, each with what was found.
+        lines: the lines in other code that must change.
+        compositions: the lines that name the feature in compositions deleted with it.
+        compared: how many experiments do not use it, and were compared.
+        changed: those of them that resolve differently, each with its new hash or the error.
     """
 
     feature: str
-    lines: tuple[Line, ...]
-    composed: tuple[Line, ...]
-    kept: int
+    lines: tuple[SourceLine, ...]
+    compositions: tuple[SourceLine, ...]
+    compared: int
     changed: Mapping[str, str]
 
     @property
-    def count(self) -> int:
-        """The lines that must change; what changes without our knowing the line counts as one."""
+    def lines_changed(self) -> int:
+        """The lines that must change; each changed experiment counts as one."""
         return len(self.lines) + len(self.changed)
 
     @property
-    def users(self) -> list[str]:
-        """The files that are written with the feature."""
-        return sorted({line.file for line in self.composed})
+    def composing_files(self) -> list[str]:
+        """The files that compose the feature."""
+        return sorted({line.file for line in self.compositions})
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it as plain data."""
+        return {**asdict(self), "changed": dict(self.changed), "lines_changed": self.lines_changed}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Deletion:
+        """Reads what `as_json` returned."""
+        lines, compositions = (
+            tuple(SourceLine(**line) for line in found[key]) for key in ("lines", "compositions")
+        )
+        return cls(found["feature"], lines, compositions, found["compared"], found["changed"])
 
 
-def without_feature(
+def delete_feature(
     feature: str,
-    files: Sequence[str],
+    owned: Sequence[str],
     texts: Mapping[str, str],
     package: Path = PACKAGE,
     before: Mapping[str, str] | None = None,
 ) -> Deletion:
-    """Takes one feature away, and compares what does not use it.
+    """Deletes one feature from a copy, and compares the experiments that do not use it.
 
     Args:
         feature: its name.
-        files: what belongs to it alone, from the package's folder on.
-        texts: what every experiment resolves to.
+        owned: the code to delete; see `ownership`.
+        texts: the config text of every experiment.
         package: the package's folder.
-        before: what every experiment is in whole, in short; None: it is found out.
+        before: the config hash of every experiment in the full package; None computes them.
     """
-    kept = [name for name, text in texts.items() if not uses(text, files)]
-    using = [name for name in texts if name not in kept]
-    lines = leaking_lines(package, files)
-    named = [line for line in all_naming_lines(package, files) if line not in lines]
-    before = before or probe(package.parent, "wholes", *kept).found
-    with scratch_copy(package, files) as copy:
-        users, (broken, found) = settle(copy, "wholes", *kept)
-    if broken and not lines:
-        lines = [Line(file, 1, error) for file, error in broken.items()]
-    after = before if broken else found
-    changed = {name: after[name] for name in kept if before[name] != after[name]}
-    composed = [line for line in named if _is_used(line.file, users, using)]
-    leaks = [*lines, *(line for line in named if line not in composed)]
-    return Deletion(feature, tuple(leaks), tuple(composed), len(kept), changed)
+    compared = [name for name, text in texts.items() if not uses(text, owned, package)]
+    using = [name for name in texts if name not in compared]
+    lines = leaking_lines(package, owned)
+    named = [line for line in naming_lines(package, owned) if line not in lines]
+    before = before or _hashes(package.parent, compared)
+    with copy_without(package, owned) as copy:
+        deleted, (errors, after) = delete_broken_compositions(copy, "configs", *compared)
+    if errors and not lines:
+        lines = [SourceLine(file, 1, error) for file, error in errors.items()]
+    after = dict(before) if errors else after
+    changed = {name: after[name] for name in compared if before[name] != after[name]}
+    compositions = [line for line in named if _composes(line.file, deleted, using)]
+    leaks = [*lines, *(line for line in named if line not in compositions)]
+    return Deletion(feature, tuple(leaks), tuple(compositions), len(compared), changed)
 
 
-def _is_used(file: str, users: Sequence[str], using: Sequence[str]) -> bool:
-    """Says whether a composition that names a feature is written with it.
+def _hashes(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    snapshot = take_snapshot(folder, "configs", *names)
+    if snapshot.import_errors:
+        raise ImportError(f"the package cannot be imported: {snapshot.import_errors}")
+    return snapshot.hashes
 
-    It is where it cannot be imported without, or makes an experiment that uses the feature. One
-    that only asks for it (`if use_alibi:`) is not.
+
+def _composes(file: str, deleted: Sequence[str], using: Sequence[str]) -> bool:
+    """Says whether a composition that names a feature is built with it.
+
+    It is if it cannot be imported without the feature, or makes an experiment that uses it. A
+    file that only asks for the feature (`if use_alibi:`) is not.
     """
-    made = {file_of(_made_by(name)) for name in using if name in experiments()}
-    return file in users or file in made
+    made = {file_of(_module_of(name)) for name in using if name in experiments()}
+    return file in deleted or file in made
 
 
-def _made_by(experiment: str) -> str:
+def _module_of(experiment: str) -> str:
     make: Any = experiments()[experiment].make
     return str(getattr(make, "func", make).__module__)
 
 
-def without_all_unused(
+def delete_unused(
     experiment: str, text: str, features: Mapping[str, Sequence[str]], package: Path = PACKAGE
 ) -> str:
-    """Takes away every feature that a tiny form does not use; returns what it computes then.
+    """Deletes every feature that a tiny model does not use; returns the hash of its programs.
 
-    This is more than taking each away by itself: whatever the form computes, it computes with
-    nothing there but what it names.
+    This is stronger than deleting one at a time: only code that the model uses is left.
     """
-    gone = [file for files in features.values() if not uses(text, files) for file in files]
-    with scratch_copy(package, gone) as copy:
-        _, (broken, found) = settle(copy, "programs", experiment)
-    return "; ".join(broken.values()) or found[experiment]
+    unused = [
+        code for owned in features.values() if not uses(text, owned, package) for code in owned
+    ]
+    with copy_without(package, unused) as copy:
+        _, (errors, hashes) = delete_broken_compositions(copy, "programs", experiment)
+    return "; ".join(errors.values()) or hashes[experiment]
 
 
-def uses(text: str, files: Iterable[str]) -> bool:
-    """Says whether a resolved config names a part of one of these files."""
-    modules = (module_of(file) for file in files)
-    return any(f"{module}:" in text or f"{module}." in text for module in modules)
+def uses(text: str, owned: Iterable[str], package: Path = PACKAGE) -> bool:
+    """Says whether a config text names a component or function of this code.
+
+    Text names them by subpackage: "dovetail.layers:Alibi".
+    """
+    return not owned_components(package, owned).isdisjoint(_COMPONENT.findall(text))
 
 
 @contextmanager
-def scratch_copy(package: Path, gone: Iterable[str]) -> Iterator[Path]:
-    """Makes a folder with a copy of the package that lacks some files."""
+def copy_without(package: Path, owned: Iterable[str]) -> Iterator[Path]:
+    """Yields a temporary folder with a copy of the package that lacks some code."""
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         copy = Path(folder) / package.name
         shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in gone:
-            path = copy / name
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+        delete_code(copy, owned)
         yield copy.parent
 
 
-class Answer(NamedTuple):
-    """What a package said: which files cannot be imported, each with the error; else what it is."""
+class Snapshot(NamedTuple):
+    """What `dovetail.modularity.snapshot` prints: import errors by file, or else hashes by name."""
 
-    failed: dict[str, str]
-    found: dict[str, str]
+    import_errors: dict[str, str]
+    hashes: dict[str, str]
 
 
-def probe(folder: Path, what: str, *names: str) -> Answer:
-    """Asks the package in a folder; see `dovetail.modularity.probe`."""
+def take_snapshot(folder: Path, what: str, *names: str) -> Snapshot:
+    """Runs `dovetail.modularity.snapshot` on the package in a folder."""
     environment = {**os.environ, "PYTHONPATH": str(folder), "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-B", "-m", "dovetail.modularity.probe", what, *names]
+    command = [sys.executable, "-B", "-m", "dovetail.modularity.snapshot", what, *names]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return Answer({"the package": last}, dict.fromkeys(names, last))
-    return Answer(**json.loads(done.stdout.splitlines()[-1]))
+        return Snapshot({"the package": last}, dict.fromkeys(names, last))
+    return Snapshot(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def settle(folder: Path, what: str, *names: str) -> tuple[tuple[str, ...], Answer]:
-    """Takes compositions away that cannot be imported, until the rest stands or does not.
+def delete_broken_compositions(
+    folder: Path, what: str, *names: str
+) -> tuple[tuple[str, ...], Snapshot]:
+    """Deletes compositions that cannot be imported, until none of them fails.
 
-    A feature that builds on what is gone went with it; any other that names it is a leak. Returns
-    what was taken away, and what the rest says then.
+    Returns the deleted files, and the last snapshot. An import error in any other file is a leak.
     """
-    users: list[str] = []
+    deleted: list[str] = []
     while True:
-        answer = probe(folder, what, *names)
-        composed = [file for file in answer.failed if file.partition("/")[0] in COMPOSERS]
-        composed = [file for file in composed if not file.endswith("__init__.py")]
-        if not composed:
-            return tuple(users), answer
-        for file in composed:
+        snapshot = take_snapshot(folder, what, *names)
+        broken = [file for file in snapshot.import_errors if file.partition("/")[0] in COMPOSING]
+        broken = [file for file in broken if not file.endswith("__init__.py")]
+        if not broken:
+            return tuple(deleted), snapshot
+        for file in broken:
             (folder / "dovetail" / file).unlink()
-        users += composed
-
-
-def as_json(deletion: Deletion) -> dict[str, Any]:
-    """Returns it as plain data."""
-    return {
-        "feature": deletion.feature,
-        "lines": [str(line) for line in deletion.lines],
-        "composed": [str(line) for line in deletion.composed],
-        "kept": deletion.kept,
-        "changed": dict(deletion.changed),
-        "count": deletion.count,
-    }
+        deleted += broken

@@ -1,4 +1,4 @@
-"""Leaks: the lines of a package that speak of files which are not theirs to know."""
+"""Leaks: lines that name code they must not depend on."""
 
 from __future__ import annotations
 
@@ -8,103 +8,105 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dovetail.modularity.paths import is_inside, module_of
+from dovetail.modularity.ownership import dotted_name, is_inside, owned_lines, with_emptied_files
 
-# Rooms that compose: what they name, they use.
-COMPOSERS = ("models", "experiments", "interop")
+# Subpackages that compose components, so they may name any.
+COMPOSING = ("models", "experiments", "interop")
+# The table of renamed classes names them all, so that old configs load. It wires nothing.
+OLD_NAMES = "config/old_names.py"
 
 
 @dataclass(frozen=True, order=True)
-class Line:
-    """A line that would have to go."""
+class SourceLine:
+    """A line of the package."""
 
     file: str
     number: int
     text: str
 
     def __str__(self) -> str:
-        """Points to it."""
+        """Returns it as `file:number: text`."""
         return f"{self.file}:{self.number}: {self.text}"
 
 
-def leaking_lines(package: Path, gone: Collection[str]) -> list[Line]:
-    """Returns the lines in rooms that do not compose which name what is gone.
+def leaking_lines(package: Path, owned: Collection[str]) -> list[SourceLine]:
+    """Returns the lines that name owned code, outside of it and of subpackages that compose.
 
     Args:
         package: the package's folder.
-        gone: files of the package, or folders with a slash at the end, from its folder on.
+        owned: code of the package; see `ownership`.
     """
-    found = all_naming_lines(package, gone)
-    return [line for line in found if line.file.partition("/")[0] not in COMPOSERS]
+    found = naming_lines(package, owned)
+    return [line for line in found if line.file.partition("/")[0] not in COMPOSING]
 
 
-def all_naming_lines(package: Path, gone: Collection[str]) -> list[Line]:
-    """Returns the lines of all files that import what is gone, or use what they imported."""
-    files = sorted(package.rglob("*.py"))
-    there = [file for file in files if not is_inside(str(file.relative_to(package)), gone)]
-    return [line for file in there for line in naming_lines(package, file, gone)]
-
-
-def naming_lines(package: Path, file: Path, gone: Collection[str]) -> list[Line]:
-    """Returns the lines of one file that import what is gone, or use what they imported."""
-    modules = {module_of(name, package.name) for name in gone}
-    source = file.read_text()
-    lines = source.splitlines()
-    name = str(file.relative_to(package))
-    numbers = sorted(_facts(source).lines_naming(modules))
-    return [Line(name, number, lines[number - 1].strip()) for number in numbers]
+def naming_lines(package: Path, owned: Collection[str]) -> list[SourceLine]:
+    """Returns the lines of all other code that import owned code, or use what they imported."""
+    owned = with_emptied_files(package, owned)
+    names = {dotted_name(code, package.name) for code in owned}
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        file = str(path.relative_to(package))
+        if not is_inside(file, owned):
+            source = path.read_text()
+            lines = source.splitlines()
+            local = {code.partition(":")[2] for code in owned if code.startswith(f"{file}:")}
+            numbers = _facts(source).lines_naming(names, local) - owned_lines(source, file, owned)
+            found += [SourceLine(file, n, lines[n - 1].strip()) for n in sorted(numbers)]
+    return found
 
 
 @dataclass(frozen=True)
-class _Facts:
-    """What a file says: its imports, with module and bound name; its names; its texts."""
+class _FileFacts:
+    """The imports of a file, with lines, dotted name and bound name; its names; its strings."""
 
     imports: list[tuple[range, str, str]]
     names: dict[str, set[int]]
-    texts: list[tuple[int, str]]
+    strings: list[tuple[int, str]]
 
-    def lines_naming(self, modules: Collection[str]) -> set[int]:
-        """Returns the lines of imports of these modules, and of uses of what was imported.
+    def lines_naming(self, dotted: Collection[str], local: Collection[str]) -> set[int]:
+        """Returns the lines that name any of these, and those that use what they import.
 
-        A module that is named in a text may be meant to be imported by it.
+        A string may name a module to be imported later.
         """
-        lines = {number for number, text in self.texts if _names_one(text, modules)}
-        for span, module, bound in self.imports:
-            if _names_one(module, modules):
+        lines = {number for number, text in self.strings if _is_within(text, dotted)}
+        lines |= {number for name in local for number in self.names.get(name, ())}
+        for span, name, bound in self.imports:
+            if _is_within(name, dotted):
                 lines |= {*span} | self.names.get(bound, set())
         return lines
 
 
 @functools.lru_cache(maxsize=1024)
-def _facts(source: str) -> _Facts:
-    """Reads a file once, however many features are looked for in it."""
+def _facts(source: str) -> _FileFacts:
+    """Parses a file once for all features."""
     tree = ast.parse(source)
     names: dict[str, set[int]] = {}
-    texts = []
+    strings = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             names.setdefault(node.id, set()).add(node.lineno)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            texts.append((node.lineno, node.value))
-    imports = [
-        (range(node.lineno, (node.end_lineno or node.lineno) + 1), module, bound)
-        for node, module, bound in _imports(tree)
-    ]
-    return _Facts(imports, names, texts)
+            strings.append((node.lineno, node.value.replace(":", ".")))
+    return _FileFacts(list(_imports(tree)), names, strings)
 
 
-def _names_one(text: str, modules: Collection[str]) -> bool:
-    return any(text == one or text.startswith((f"{one}.", f"{one}:")) for one in modules)
+def _is_within(name: str, dotted: Collection[str]) -> bool:
+    return any(name == one or name.startswith(f"{one}.") for one in dotted)
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[ast.stmt, str, str]]:
-    """Yields every import, also inside functions, with the module and the name that it binds."""
+def _imports(tree: ast.Module) -> Iterator[tuple[range, str, str]]:
+    """Yields every import, also inside functions: its lines, the dotted name, the bound name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield node, alias.name, alias.asname or alias.name.partition(".")[0]
+                yield _span(node), alias.name, alias.asname or alias.name.partition(".")[0]
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 bound = alias.asname or alias.name
-                yield node, node.module, bound
-                yield node, f"{node.module}.{alias.name}", bound
+                yield _span(node), node.module, bound
+                yield _span(alias), f"{node.module}.{alias.name}", bound
+
+
+def _span(node: ast.stmt | ast.alias) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)

@@ -1,8 +1,8 @@
-"""The matrix: every experiment with every feature, as far as it can be tried on this machine.
+"""The matrix of experiments and features, as far as it can run on this machine.
 
-Each pair is built at full size, from specs. Experiments that share a tiny form share its trace. A
-variant is made of features itself: each variant is traced with each feature in one family, another
-one every time. On a few representatives every feature is trained and decoded for real.
+Each pair is built at full size, from specs. Experiments with the same tiny model share its trace.
+Each variant (an experiment with features) is traced with each feature in one family, in rotation.
+On a few representatives every feature is trained and decoded.
 """
 
 from __future__ import annotations
@@ -13,45 +13,43 @@ from typing import Any
 
 from dovetail.experiments import experiments
 from dovetail.features import features
-from dovetail.modularity.pairs import Pair, built_pair, executed_pair, tiny_text, traced_pair
-from dovetail.modularity.store import Store
-from dovetail.modularity.workers import Told, in_processes
+from dovetail.modularity.pairs import PairResult, build_pair, execute_pair, tiny_text, trace_pair
+from dovetail.modularity.tasks import OnProgress, ResultCache, run_in_processes
 
-# One of each kind: dense, with experts, a hybrid, with latent attention.
+# One of each kind: dense, mixture of experts, hybrid, latent attention.
 REPRESENTATIVES = ("tiny-lm", "mixtral-8x7b", "tiny-hybrid", "deepseek-v3")
 
-_STAGES = {"built": built_pair, "traced": traced_pair, "executed": executed_pair}
+_STAGES = {"built": build_pair, "traced": trace_pair, "executed": execute_pair}
 
 
 @dataclass
-class Matrix:
-    """What came of all pairs."""
+class FeatureMatrix:
+    """The results of all pairs."""
 
     experiments: list[str]
     features: list[str]
-    built: dict[tuple[str, str], Pair] = field(default_factory=dict)
-    traced: dict[tuple[str, str], Pair] = field(default_factory=dict)
-    executed: dict[tuple[str, str], Pair] = field(default_factory=dict)
+    built: dict[tuple[str, str], PairResult] = field(default_factory=dict)
+    traced: dict[tuple[str, str], PairResult] = field(default_factory=dict)
+    executed: dict[tuple[str, str], PairResult] = field(default_factory=dict)
 
     @property
-    def failing(self) -> list[Pair]:
-        """The pairs that should work and do not, each with the stage it reached."""
-        stages: Iterable[Pair] = (
+    def failing(self) -> list[PairResult]:
+        """The pairs that fail, each with the stage it reached."""
+        stages: Iterable[PairResult] = (
             pair for stage in (self.built, self.traced, self.executed) for pair in stage.values()
         )
         return [pair for pair in stages if pair.outcome == "fails"]
 
     def counts(self) -> dict[str, int]:
-        """Returns the figures that `--json` prints."""
-        refused = ("no sense", "conflict")
-        no_sense = [pair for pair in self.built.values() if pair.outcome in refused]
+        """Returns the counts that `--json` prints."""
+        refused = ("not applicable", "conflict")
         return {
             "experiments": len(self.experiments),
             "features": len(self.features),
             "pairs": len(self.built),
-            "not_applicable": len(no_sense),
+            "not_applicable": sum(pair.outcome in refused for pair in self.built.values()),
             "built": sum(pair.stage == "built" for pair in self.built.values()),
-            # What runs was traced.
+            # An executed pair was traced, too.
             "traced": sum(
                 pair.outcome == "works"
                 for stage in (self.traced, self.executed)
@@ -62,65 +60,71 @@ class Matrix:
         }
 
 
-def measure(
+def fill_matrix(
     only_experiments: Sequence[str] = (),
     only_features: Sequence[str] = (),
     *,
     jobs: int = 2,
-    store: Store | None = None,
-    tell: Told = lambda stage, done, total: None,
-) -> Matrix:
-    """Fills the matrix in; what is known for these sources is not tried again.
+    cache: ResultCache | None = None,
+    on_progress: OnProgress = lambda stage, done, total: None,
+) -> FeatureMatrix:
+    """Runs all pairs; results for these sources come from the cache.
 
     Args:
-        only_experiments: their names; none means all.
-        only_features: their names; none means all.
-        jobs: in how many processes.
-        store: where results are kept.
-        tell: is told the stage, and how many of how many tasks are done.
+        only_experiments: their names; empty for all.
+        only_features: their names; empty for all.
+        jobs: the number of processes.
+        cache: where results are saved.
+        on_progress: called with the stage, and the number of tasks done and in all.
     """
-    store = store or Store("pairs")
-    matrix = Matrix(list(only_experiments or experiments()), list(only_features or features()))
+    cache = cache or ResultCache("pairs")
+    matrix = FeatureMatrix(
+        list(only_experiments or experiments()), list(only_features or features())
+    )
     built = [(name, feature) for feature in matrix.features for name in matrix.experiments]
-    matrix.built = _run("built", built, jobs, store, tell)
+    matrix.built = _run("built", built, jobs, cache, on_progress)
     works = [pair for pair, found in matrix.built.items() if found.outcome == "works"]
     executed = [pair for pair in works if pair[0] in REPRESENTATIVES]
-    shared = forms(matrix.experiments)
-    plain = [pair for pair in works if pair[0] in shared and pair[0] not in REPRESENTATIVES]
-    traced = [*plain, *_in_turn(works)]
-    matrix.traced = _run("traced", traced, jobs, store, tell)
-    matrix.executed = _run("executed", executed, jobs, store, tell)
+    shared = distinct_tiny_models(matrix.experiments)
+    sizes = [pair for pair in works if pair[0] in shared and pair[0] not in REPRESENTATIVES]
+    traced = [*sizes, *_rotated_variants(works)]
+    matrix.traced = _run("traced", traced, jobs, cache, on_progress)
+    matrix.executed = _run("executed", executed, jobs, cache, on_progress)
     return matrix
 
 
-def try_all(stage: str, experiment: str, wanted: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Tries several features with one experiment: the work of one process."""
+def run_pairs(stage: str, experiment: str, wanted: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Runs several features with one experiment: the task of one process."""
     return [_STAGES[stage](experiment, feature).as_json() for feature in wanted]
 
 
 def _run(
-    stage: str, pairs: Sequence[tuple[str, str]], jobs: int, store: Store, tell: Told
-) -> dict[tuple[str, str], Pair]:
-    found: dict[tuple[str, str], Pair] = {}
+    stage: str,
+    pairs: Sequence[tuple[str, str]],
+    jobs: int,
+    cache: ResultCache,
+    on_progress: OnProgress,
+) -> dict[tuple[str, str], PairResult]:
+    found: dict[tuple[str, str], PairResult] = {}
     missing: dict[str, list[str]] = {}
     for experiment, feature in pairs:
-        known = store.get(f"{stage} {experiment} {feature}")
+        known = cache.get(f"{stage} {experiment} {feature}")
         if known is None:
             missing.setdefault(experiment, []).append(feature)
         else:
-            found[experiment, feature] = Pair(**known)
-    tell(stage, len(found), len(pairs))
-    for _, results in in_processes(try_all, _tasks(stage, missing), jobs):
+            found[experiment, feature] = PairResult(**known)
+    on_progress(stage, len(found), len(pairs))
+    for _, results in run_in_processes(run_pairs, _tasks(stage, missing), jobs):
         for result in results:
-            pair = Pair(**result)
+            pair = PairResult(**result)
             found[pair.experiment, pair.feature] = pair
-        store.put_all({f"{stage} {r['experiment']} {r['feature']}": r for r in results})
-        tell(stage, len(found), len(pairs))
+        cache.update({f"{stage} {r['experiment']} {r['feature']}": r for r in results})
+        on_progress(stage, len(found), len(pairs))
     return {pair: found[pair] for pair in pairs}
 
 
 def _tasks(stage: str, missing: dict[str, list[str]]) -> list[tuple[Any, ...]]:
-    """Splits the work: features of one experiment together, since they share its config."""
+    """Groups features of one experiment, which share its config, into tasks."""
     size = 64 if stage == "built" else 4
     return [
         (stage, experiment, tuple(wanted[start : start + size]))
@@ -129,8 +133,8 @@ def _tasks(stage: str, missing: dict[str, list[str]]) -> list[tuple[Any, ...]]:
     ]
 
 
-def forms(names: Sequence[str]) -> set[str]:
-    """Returns one experiment for each tiny form that is no variant's, representatives first."""
+def distinct_tiny_models(names: Sequence[str]) -> set[str]:
+    """Returns one experiment per tiny model, representatives first; variants have none."""
     known = experiments()
     first: dict[str, str] = {}
     for name in sorted(names, key=lambda name: name not in REPRESENTATIVES):
@@ -139,11 +143,11 @@ def forms(names: Sequence[str]) -> set[str]:
     return set(first.values())
 
 
-def _in_turn(works: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns one pair for each variant and feature: families take turns."""
+def _rotated_variants(works: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Returns one pair per variant and feature, with families in rotation."""
     known = experiments()
-    able: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    by_variant: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for name, feature in works:
         if base := known[name].variant_of:
-            able.setdefault((name.removeprefix(base), feature), []).append((name, feature))
-    return [pairs[turn % len(pairs)] for turn, pairs in enumerate(able.values())]
+            by_variant.setdefault((name.removeprefix(base), feature), []).append((name, feature))
+    return [pairs[turn % len(pairs)] for turn, pairs in enumerate(by_variant.values())]

@@ -1,4 +1,4 @@
-"""One experiment with one feature: does it make sense, build, trace and run?"""
+"""One experiment with one feature: does it apply, build, trace and run?"""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from typing import Any
 
 from dovetail.config import ConfigError, find, to_text
 from dovetail.experiments import experiments
-from dovetail.features import Feature, features, named_part
-from dovetail.modularity.paths import module_of
+from dovetail.features import Feature, features, named_component
+from dovetail.modularity.ownership import dotted_name
 
 TRAINED_STEPS = 2
-_PREFILLED, _HELD = 4, 8
-_REMEMBERED = 500
-_PLAIN = "tiny-lm"
+_PREFILL_LENGTH, _CACHE_LENGTH = 4, 8
+_MAX_CACHED_SPECS = 500
+_DENSE = "tiny-lm"
 
 
 @dataclass(frozen=True)
-class Pair:
-    """What was found out about an experiment and a feature.
+class PairResult:
+    """The result of one experiment with one feature.
 
     Attributes:
         experiment: its name.
         feature: its name.
-        outcome: "works"; "has it", where the feature changes nothing; "no sense", where it declares
-            that it makes none; "conflict", where it declares that it does not go with something
-            which the experiment has, though it could be built; "fails".
-        detail: why it makes no sense, or what failed.
-        stage: the last stage that was reached: "applied", "built", "traced" or "executed".
-        added: how many parameters it adds; negative where it takes some away.
-        differing: how many arrays come, go, or have another shape, type or axes.
+        outcome: "works"; "unchanged", if the config has the feature already; "not applicable", as
+            the feature declares; "conflict", if the feature excludes a component of the experiment
+            although the result would build; "fails".
+        detail: why it is not applicable, or what failed.
+        stage: the last stage reached: "applied", "built", "traced" or "executed".
+        added: how many parameters it adds; negative if it removes some.
+        differing: how many arrays are added, removed, or change shape, dtype or axes.
     """
 
     experiment: str
@@ -50,125 +50,126 @@ class Pair:
         return asdict(self)
 
 
-def built_pair(experiment: str, feature: str) -> Pair:
-    """Applies a feature to an experiment of full size, and compares the parameters' specs."""
+def build_pair(experiment: str, feature: str) -> PairResult:
+    """Applies a feature to an experiment at full size, and compares the parameter specs."""
     wanted = features()[feature]
     plain, text = _full(experiment)
     try:
         if (why := wanted.refusal(plain)) is not None:
             outcome, detail = _checked_refusal(wanted, plain, why)
-            return Pair(experiment, feature, outcome, detail)
+            return PairResult(experiment, feature, outcome, detail)
         changed = wanted.apply(plain)
         changed_text = to_text(changed)
         if changed_text == text:
-            return Pair(experiment, feature, "has it", stage="built")
+            return PairResult(experiment, feature, "unchanged", stage="built")
         before, after = _arrays(text, plain), _arrays(changed_text, changed)
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is what the matrix is for
+    except Exception as error:  # noqa: BLE001  # any failure is a result
         return _failed(experiment, feature, "applied", error)
-    kept = before.keys() & after.keys()
-    return Pair(
+    common = before.keys() & after.keys()
+    return PairResult(
         experiment,
         feature,
         "works",
         stage="built",
         added=_size(after) - _size(before),
-        differing=sum(before[path] != after[path] for path in kept)
+        differing=sum(before[path] != after[path] for path in common)
         + len(before.keys() ^ after.keys()),
     )
 
 
-def traced_pair(experiment: str, feature: str) -> Pair:
-    """Traces a training step of the tiny form with the feature; decoding, if the model is another.
+def trace_pair(experiment: str, feature: str) -> PairResult:
+    """Traces a training step of the tiny model with the feature; decoding, if the model changed.
 
-    A model that resolves to the same is the same: the plain form's decoding is traced anyway.
+    Decoding of the unchanged model is traced in any case.
     """
     try:
         trainer = _tiny_trainer(experiment, feature)
         _ = trainer.program().traced
-        if _model_text(trainer) != _plain_model_text(experiment):
+        if _model_text(trainer) != _unmodified_model_text(experiment):
             decoding_jaxpr(trainer)
     except Exception as error:  # noqa: BLE001  # as above
         return _failed(experiment, feature, "built", error)
-    return Pair(experiment, feature, "works", stage="traced")
+    return PairResult(experiment, feature, "works", stage="traced")
 
 
-def executed_pair(experiment: str, feature: str) -> Pair:
-    """Trains the tiny form for a few steps, and lets the result write a few tokens.
+def execute_pair(experiment: str, feature: str) -> PairResult:
+    """Trains the tiny model for a few steps, and generates a few tokens.
 
-    On the plain one with every trial that the feature declares, on others with the first. Of those
-    trials that leave the model as it is, only the first writes.
+    The dense model runs every trial that the feature declares, others only the first. Trials that
+    result in the same model generate once.
     """
-    written: set[str] = set()
+    generated: set[str] = set()
     for trial in _trials(experiment, feature):
         try:
             trainer = _tiny_trainer(experiment, feature, trial)
             params, variables = _train(trainer)
-            if _model_text(trainer) not in written:
+            if _model_text(trainer) not in generated:
                 _generate(trainer, params, variables)
-                written.add(_model_text(trainer))
+                generated.add(_model_text(trainer))
         except Exception as error:  # noqa: BLE001  # as above
             failed = _failed(experiment, feature, "traced", error)
-            said = "".join(f"{name}={value}: " for name, value in trial.items())
-            return replace(failed, detail=said + failed.detail)
-    return Pair(experiment, feature, "works", stage="executed")
+            arguments = "".join(f"{name}={value}: " for name, value in trial.items())
+            return replace(failed, detail=arguments + failed.detail)
+    return PairResult(experiment, feature, "works", stage="executed")
 
 
 def tiny_text(experiment: str) -> str:
-    """Returns the text of a tiny form: experiments of one family share it."""
+    """Returns the config text of a tiny model; sizes of one family share it."""
     return to_text(experiments()[experiment].tiny())
 
 
 def decoding_jaxpr(trainer: Any) -> Any:
-    """Traces the reading of a prompt and one further token."""
+    """Traces the prefill of a prompt and the decoding of one token."""
     import jax
     import jax.numpy as jnp
 
-    from dovetail.generate import with_memory
-    from dovetail.layers import Places
+    from dovetail.generate import with_kv_cache
+    from dovetail.layers import TokenContext
     from dovetail.module import functional
 
-    model = with_memory(trainer.model.config, _HELD).build()
+    model = with_kv_cache(trainer.model.config, _CACHE_LENGTH).build()
     structs = _structs(trainer)
 
     def decode(params: Any, variables: Any) -> Any:
         def logits(length: int, cache: Any) -> Any:
             tokens = jnp.zeros((1, length), jnp.int32)
-            places = Places(tokens, jnp.ones_like(tokens))
-            inputs = (tokens, places, jnp.zeros(1, jnp.int32))
+            context = TokenContext(tokens, jnp.ones_like(tokens))
+            inputs = (tokens, context, jnp.zeros(1, jnp.int32))
             options = {"variables": variables, "cache": cache, "losses": "discard"}
             return functional(model, params, inputs, method="logits", **options)
 
-        _, outputs = logits(_PREFILLED, {})
+        _, outputs = logits(_PREFILL_LENGTH, {})
         return logits(1, outputs.cache)[0]
 
     return jax.make_jaxpr(decode)(*structs)
 
 
 def _checked_refusal(wanted: Feature, plain: Any, why: str) -> tuple[str, str]:
-    """Returns outcome and detail. A refusal must be one: applied all the same, nothing may come.
+    """Returns the outcome and detail of a feature that declares that it does not apply.
 
-    A feature may also refuse what is its own, or of what it builds on, since that is there already.
-    What it refuses beside that is its word alone, and is told apart.
+    Applied nonetheless, it must change nothing or fail to build. It may also exclude components
+    that it owns, or that a feature it builds on owns. Any other exclusion is a conflict.
     """
-    if _has_its_own(wanted, plain) or not _changes(wanted, plain):
-        return "no sense", why
+    if _excludes_owned(wanted, plain) or not _changes(wanted, plain):
+        return "not applicable", why
     if why.startswith("it has no "):
-        return "fails", f"declared to make no sense ({why}), but it changes the experiment"
+        return "fails", f"declared not applicable ({why}), but it changes the experiment"
     return "conflict", why
 
 
-def _has_its_own(wanted: Feature, plain: Any) -> bool:
+def _excludes_owned(wanted: Feature, plain: Any) -> bool:
     owners = [wanted, *(features()[name] for name in wanted.builds_on)]
-    modules = {module_of(file) for owner in owners for file in owner.files}
-    parts = (part for part in wanted.excludes if find(plain, named_part(part)) is not None)
-    return any(part.startswith((f"{one}:", f"{one}.")) for part in parts for one in modules)
+    owned = [f"{dotted_name(code)}." for owner in owners for code in owner.files]
+    found = (name for name in wanted.excludes if find(plain, named_component(name)) is not None)
+    names = [f"{name.replace(':', '.')}." for name in found]
+    return any(name.startswith(one) for name in names for one in owned)
 
 
 def _changes(wanted: Feature, plain: Any) -> bool:
     try:
         changed = wanted.unchecked(plain.clone())
         _ = changed.build().model
-    except ConfigError:  # it says itself that it cannot be; any other error is a failure
+    except ConfigError:  # refused by the config; any other error is a failure
         return False
     return to_text(changed) != to_text(plain)
 
@@ -184,11 +185,11 @@ _known: dict[str, _Arrays] = {}
 
 
 def _arrays(text: str, config: Any) -> _Arrays:
-    """Returns shape, type and axes of every parameter, from specs, once a resolved text."""
+    """Returns the shape, dtype and axes of every parameter, cached by config text."""
     if text not in _known:
         from dovetail.module import parameter_specs
 
-        if len(_known) == _REMEMBERED:
+        if len(_known) == _MAX_CACHED_SPECS:
             _known.clear()
         specs = parameter_specs(config.build().model)
         _known[text] = {path: (one.shape, one.dtype, one.axes) for path, one in specs.items()}
@@ -201,7 +202,7 @@ def _size(arrays: _Arrays) -> int:
 
 def _trials(experiment: str, feature: str) -> tuple[Mapping[str, Any], ...]:
     trials = features()[feature].trials if feature else ({},)
-    return trials if experiment == _PLAIN else trials[:1]
+    return trials if experiment == _DENSE else trials[:1]
 
 
 def _tiny_trainer(experiment: str, feature: str, trial: Mapping[str, Any] | None = None) -> Any:
@@ -220,12 +221,12 @@ def _model_text(trainer: Any) -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def _plain_model_text(experiment: str) -> str:
+def _unmodified_model_text(experiment: str) -> str:
     return _model_text(_tiny_trainer(experiment, ""))
 
 
 def _train(trainer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Trains, and returns the parameters and variables of the checkpoint that training left."""
+    """Trains, and returns the parameters and variables of the last checkpoint."""
     params, variables = _structs(trainer)
     with tempfile.TemporaryDirectory() as folder:
         outcome = trainer.train(Path(folder))
@@ -237,7 +238,7 @@ def _train(trainer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _structs(trainer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the shapes and types of parameters and variables."""
+    """Returns the structs of parameters and variables."""
     from dovetail.module import parameter_specs, variable_specs
 
     params, variables = parameter_specs(trainer.model), variable_specs(trainer.model)
@@ -250,10 +251,10 @@ def _structs(trainer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 def _generate(trainer: Any, params: dict[str, Any], variables: dict[str, Any]) -> None:
     from dovetail.generate import Generator
 
-    generator = Generator(trainer.model.config, params, variables=variables, length=_HELD)
+    generator = Generator(trainer.model.config, params, variables=variables, length=_CACHE_LENGTH)
     generator.generate([[1, 2, 3]], max_new_tokens=3)
 
 
-def _failed(experiment: str, feature: str, stage: str, error: Exception) -> Pair:
+def _failed(experiment: str, feature: str, stage: str, error: Exception) -> PairResult:
     lines = str(error).strip().splitlines() or [""]
-    return Pair(experiment, feature, "fails", f"{type(error).__name__}: {lines[0]}", stage)
+    return PairResult(experiment, feature, "fails", f"{type(error).__name__}: {lines[0]}", stage)

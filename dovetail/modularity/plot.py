@@ -1,4 +1,4 @@
-"""A small line plot as SVG text: no library, so that anyone can make the figure again."""
+"""A line plot as SVG text, without a plotting library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-Points = Sequence[tuple[float, float]]
+Curve = Sequence[tuple[float, float]]
 
 _COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 460, 300, 60, 40, 190
@@ -15,19 +15,19 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 460, 300, 60, 40, 190
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot: curves by name, over a linear axis below and a logarithmic one on the left.
+    """One plot: curves by name, with a linear x-axis and a logarithmic y-axis that has a zero.
 
-    `own` names the curve that is drawn thick. Zero lies on the floor.
+    `highlighted` names the curve that is drawn thick.
     """
 
     title: str
-    below: str
-    left: str
-    curves: Mapping[str, Points]
-    own: str
+    x_label: str
+    y_label: str
+    curves: Mapping[str, Curve]
+    highlighted: str
 
 
-def svg(rows: Sequence[Sequence[Panel]]) -> str:
+def draw_panels(rows: Sequence[Sequence[Panel]]) -> str:
     """Draws rows of panels."""
     wide, high = _WIDTH + _LEGEND, _HEIGHT + _TOP + 50
     body = "".join(
@@ -53,8 +53,8 @@ def _panel(panel: Panel) -> str:
         return f"{_LEFT + x / right * plot_width:.1f},{_HEIGHT - up * plot_height:.1f}"
 
     parts = [_text(_LEFT, 20, panel.title, bold=True)]
-    parts += [_text(_LEFT + plot_width / 2, _HEIGHT + 36, panel.below, "middle")]
-    parts += [_text(_LEFT, _TOP - 6, panel.left)]
+    parts += [_text(_LEFT + plot_width / 2, _HEIGHT + 36, panel.x_label, "middle")]
+    parts += [_text(_LEFT, _TOP - 6, panel.y_label)]
     for value in [0, *(10**power for power in range(decades + 1))]:
         x, y = place(0, value).split(",")
         parts.append(
@@ -65,8 +65,8 @@ def _panel(panel: Panel) -> str:
         x = place(value, 0).split(",")[0]
         parts.append(_text(float(x), _HEIGHT + 18, f"{value:g}", "middle"))
     for index, (name, points) in enumerate(panel.curves.items()):
-        color = "black" if name == panel.own else _COLORS[index % len(_COLORS)]
-        thick = 3.5 if name == panel.own else 1.5
+        color = "black" if name == panel.highlighted else _COLORS[index % len(_COLORS)]
+        thick = 3.5 if name == panel.highlighted else 1.5
         line = " ".join(place(x, y) for x, y in points)
         parts.append(
             f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="{thick}"/>'

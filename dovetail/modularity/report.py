@@ -1,40 +1,62 @@
-"""The survey for people: figures, the matrix by families, and whatever fails."""
+"""Reports of a measurement: text for the terminal, and a page with a plot and JSON on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 
 from dovetail.experiments import experiments
 from dovetail.features import features
-from dovetail.modularity.matrix import Matrix
-from dovetail.modularity.pairs import Pair
-from dovetail.modularity.survey import Survey
+from dovetail.modularity.commits import Commit, feature_commits
+from dovetail.modularity.growth import FeatureGrowth, draw_growth, measure_growth
+from dovetail.modularity.matrix import FeatureMatrix
+from dovetail.modularity.mentions import mentions
+from dovetail.modularity.meter import Measurement
+from dovetail.modularity.pairs import PairResult
+from dovetail.modularity.tasks import OnProgress
+from dovetail.utils import atomic_write, plural
 
-_MARKS = {"works": "+", "has it": "=", "no sense": ".", "conflict": "x", "fails": "!"}
+NAME = "modularity-measured"
+_MARKS = {"works": "+", "unchanged": "=", "not applicable": ".", "conflict": "x", "fails": "!"}
 
 
-def report(survey: Survey) -> str:
-    """Returns all of it as text."""
-    parts = (figures(survey), table(survey.matrix), _failures(survey), reasons(survey))
-    return "\n\n".join(text for part in parts if (text := "\n".join(part)))
+def as_text(found: Measurement) -> str:
+    """Returns the report for the terminal."""
+    sections = (_counts(found), _table(found.matrix), _failures(found), _refusals(found))
+    return "\n\n".join(text for section in sections if (text := "\n".join(section)))
 
 
-def figures(survey: Survey) -> Iterator[str]:
-    """Yields the counts, a sentence each."""
-    found = survey.counts()
+def write_report(found: Measurement, folder: Path, *, jobs: int, on_progress: OnProgress) -> None:
+    """Measures growth, reads the git history, and writes page, plot and JSON to a folder."""
+    growth = measure_growth(jobs=jobs, on_progress=on_progress)
+    commits = feature_commits(features())
+    folder.mkdir(parents=True, exist_ok=True)
+    everything = found.as_json() | {
+        "growth": [asdict(one) for one in growth],
+        "commits": {name: [one.as_json() for one in each] for name, each in commits.items()},
+    }
+    atomic_write(folder / f"{NAME}.json", json.dumps(everything, indent=1))
+    atomic_write(folder / f"{NAME}.svg", draw_growth(growth))
+    atomic_write(folder / f"{NAME}.md", "\n".join(_page(found, growth, commits)) + "\n")
+
+
+def _counts(measured: Measurement) -> Iterator[str]:
+    found = measured.counts()
     yield (
         f"{found['experiments']} experiments x {found['features']} features = {found['pairs']} "
-        f"pairs: {found['built']} built at full size, {found['not_applicable']} make no sense"
+        f"pairs: {found['built']} built at full size, {found['not_applicable']} not applicable"
     )
     yield (
-        f"{found['traced']} tiny forms traced (training and decoding), {found['executed']} trained "
-        "and decoded for real"
+        f"{found['traced']} tiny models traced (training and decoding), {found['executed']} "
+        "trained and decoded"
     )
     yield f"{found['failing']} fail; {found['lines_changed']} lines in other files must change"
 
 
-def table(matrix: Matrix) -> Iterator[str]:
-    """Yields a row a feature, a column a tiny form that the sizes of a family share."""
+def _table(matrix: FeatureMatrix) -> Iterator[str]:
+    """Yields a row per feature, with a column per tiny model."""
     known = experiments()
     tried = {name for name, _ in (*matrix.traced, *matrix.executed)}
     columns = sorted(name for name in tried if not known[name].variant_of)
@@ -47,42 +69,130 @@ def table(matrix: Matrix) -> Iterator[str]:
         marks = (_mark(matrix, name, feature) for name in columns)
         yield f"{feature:{width}}  {' '.join(marks)}  {kinds[feature].kind}"
     yield (
-        "* trained and decoded   + traced   = has it already   . makes no sense   "
-        "x said to conflict   ! fails"
+        "* trained and decoded   + traced   = unchanged   . not applicable   x conflict   ! fails"
     )
 
 
-def _mark(matrix: Matrix, name: str, feature: str) -> str:
+def _mark(matrix: FeatureMatrix, name: str, feature: str) -> str:
     pair = (name, feature)
     stages = (matrix.built.get(pair), matrix.traced.get(pair), matrix.executed.get(pair))
-    last: Pair | None = next((stage for stage in reversed(stages) if stage is not None), None)
+    last: PairResult | None = next((one for one in reversed(stages) if one is not None), None)
     if last is None:
         return " "
     return "*" if last.stage == "executed" else _MARKS[last.outcome]
 
 
-def _failures(survey: Survey) -> Iterator[str]:
-    for pair in survey.matrix.failing:
+def _failures(measured: Measurement) -> Iterator[str]:
+    for pair in measured.matrix.failing:
         what = f"{pair.experiment} with {pair.feature}"
         yield f"{what} fails after it was {pair.stage}: {pair.detail}"
-    for found in survey.deletions.values():
+    for found in measured.deletions.values():
         for line in found.lines:
-            yield f"without {found.feature} this line must go: {line}"
+            yield f"without {found.feature} this line must change: {line}"
         for name, what in found.changed.items():
-            yield f"without {found.feature} {name} resolves otherwise: {what}"
-    for name, what in survey.alone.items():
-        yield f"with all that it does not use taken away, {name} {what}"
+            yield f"without {found.feature} {name} resolves to another config: {what}"
+    for name, what in measured.changed_alone.items():
+        yield f"with every feature deleted that it does not use, {name} {what}"
 
 
-def reasons(survey: Survey) -> Iterator[str]:
-    """Yields why features make no sense somewhere, in their own words."""
-    why: dict[tuple[str, str], int] = {}
-    for pair in survey.matrix.built.values():
-        if pair.outcome in ("no sense", "conflict"):
-            kind = (
-                "makes no sense for" if pair.outcome == "no sense" else "is said to conflict with"
+def _refusals(measured: Measurement) -> Iterator[str]:
+    """Yields why features do not apply to some experiments, as they declare."""
+    verbs = {"not applicable": "does not apply to", "conflict": "conflicts with"}
+    counts: dict[tuple[str, str], int] = {}
+    for pair in measured.matrix.built.values():
+        if pair.outcome in verbs:
+            refusal = f"{pair.feature} {verbs[pair.outcome]}", pair.detail
+            counts[refusal] = counts.get(refusal, 0) + 1
+    for (what, reason), number in sorted(counts.items()):
+        yield f"{what} {plural(number, 'experiment')}: {reason}"
+
+
+def _page(
+    found: Measurement,
+    growth: Iterable[FeatureGrowth],
+    commits: Mapping[str, Sequence[Commit]],
+) -> Iterator[str]:
+    yield "# Modularity: the measurements"
+    yield ""
+    yield "Written by `dovetail modularity --write docs`. [How they are measured](modularity.md)."
+    yield ""
+    yield from (f"- {line}" for line in _counts(found))
+    yield ""
+    yield "## Growth"
+    yield ""
+    yield f"![Lines in existing files to add a feature]({NAME}.svg)"
+    yield ""
+    yield from _growth(growth)
+    yield "## By feature"
+    yield ""
+    yield from _by_feature(found, commits)
+    yield "## The commits that added the features"
+    yield ""
+    yield from _by_commit(commits)
+    yield "## Declared not applicable"
+    yield ""
+    yield from (f"- {line}" for line in _refusals(found))
+    yield ""
+    yield "## The matrix"
+    yield ""
+    yield "A column is a tiny model, which several sizes and variants share."
+    yield ""
+    yield "```text"
+    yield from _table(found.matrix)
+    yield "```"
+
+
+def _growth(growth: Iterable[FeatureGrowth]) -> Iterator[str]:
+    for one in growth:
+        for what, points in (("families", one.models), ("features", one.variants)):
+            at = ", ".join(
+                f"{p.lines} with {p.size} ({p.family_lines} in families)" for p in points
             )
-            said = f"{pair.feature} {kind}", pair.detail
-            why[said] = why.get(said, 0) + 1
-    for (what, reason), number in sorted(why.items()):
-        yield f"{what} {number} experiments: {reason}"
+            yield f"- {one.feature}, lines changed by the number of {what}: {at}"
+    yield ""
+
+
+def _by_feature(found: Measurement, commits: Mapping[str, Sequence[Commit]]) -> Iterator[str]:
+    known = features()
+    yield (
+        "*Lines changed* are in code that the feature does not own, and must be 0. *Allowed "
+        "mentions* are lines of shared files that name the feature for a [stated "
+        "reason](../dovetail/modularity/mentions.py). *Compositions* are lines of models, "
+        "experiments and file formats that use it. *Compared* experiments do not use it, and "
+        "stayed the same without it. A feature with a star owns nothing but its modifier: it sets "
+        "components that exist anyway, so its 0 says little."
+    )
+    yield ""
+    yield (
+        "| feature | lines changed | allowed mentions | compositions | compared | commits of its "
+        "code |"
+    )
+    yield "|---|---|---|---|---|---|"
+    for name, one in found.deletions.items():
+        star = "" if known[name].files else "*"
+        hashes = ", ".join(f"`{each.commit}`" for each in commits[name])
+        yield (
+            f"| {name}{star} | {one.lines_changed} | {len(mentions(known[name]))} | "
+            f"{len(one.compositions)} in {len(one.composing_files)} files | {one.compared} | "
+            f"{hashes} |"
+        )
+    yield ""
+
+
+def _by_commit(commits: Mapping[str, Sequence[Commit]]) -> Iterator[str]:
+    yield (
+        "Lines added or removed in existing files: in compositions (models, experiments, file "
+        "formats, features), and in all others. A commit may do other things, too: the largest "
+        "rearranged the layers into folders."
+    )
+    yield ""
+    yield "| commit | features | new lines | in compositions | in other files |"
+    yield "|---|---|---|---|---|"
+    added: dict[Commit, list[str]] = {}
+    for name, each in commits.items():
+        for one in each:
+            added.setdefault(one, []).append(name)
+    for one, names in added.items():
+        lines = f"{one.new_lines} | {one.composition_lines} | {one.other_lines}"
+        yield f"| `{one.commit}` {one.subject} | {', '.join(names)} | {lines} |"
+    yield ""

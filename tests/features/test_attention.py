@@ -9,10 +9,10 @@ import pytest
 from dovetail.config import select
 from dovetail.experiments import experiments
 from dovetail.features import NotApplicable, features
-from dovetail.layers import AnyAttention, Attention, Scores
+from dovetail.layers import Attention, BaseAttention, Scores
 from dovetail.layers.attention.latent import LatentAttention
-from dovetail.layers.linear.lora import LoRA
-from dovetail.layers.linear.normed import NormedLinear
+from dovetail.layers.linear.adapters import LoRA
+from dovetail.layers.linear.linear import NormedLinear
 from tests.features.representatives import REPRESENTATIVES, ends, shapes, with_features
 
 GROUPED = tuple(name for name in REPRESENTATIVES if name != "deepseek-v3")
@@ -46,14 +46,14 @@ def test_grouped_query(experiment: str) -> None:
     ("experiment", "expected"),
     [("gpt2", 3), ("gpt2-xl", 5), ("llama2-7b", 8), ("qwen3-30b-a3b", 4)],
 )
-def test_groups_of_four_or_more_unless_told(experiment: str, expected: int) -> None:
+def test_the_default_is_a_quarter_of_the_query_heads(experiment: str, expected: int) -> None:
     grouped = features()["grouped-query"].apply(experiments()[experiment].config())
     assert {found.num_kv_heads for found in select(grouped, Attention)} == {expected}
 
 
 @pytest.mark.parametrize("name", ["multi-query", "grouped-query", "latent", "qk-norm"])
 def test_latent_attention_has_no_keys_of_its_own(name: str) -> None:
-    refused("deepseek-v3", name, because=f"--with {name} makes no sense for this experiment: it ")
+    refused("deepseek-v3", name, because=f"--with {name} does not apply to this experiment: it ")
     refused("tiny-lm", "latent", name, because="it has no Attention: ")
 
 
@@ -67,7 +67,7 @@ def test_latent(experiment: str) -> None:
         head = found.plain_width + found.rotated_width
         assert (found.value_width, found.latent_width) == (head, 4 * head)
         assert found.rotated_width % 2 == 0
-    for old, new in zip(select(plain, Attention), select(config, AnyAttention), strict=True):
+    for old, new in zip(select(plain, Attention), select(config, BaseAttention), strict=True):
         assert (old.mask, old.positions, old.scores) == (new.mask, new.positions, new.scores)
 
 
@@ -92,21 +92,21 @@ def test_latent_takes_over_the_maps_of_keys_and_values() -> None:
 def test_a_window_is_never_widened(window: int, expected: set[int]) -> None:
     plain = experiments()["gpt-oss-20b"].config()
     config = features()["sliding-window"].apply(plain, window=window)
-    assert {found.mask.window for found in select(config, AnyAttention)} == expected
+    assert {found.mask.window for found in select(config, BaseAttention)} == expected
 
 
 @every_representative
 def test_the_window_that_is_tried_hides_something(experiment: str) -> None:
     wanted = features()["sliding-window"]
     config = wanted.apply(with_features(experiment), **wanted.trial)
-    reaches = {found.mask.window for found in select(config, AnyAttention)}
+    reaches = {found.mask.window for found in select(config, BaseAttention)}
     assert max(reaches) < config.input.sequence_length
 
 
 @every_representative
 def test_sliding_window(experiment: str) -> None:
     config = with_features(experiment, "sliding-window:window=3")
-    assert {found.mask.window for found in select(config, AnyAttention)} == {3}
+    assert {found.mask.window for found in select(config, BaseAttention)} == {3}
     config.build()
 
 
@@ -137,7 +137,7 @@ def test_what_is_added_stands_beside_what_is_there(experiment: str, name: str, e
 )
 def test_scores(experiment: str, text: str, part: str, field: str, value: float) -> None:
     config = with_features(experiment, text)
-    for found in select(config, AnyAttention):
+    for found in select(config, BaseAttention):
         assert type(found.scores).builds().__name__ == part
         assert getattr(found.scores, field) == value
     assert shapes(config) == shapes(with_features(experiment))
@@ -155,16 +155,16 @@ def test_qk_norm_normalises_each_head(experiment: str) -> None:
 
 
 def test_what_is_there_is_not_added_again() -> None:
-    refused("qwen3-30b-a3b", "qk-norm", because="is NormedLinear already: once is enough")
-    refused("gpt-oss-20b", "sinks", because="is LearnedSinks already: one a head is enough")
+    refused("qwen3-30b-a3b", "qk-norm", because="is NormedLinear already: it applies only once")
+    refused("gpt-oss-20b", "sinks", because="is LearnedSinks already: it applies only once")
     refused("gemma2-2b", "soft-cap", because="is SoftCappedScores already: set its cap")
     for name in ("differential", "gated-output"):
-        refused("tiny-lm", name, name, because="is enough")
+        refused("tiny-lm", name, name, because="it applies only once")
 
 
 def test_sinks_and_sigmoids_exclude_each_other() -> None:
-    refused("gpt-oss-20b", "sigmoid", because="is ChangedSoftmax already: it needs the softmax")
-    refused("tiny-lm", "sigmoid", "sinks", because="is SoftmaxFree already: a sink is a share of")
+    refused("gpt-oss-20b", "sigmoid", because="is SoftmaxWrapper already: it needs the softmax")
+    refused("tiny-lm", "sigmoid", "sinks", because="is SoftmaxFree already: sinks need a softmax")
 
 
 def test_features_of_scores_add_up() -> None:

@@ -10,17 +10,16 @@ import pytest
 from dovetail.config import ConfigError, apply_modifier, select
 from dovetail.features import NotApplicable, features
 from dovetail.layers import (
-    AnyFeedForward,
-    AnyNorm,
+    BaseFeedForward,
+    BaseNorm,
+    BaseResidual,
     Decoder,
     FeedForward,
-    NormedResidual,
     PreNorm,
     RMSNorm,
     layers_of,
 )
-from dovetail.layers.feed_forward.plain import PlainFeedForward
-from dovetail.layers.feed_forward.squared_relu import squared_relu
+from dovetail.layers.feed_forward import PlainFeedForward, squared_relu
 from dovetail.layers.moe import (
     Capacity,
     Dropless,
@@ -30,14 +29,10 @@ from dovetail.layers.moe import (
     RouterZLoss,
     TopKRouter,
 )
-from dovetail.layers.moe.expert_choice import ExpertChoice
-from dovetail.layers.norms.dynamic_tanh import DynamicTanh
-from dovetail.layers.norms.layer import LayerNorm
-from dovetail.layers.norms.none import NoNorm
-from dovetail.layers.residual.branch import BranchNorm
-from dovetail.layers.residual.post import PostNorm
-from dovetail.layers.residual.sandwich import SandwichNorm
-from dovetail.layers.residual.scaled import ScaledBranch
+from dovetail.layers.moe.capacity import ExpertChoice
+from dovetail.layers.norms import DynamicTanh, LayerNorm, NoNorm
+from dovetail.layers.residual import BranchNorm, PostNorm, SandwichNorm
+from dovetail.layers.scaled_residual import ScaledResidual
 from tests.features.representatives import REPRESENTATIVES, shapes, with_features
 
 every_model = pytest.mark.parametrize("experiment", REPRESENTATIVES)
@@ -61,11 +56,11 @@ JOINTS = {
     "branch-norm": BranchNorm,
 }
 OF_MIXTURES = {
-    "expert-choice": "there are no experts to choose",
-    "shared-expert": "there are no routed experts to stand beside",
-    "capacity": "there are no experts to limit",
+    "expert-choice": "there are no experts",
+    "shared-expert": "there are no routed experts",
+    "capacity": "there are no experts with a capacity",
     "router-z-loss": "there is no router",
-    "loss-free-balance": "there is no choice of experts to bias",
+    "loss-free-balance": "there is no router to bias",
 }
 
 
@@ -73,8 +68,8 @@ OF_MIXTURES = {
 @every_model
 def test_every_feed_forward_is_of_the_kind_experts_too(experiment: str, name: str) -> None:
     config, (kind, activation) = with_features(experiment, name), FEED_FORWARDS[name]
-    before = select(with_features(experiment), AnyFeedForward).found
-    found = select(config, AnyFeedForward).found
+    before = select(with_features(experiment), BaseFeedForward).found
+    found = select(config, BaseFeedForward).found
     assert {path: part.hidden for path, part in found.items()} == {
         path: part.hidden for path, part in before.items()
     }
@@ -111,7 +106,7 @@ def test_who_has_experts_gets_no_others(experiment: str) -> None:
 
 
 def test_a_layer_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match=r"every: expected 1 to 2, .* got 5"):
+    with pytest.raises(ConfigError, match=r"every: expected 1 to 2 .*, got 5"):
         with_features("tiny-lm", "moe-every:every=5")
 
 
@@ -179,9 +174,9 @@ def test_a_bias_balances_instead_of_a_loss(experiment: str) -> None:
 def test_every_norm_of_the_stream_is_of_the_kind(experiment: str, name: str) -> None:
     before, config = with_features(experiment), with_features(experiment, name)
     stream = {config.model.decoder.norm.tree_path()}
-    for path, joint in select(config, NormedResidual).found.items():
-        stream |= {f"{path}.{inner}" for inner in select(joint, AnyNorm).found}
-    old, new = select(before, AnyNorm).found, select(config, AnyNorm).found
+    for path, joint in select(config, BaseResidual).found.items():
+        stream |= {f"{path}.{inner}" for inner in select(joint, BaseNorm).found}
+    old, new = select(before, BaseNorm).found, select(config, BaseNorm).found
     assert set(old) == set(new)
     for path, norm in new.items():
         assert type(norm) is NORMS[name].Config if path in stream else norm == old[path]
@@ -192,11 +187,11 @@ def test_every_norm_of_the_stream_is_of_the_kind(experiment: str, name: str) -> 
 @every_model
 def test_every_joint_is_of_the_kind_with_the_norms_of_before(experiment: str, name: str) -> None:
     before, config = with_features(experiment), with_features(experiment, name)
-    old, new = select(before, NormedResidual).found, select(config, NormedResidual).found
+    old, new = select(before, BaseResidual).found, select(config, BaseResidual).found
     assert set(old) == set(new)
     for path, joint in new.items():
         assert type(joint) is JOINTS[name].Config
-        norms = list(select(joint, AnyNorm))
+        norms = list(select(joint, BaseNorm))
         assert len(norms) == (2 if name == "sandwich-norm" else 1)
         assert all(norm == old[path].norm for norm in norms)
     assert shapes(config)
@@ -206,10 +201,10 @@ def test_every_joint_is_of_the_kind_with_the_norms_of_before(experiment: str, na
 def test_branches_are_scaled_by_their_number(experiment: str) -> None:
     config = with_features(experiment, "depth-scaled")
     layers = len(layers_of(config.model.decoder.stack))
-    factors = [found.factor for found in select(config, ScaledBranch)]
-    assert factors == [(2 * layers) ** -0.5] * len(select(config, NormedResidual))
+    factors = [found.factor for found in select(config, ScaledResidual)]
+    assert factors == [(2 * layers) ** -0.5] * len(select(config, BaseResidual))
     assert shapes(config) == shapes(with_features(experiment))
-    with pytest.raises(NotApplicable, match=r"is ScaledBranch already: once is enough"):
+    with pytest.raises(NotApplicable, match=r"is ScaledResidual already: it applies only once"):
         apply_modifier(config, "depth-scaled")
 
 
@@ -217,12 +212,12 @@ def test_branches_are_scaled_by_their_number(experiment: str) -> None:
 def test_scaled_branches_and_joints_add_up_in_any_order(joint: str) -> None:
     one = with_features("gpt2", "depth-scaled", joint)
     assert one == with_features("gpt2", joint, "depth-scaled")
-    assert len(select(one, ScaledBranch)) == len(select(one, NormedResidual))
+    assert len(select(one, ScaledResidual)) == len(select(one, BaseResidual))
 
 
 @pytest.mark.parametrize("name", [*NORMS, *JOINTS, "depth-scaled"])
 def test_without_joints_they_make_no_sense(name: str) -> None:
     config: Any = RMSNorm.Config()
-    with pytest.raises(NotApplicable, match="it has no NormedResidual"):
+    with pytest.raises(NotApplicable, match="it has no BaseResidual"):
         features()[name].apply(config)
     assert not select(config, Decoder).found

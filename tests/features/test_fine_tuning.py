@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from dovetail.cli import main
 from dovetail.interop import import_hf
 from tests.interop.files import random_tensors, write_model, write_tokenizer
-from tests.interop.llama_family import TINY, ensure_llama
+from tests.interop.tiny_llama import TINY, ensure_llama
 
 VOCABULARY = 258
 
@@ -43,7 +43,7 @@ def test_dora_in_fp8_beside_a_teacher(
         *("--steps", "2", "--run", str(tmp_path / "tuned")),
     ]
     assert main(argv) == 0
-    assert "loss/teacher started from step 0" in capsys.readouterr().err
+    assert "loss/teacher initialized from step 0" in capsys.readouterr().err
     argv = ["generate", str(tmp_path / "tuned"), "--prompt", "line", "--tokens", "4", "--json"]
     assert main(argv) == 0
     assert json.loads(capsys.readouterr().out)["step"] == 2

@@ -12,9 +12,9 @@ import pytest
 from dovetail.config import ConfigError, apply_modifier, from_text, select, to_text
 from dovetail.features import features
 from dovetail.layers import NextTokenLoss
-from dovetail.learner import Accumulate, Cosine, Ema, Lion, WarmupStableDecay
-from dovetail.learner.named_optimizers import named_optimizer, optimizer_names
-from dovetail.learner.named_schedules import named_schedule, schedule_names
+from dovetail.learner import Accumulate, CosineSchedule, Ema, Lion, WarmupStableDecaySchedule
+from dovetail.learner.optimizers.library import named_optimizer, optimizer_names
+from dovetail.learner.schedules import named_schedule, schedule_names
 from dovetail.module import parameter_specs
 from dovetail.module.tree import Tree
 from tests.features.representatives import every_representative, tiny
@@ -27,7 +27,7 @@ def test_each_applies(name: str) -> None:
     assert isinstance(tiny(name, "optimizer:name=lion").learner.optimizer, Lion.Config)
     assert tiny(name, "optimizer:name=lion,peak=0.25").learner.schedule.peak == 0.25
     rate = tiny(name, "schedule:name=warmup-stable-decay").learner.schedule
-    assert isinstance(rate, WarmupStableDecay.Config)
+    assert isinstance(rate, WarmupStableDecaySchedule.Config)
     assert rate.peak == plain.learner.schedule.peak
     assert tiny(name, "accumulate:steps=2").learner.gradients == Accumulate.Config(microbatches=2)
     assert tiny(name, "ema:decay=0.9").learner.ema == Ema.Config(decay=0.9)
@@ -107,9 +107,11 @@ def test_a_linear_schedule_falls_all_the_way() -> None:
 
 def test_a_schedule_takes_over_what_it_knows() -> None:
     config = tiny("tiny-lm")
-    config.learner.schedule = Cosine.Config(peak=0.5, warmup_fraction=0.25, end_fraction=0.125)
+    config.learner.schedule = CosineSchedule.Config(
+        peak=0.5, warmup_fraction=0.25, end_fraction=0.125
+    )
     rate = apply_modifier(config, "schedule:name=linear").learner.schedule
-    assert rate == WarmupStableDecay.Config(
+    assert rate == WarmupStableDecaySchedule.Config(
         peak=0.5, warmup_fraction=0.25, end_fraction=0.125, decay_fraction=1.0
     )
 

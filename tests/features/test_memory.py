@@ -11,28 +11,28 @@ from dovetail.layers import Stack
 from dovetail.learner import GPipe, OneForwardOneBackward
 from dovetail.parallel import (
     HostMemory,
-    KeepAll,
-    KeepDots,
-    KeepNothing,
-    KeepTags,
     MeshLayout,
-    OffloadTags,
+    OffloadNamed,
+    SaveAll,
+    SaveDots,
+    SaveNamed,
+    SaveNothing,
 )
 from tests.features.representatives import every_representative, tiny
 
 KEPT = {
-    "remat": KeepNothing.Config(),
-    "remat:keep=nothing": KeepNothing.Config(),
-    "remat:keep=dots": KeepDots.Config(),
-    "remat:keep=attention": KeepTags.Config(names=("attention_output",)),
-    "remat:keep=everything": KeepAll.Config(),
-    "remat:keep=attention_key": KeepTags.Config(names=("attention_key",)),
-    "remat:keep=(attention_key,feed_forward_up)": KeepTags.Config(
+    "remat": SaveNothing.Config(),
+    "remat:save=nothing": SaveNothing.Config(),
+    "remat:keep=dots": SaveDots.Config(),
+    "remat:save=attention": SaveNamed.Config(names=("attention_output",)),
+    "remat:keep=everything": SaveAll.Config(),
+    "remat:keep=attention_key": SaveNamed.Config(names=("attention_key",)),
+    "remat:keep=(attention_key,feed_forward_up)": SaveNamed.Config(
         names=("attention_key", "feed_forward_up")
     ),
-    "offload": OffloadTags.Config(names=("layer_input", "attention_output")),
-    "offload:names=(layer_input),keep=(attention_output)": OffloadTags.Config(
-        names=("layer_input",), keep=("attention_output",)
+    "offload": OffloadNamed.Config(names=("layer_input", "attention_output")),
+    "offload:names=(layer_input),keep=(attention_output)": OffloadNamed.Config(
+        names=("layer_input",), save=("attention_output",)
     ),
 }
 
@@ -50,7 +50,7 @@ def test_every_stack_keeps_what_is_asked_for(name: str, text: str) -> None:
 
 
 def test_a_ready_policy_and_tags_do_not_mix() -> None:
-    with pytest.raises(ConfigError, match=r"keep: expected one of nothing, dots, .* or a list of"):
+    with pytest.raises(ConfigError, match=r"save: expected one of nothing, dots, .* or a list of"):
         tiny("tiny-lm", "remat:keep=(dots,attention_key)")
 
 
@@ -65,7 +65,7 @@ def test_the_optimizers_state_lies_with_the_host(name: str) -> None:
 def test_pipelines(name: str) -> None:
     assert tiny(name, "pipeline").learner.gradients == OneForwardOneBackward.Config(microbatches=8)
     text = "pipeline:microbatches=4,schedule=gpipe,rounds=2"
-    assert tiny(name, text).learner.gradients == GPipe.Config(microbatches=4, rounds=2)
+    assert tiny(name, text).learner.gradients == GPipe.Config(microbatches=4, repeats=2)
 
 
 def test_an_unknown_schedule() -> None:

@@ -12,12 +12,11 @@ import pytest
 from dovetail.config import ConfigError, apply_modifier, select
 from dovetail.experiments import experiments
 from dovetail.features import NotApplicable, features
-from dovetail.layers import AnyAttention, Places
-from dovetail.layers.attention.inverse_width import InverseWidth
-from dovetail.layers.loss.multi_token import Ahead
-from dovetail.layers.norms.readout import ScaledReadout
-from dovetail.learner import AdamW, Constant, Learner, Lion
-from dovetail.learner.by_fan_in import ByFanIn
+from dovetail.layers import BaseAttention, TokenContext
+from dovetail.layers.loss.multi_token import MultiTokenHead
+from dovetail.layers.mup import InverseWidthScale, ScaledReadout
+from dovetail.learner import AdamW, ConstantSchedule, Learner, Lion
+from dovetail.learner.optimizers.mup import MupOptimizer
 from dovetail.models.llama import llama
 from dovetail.module import Batch, functional, initialize, parameter_specs
 from dovetail.trainer import Trainer
@@ -32,7 +31,7 @@ def config_of(width: int) -> Any:
         vocab_size=VOCAB, width=width, num_layers=1, num_heads=width // 16, hidden=2 * width
     )
     learner = Learner.Config(
-        optimizer=AdamW.Config(), schedule=Constant.Config(peak=0.01), clip_norm=None
+        optimizer=AdamW.Config(), schedule=ConstantSchedule.Config(peak=0.01), clip_norm=None
     )
     return Trainer.Config(model=model, learner=learner)
 
@@ -52,12 +51,12 @@ def batch() -> Batch:
 def moved(config: Any) -> float:
     """Returns how far the logits have moved after a few steps, as a root mean square."""
     model, learner = config.model.build(), config.learner.build()
-    places = Places(batch().positions, batch().segment_ids)
+    context = TokenContext(batch().positions, batch().segment_ids)
     state = learner.init(model, initialize(model, KEY), {})
 
     @jax.jit
     def step(state: Any) -> tuple[Any, jax.Array]:
-        inputs = (batch().tokens, places)
+        inputs = (batch().tokens, context)
         logits, _ = functional(model, state.params, inputs, method="all_logits")
         return learner.step(model, state, batch(), KEY)[0], logits
 
@@ -84,7 +83,7 @@ def test_at_the_base_width_only_other_fans_change() -> None:
     assert {p: s.shape for p, s in parameter_specs(one).items()} == {
         p: s.shape for p, s in parameter_specs(other).items()
     }
-    inputs = (batch().tokens, Places(batch().positions, batch().segment_ids))
+    inputs = (batch().tokens, TokenContext(batch().positions, batch().segment_ids))
     expected, _ = functional(one, params, inputs, method="all_logits")
     result, _ = functional(other, params, inputs, method="all_logits")
     np.testing.assert_allclose(result, expected, rtol=1e-6)
@@ -93,17 +92,17 @@ def test_at_the_base_width_only_other_fans_change() -> None:
 @pytest.mark.parametrize("name", ["qwen3-30b-a3b", "deepseek-v3", "gpt2"])
 def test_it_reaches_every_attention_the_readout_and_the_rates(name: str) -> None:
     config = with_features(name, "mup:base_width=16,base_head_width=8")
-    for attention in select(config, AnyAttention):
-        assert isinstance(attention.scale, InverseWidth.Config)
+    for attention in select(config, BaseAttention):
+        assert isinstance(attention.scale, InverseWidthScale.Config)
     assert isinstance(config.model.decoder.norm, ScaledReadout.Config)
-    assert isinstance(config.learner.optimizer, ByFanIn.Config)
+    assert isinstance(config.learner.optimizer, MupOptimizer.Config)
     assert parameter_specs(config.build().model)
-    with pytest.raises(NotApplicable, match=r"optimizer is ByFanIn already: once is enough"):
+    with pytest.raises(NotApplicable, match=r"MupOptimizer already: it applies only once"):
         apply_modifier(config, "mup")
 
 
-def test_where_matrices_move_by_other_rules_it_is_refused() -> None:
-    with pytest.raises(NotApplicable, match=r"it moves matrices by other rules .* AdamW first"):
+def test_muon_is_refused() -> None:
+    with pytest.raises(NotApplicable, match=r"Muon already: .* too small .* AdamW first"):
         with_features("tiny-lm", "mup")
 
 
@@ -127,7 +126,7 @@ def test_a_rank_is_no_width(adapter: str) -> None:
 def test_another_optimizer_goes_inside() -> None:
     config = with_features("gpt2", "mup", "optimizer:name=lion,peak=0.001")
     rates = config.learner.optimizer
-    assert isinstance(rates, ByFanIn.Config)
+    assert isinstance(rates, MupOptimizer.Config)
     assert (rates.base_width, rates.optimizer) == (256, Lion.Config())
     assert config.learner.schedule.peak == 0.001
     with pytest.raises(ConfigError, match=r"learner.optimizer.optimizer: .* got Sgd. Choose one"):
@@ -138,7 +137,7 @@ def test_another_optimizer_goes_inside() -> None:
 def test_further_heads_are_scaled_in_either_order(name: str) -> None:
     config = with_features(name, "mtp", "mup:base_width=16")
     assert config == with_features(name, "mup:base_width=16", "mtp")
-    (head,) = select(config, Ahead)
+    (head,) = select(config, MultiTokenHead)
     assert head.norm == config.model.decoder.norm
     assert head.norm == ScaledReadout.Config(
         base_width=16, norm=with_features(name).model.decoder.norm

@@ -18,7 +18,9 @@ def test_a_split_stream_is_the_same(mesh: dict[str, int]) -> None:
 @pytest.mark.parametrize("mesh", MESHES)
 def test_only_the_stream_is_split_further(mesh: dict[str, int]) -> None:
     program, _ = program_and_batch("tiny-lm", mesh, modifiers=("stream-parallel",))
-    stream = program.placement.rules.mesh_axes(("batch", "stream", "embed"), program.placement.mesh)
+    stream = program.placement.rules.mesh_axes(
+        ("batch", "residual_sequence", "embed"), program.placement.mesh
+    )
     assert stream[1] == (("sequence", "model") if "sequence" in mesh else ("model",))
     heads = ("batch", "sequence", "heads", None)
     plain, _ = program_and_batch("tiny-lm", mesh)

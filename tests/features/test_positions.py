@@ -10,10 +10,9 @@ import pytest
 
 from dovetail.config import select
 from dovetail.features import NotApplicable
-from dovetail.layers import AnyInputPositions, AnyPositions
-from dovetail.layers.attention.scores import PositionedScores
-from dovetail.layers.positions.interleaved import InterleavedRotaryEmbedding
-from dovetail.layers.positions.scaling import FrequencyScaling
+from dovetail.layers import BaseInputPositions, BasePositions
+from dovetail.layers.attention.scores import PositionalScores
+from dovetail.layers.positions.rotary import FrequencyScaling, InterleavedRotaryEmbedding
 from tests.features.representatives import REPRESENTATIVES, ends, shapes, with_features
 
 NONE = {"NoPositions", "NoInputPositions"}
@@ -37,7 +36,7 @@ def built(config: Any, *kinds: Any) -> set[str]:
 
 
 def encodings(config: Any) -> set[str]:
-    return built(config, AnyPositions, AnyInputPositions, PositionedScores)
+    return built(config, BasePositions, BaseInputPositions, PositionalScores)
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
@@ -61,7 +60,7 @@ def test_the_last_one_counts(first: str, last: str) -> None:
 
 def test_a_bias_goes_and_other_changes_of_scores_stay() -> None:
     config = with_features("tiny-lm", "soft-cap", "alibi", "sinks", "rope")
-    (attention,) = select(config, AnyPositions).found
+    (attention,) = select(config, BasePositions).found
     scores = config.model.decoder.stack.layer.attention.scores
     assert type(scores).builds().__name__ == "LearnedSinks"
     assert type(scores.base).builds().__name__ == "SoftCappedScores"
@@ -73,7 +72,7 @@ def test_a_bias_goes_and_other_changes_of_scores_stay() -> None:
 )
 def test_what_is_rotary_keeps_its_pairs(name: str, values: tuple[float, float]) -> None:
     config = with_features("deepseek-v3", name)
-    for positions in select(config, AnyPositions):
+    for positions in select(config, BasePositions):
         assert isinstance(positions, InterleavedRotaryEmbedding.Config)
         assert (positions.base, positions.fraction) == values
     config.build()
@@ -87,14 +86,14 @@ def test_partial_rope_keeps_the_scaling() -> None:
 
 def test_plain_rope_is_unscaled_and_whole() -> None:
     config = with_features("deepseek-v3", "partial-rope", "rope:base=500")
-    (positions, *_) = select(config, AnyPositions)
+    (positions, *_) = select(config, BasePositions)
     assert (positions.base, positions.fraction) == (500.0, 1.0)
     assert built(config, FrequencyScaling) == {"NoScaling"}
 
 
 def test_partial_rope_keeps_the_base_that_was_set() -> None:
     config = with_features("tiny-lm", "rope:base=500", "partial-rope:fraction=0.25")
-    (positions,) = select(config, AnyPositions)
+    (positions,) = select(config, BasePositions)
     assert (positions.base, positions.fraction) == (500.0, 0.25)
 
 
@@ -102,7 +101,7 @@ def test_partial_rope_keeps_the_base_that_was_set() -> None:
 @pytest.mark.parametrize("experiment", REPRESENTATIVES)
 def test_scalings_stretch_what_is_rotated(experiment: str, name: str) -> None:
     if experiment == "gpt2":
-        refusal = "it has no FrequencyScaling: there are no rotary frequencies to stretch"
+        refusal = "it has no FrequencyScaling: there are no RoPE frequencies to scale"
         with pytest.raises(NotApplicable, match=re.escape(refusal)):
             with_features(experiment, name)
         experiment, texts = "gpt2", ("rope", f"{name}:factor=3")

@@ -9,12 +9,12 @@ import pytest
 from dovetail.config import Config, ConfigError, apply_modifier, from_text, select, to_text
 from dovetail.experiments import find_experiment
 from dovetail.features import NotApplicable, features
-from dovetail.layers import AnyAttention, Stack, TransformerBlock, layers_of
+from dovetail.layers import BaseAttention, Stack, TransformerBlock, layers_of
 from dovetail.layers.loss.multi_token import MultiTokenLoss
-from dovetail.layers.stack.parallel import ParallelBlock
-from dovetail.layers.stack.shared import SharedStack
+from dovetail.layers.stack.blocks import ParallelBlock
+from dovetail.layers.stack.stack import SharedStack
 from dovetail.module import ParameterSpec, parameter_specs
-from dovetail.parallel import KeepNothing
+from dovetail.parallel import SaveNothing
 
 every_model = pytest.mark.parametrize("name", ["tiny-lm", "qwen3-30b-a3b", "deepseek-v3", "gpt2"])
 
@@ -43,7 +43,7 @@ def test_parallel_blocks(name: str) -> None:
     assert not select(config, TransformerBlock).found
     assert len(select(config, ParallelBlock)) == len(select(tiny(name), TransformerBlock))
     assert count(config) < count(tiny(name))  # a norm less
-    with pytest.raises(NotApplicable, match="no block has a feed-forward behind its attention"):
+    with pytest.raises(NotApplicable, match="there is no block of attention and feed-forward"):
         apply_modifier(config, "parallel-block")
 
 
@@ -52,7 +52,7 @@ def test_shared_layers(name: str) -> None:
     config = applied(name, "shared-layers")
     assert all(type(stack) is SharedStack.Config for stack in select(config, Stack))
     assert not any("layers" in spec.axes for spec in specs_of(config).values())
-    with pytest.raises(NotApplicable, match="its layers share their parameters"):
+    with pytest.raises(NotApplicable, match="its layers share parameters"):
         apply_modifier(config, "shared-layers")
 
 
@@ -89,10 +89,10 @@ def deep() -> Any:
 
 def test_a_deep_hybrid_is_a_loop_over_a_pattern() -> None:
     config = deep()
-    config.model.decoder.stack.remat = KeepNothing.Config()
+    config.model.decoder.stack.remat = SaveNothing.Config()
     stack = apply_modifier(config, "mamba2").model.decoder.stack
     assert (stack.num_layers, len(stack.layer.layers)) == (2, 4)
-    assert isinstance(stack.remat, KeepNothing.Config)
+    assert isinstance(stack.remat, SaveNothing.Config)
 
 
 def test_two_kinds_of_recurrent_layers() -> None:
@@ -103,7 +103,7 @@ def test_two_kinds_of_recurrent_layers() -> None:
 
 def test_a_shared_layer_is_changed_as_one() -> None:
     config = apply_modifier(apply_modifier(deep(), "shared-layers"), "mamba2")
-    assert not select(config, AnyAttention).found
+    assert not select(config, BaseAttention).found
     assert len(select(config, SharedStack)) == 1
     assert not any(8 in spec.shape[:1] for spec in specs_of(config).values())
 
@@ -112,7 +112,7 @@ def test_every_layer_cannot_both_change_and_stay() -> None:
     with pytest.raises(ConfigError, match=r"every: expected 0 .* or 2 or more, got 1"):
         apply_modifier(deep(), "mamba2:every=1")
     all_recurrent = apply_modifier(deep(), "mamba2:every=0")
-    with pytest.raises(NotApplicable, match="there is nothing to stand in for"):
+    with pytest.raises(NotApplicable, match="there is no attention to replace"):
         apply_modifier(all_recurrent, "gated-delta")
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from dovetail.config import select
 from dovetail.kernels.attention import SlidingWindow
-from dovetail.layers import AnyAttention
-from dovetail.learner.named_schedules import schedule_names
+from dovetail.layers import BaseAttention
+from dovetail.learner.schedules import schedule_names
 from dovetail.modularity import pairs
 
 
@@ -39,36 +39,36 @@ def schedules(tried: list[Any]) -> list[str]:
 
 
 def test_all_trials_run_on_the_plain_form_and_the_first_on_others(tried: list[Any]) -> None:
-    assert pairs.executed_pair("tiny-lm", "schedule").outcome == "works"
+    assert pairs.execute_pair("tiny-lm", "schedule").outcome == "works"
     assert len(tried) == len(schedule_names())
     assert len(set(schedules(tried))) == len(schedule_names()) - 1  # "linear" has no own part
     tried.clear()
-    assert pairs.executed_pair("gpt2", "schedule").outcome == "works"
-    assert schedules(tried) == ["WarmupStableDecay.Config"]
+    assert pairs.execute_pair("gpt2", "schedule").outcome == "works"
+    assert schedules(tried) == ["WarmupStableDecaySchedule.Config"]
 
 
 def test_the_arguments_reach_the_model(tried: list[Any]) -> None:
-    pairs.executed_pair("gpt2", "sliding-window")
+    pairs.execute_pair("gpt2", "sliding-window")
     (trainer,) = tried
-    masks = [found.mask.build() for found in select(trainer.model.config, AnyAttention)]
+    masks = [found.mask.build() for found in select(trainer.model.config, BaseAttention)]
     assert masks == [SlidingWindow(4)]
 
 
 def test_a_model_writes_once_however_it_is_trained(tried: list[Any], written: list[Any]) -> None:
-    pairs.executed_pair("tiny-lm", "schedule")
+    pairs.execute_pair("tiny-lm", "schedule")
     assert (len(tried), len(written)) == (len(schedule_names()), 1)
-    pairs.executed_pair("tiny-lm", "mamba2")
+    pairs.execute_pair("tiny-lm", "mamba2")
     assert len(written) == 3, "two trials that are two models"
 
 
 @pytest.mark.usefixtures("written")
 def test_what_fails_says_with_which_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(trainer: Any) -> Any:
-        if schedules([trainer]) == ["Cosine.Config"]:
+        if schedules([trainer]) == ["CosineSchedule.Config"]:
             raise FloatingPointError("no number")
 
         return {}, {}
 
     monkeypatch.setattr(pairs, "_train", failing)
-    found = pairs.executed_pair("tiny-lm", "schedule")
+    found = pairs.execute_pair("tiny-lm", "schedule")
     assert (found.outcome, found.detail) == ("fails", "name=cosine: FloatingPointError: no number")

@@ -6,12 +6,19 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dovetail.modularity.growth import PUBLISHED, Growth, Point, draw, growth, lines_at
+from dovetail.modularity.growth import (
+    PUBLISHED,
+    FeatureGrowth,
+    GrowthPoint,
+    draw_growth,
+    lines_at,
+    measure_growth,
+)
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
 
-def test_published_rows_grow_as_the_paper_says() -> None:
+def test_published_estimates_grow_as_the_paper_says() -> None:
     for row in PUBLISHED:
         assert row.at(20, 10) == row.lines
     rows = {(row.system, row.feature): row for row in PUBLISHED}
@@ -21,8 +28,14 @@ def test_published_rows_grow_as_the_paper_says() -> None:
     assert rows["AXLearn", "rope"].at(40, 20) == 0
 
 
-def test_the_plot_has_a_curve_a_system_and_ours() -> None:
-    drawn = draw([Growth("rope", [Point(1, 0, 3), Point(11, 0, 63)], [Point(1, 0, 0)])])
+def test_the_plot_has_a_curve_per_system_and_ours() -> None:
+    drawn = draw_growth(
+        [
+            FeatureGrowth(
+                "rope", [GrowthPoint(1, 0, 3), GrowthPoint(11, 0, 63)], [GrowthPoint(1, 0, 0)]
+            )
+        ]
+    )
     root = ElementTree.fromstring(drawn)
     curves = root.findall(f".//{NAMESPACE}polyline")
     systems = [row for row in PUBLISHED if row.feature == "rope"]
@@ -32,7 +45,7 @@ def test_the_plot_has_a_curve_a_system_and_ours() -> None:
 
 
 @pytest.mark.sweep
-def test_a_small_package_loses_a_feature() -> None:
+def test_deleting_a_feature_from_a_small_package() -> None:
     one, three = lines_at("rope", "models", 1), lines_at("rope", "models", 3)
     assert one[0] == three[0] == 0
     assert 0 < one[1] < three[1], "the families that use it are more"
@@ -40,14 +53,14 @@ def test_a_small_package_loses_a_feature() -> None:
 
 
 def test_known_points_are_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = []
+    progress = []
     monkeypatch.setattr(
-        "dovetail.modularity.workers.in_processes",
+        "dovetail.modularity.tasks.run_in_processes",
         lambda work, tasks, jobs: ((task, [0, 1]) for task in tasks),
     )
-    first = growth(["moe"], tell=lambda stage, done, total: told.append(done))
-    again = growth(["moe"], tell=lambda stage, done, total: told.append(-done))
+    first = measure_growth(["moe"], on_progress=lambda stage, done, total: progress.append(done))
+    again = measure_growth(["moe"], on_progress=lambda stage, done, total: progress.append(-done))
     assert first == again
-    assert first[0].models[0] == Point(1, 0, 1)
+    assert first[0].models[0] == GrowthPoint(1, 0, 1)
     points = len(first[0].models) + len(first[0].variants)
-    assert told == [*range(points + 1), -points]
+    assert progress == [*range(points + 1), -points]

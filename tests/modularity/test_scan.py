@@ -3,10 +3,10 @@
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.modularity.scan import KINDS, as_text, scan, vocabulary
+from dovetail.modularity.scan import KINDS, as_text, feature_words, scan
 from tests.modularity.code_base import write_files
 
-ROPE = [vocabulary("rope")]
+ROPE = [feature_words("rope")]
 EVERY_KIND = '''
 """A rope and a rotary in prose are not code."""
 
@@ -138,7 +138,7 @@ def test_a_folder_of_the_feature_is_its_own_and_a_model_called_for_it_is_not(tmp
             "models/qwen_moe.py": "from moe.layer import MoE\nx = MoE() if num_experts else None\n",
         },
     )
-    feature = scan(root, [vocabulary("moe")]).features[0]
+    feature = scan(root, [feature_words("moe")]).features[0]
     assert feature.home == "moe/layer.py"
     assert feature.own_files == {"moe/layer.py", "moe/router.py"}
     summary = feature.summary()

@@ -1,11 +1,11 @@
-"""Copies of a feature and repeated model files are found; what only looks alike is not."""
+"""CopyGroup of a feature and repeated model files are found; what only looks alike is not."""
 
 import pytest
 
-from dovetail.modularity.scan import scan, vocabulary
+from dovetail.modularity.scan import feature_words, scan
 from tests.modularity.code_base import write_files
 
-ROPE = [vocabulary("rope")]
+ROPE = [feature_words("rope")]
 APPLY = '''
 def apply_rotary(query, key, cos, sin):
     """Turns."""

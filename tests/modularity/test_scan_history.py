@@ -6,10 +6,10 @@ import subprocess
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.modularity.scan import read_history, vocabulary
+from dovetail.modularity.scan import feature_words, read_history
 from tests.modularity.code_base import write_files
 
-ROPE = vocabulary("rope")
+ROPE = feature_words("rope")
 
 
 def git(root, *arguments):

@@ -1,9 +1,9 @@
 """The largest config and constructor are counted with what they inherit."""
 
-from dovetail.modularity.scan import scan, vocabulary
+from dovetail.modularity.scan import feature_words, scan
 from tests.modularity.code_base import write_files
 
-ROPE = [vocabulary("rope")]
+ROPE = [feature_words("rope")]
 
 
 def sizes(tmp_path, files):

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.modularity.scan import Vocabulary, built_in, split_words, vocabulary
+from dovetail.modularity.scan import FeatureWords, builtin_words, feature_words, split_words
 
 
 @pytest.mark.parametrize(
@@ -40,37 +40,37 @@ def test_identifiers_are_split(identifier, words):
     ],
 )  # fmt: skip
 def test_built_in_words_name_the_feature_and_nothing_else(feature, yes, no):
-    words = vocabulary(feature)
-    assert [name for name in yes.split() if not words.names(name)] == []
-    assert [name for name in no.split() if words.names(name)] == []
+    words = feature_words(feature)
+    assert [name for name in yes.split() if not words.match(name)] == []
+    assert [name for name in no.split() if words.match(name)] == []
 
 
-@pytest.mark.parametrize("feature", built_in())
+@pytest.mark.parametrize("feature", builtin_words())
 def test_the_quick_pattern_passes_over_no_word(feature):
-    words = vocabulary(feature)
+    words = feature_words(feature)
     pattern = re.compile(words.pattern, re.IGNORECASE)
     for word in words.words:
         assert pattern.search(word)
-        assert words.names(word)
+        assert words.match(word)
 
 
 def test_the_name_of_a_model_is_not_the_feature():
-    words = vocabulary("moe").striking([("qwen", "3", "moe"), ("llama",), ("moe",)])
-    assert not words.names("Qwen3MoeRMSNorm")
-    assert not words.names("qwen3_moe")
-    assert words.names("Qwen3MoeSparseMoeBlock")
-    assert words.names("MoeLayer"), "a folder called only for the feature is not a model"
+    words = feature_words("moe").ignoring([("qwen", "3", "moe"), ("llama",), ("moe",)])
+    assert not words.match("Qwen3MoeRMSNorm")
+    assert not words.match("qwen3_moe")
+    assert words.match("Qwen3MoeSparseMoeBlock")
+    assert words.match("MoeLayer"), "a folder called only for the feature is not a model"
 
 
 def test_own_words_take_the_place_of_built_in_ones():
-    words = vocabulary("rope", ["spiral"])
-    assert words.names("SpiralPositions")
-    assert not words.names("rope")
+    words = feature_words("rope", ["spiral"])
+    assert words.match("SpiralPositions")
+    assert not words.match("rope")
 
 
 def test_a_feature_without_words_is_refused():
     message = "no built-in words for the feature 'ropes'.*rope, .*--words ropes"
     with pytest.raises(ConfigError, match=message):
-        vocabulary("ropes")
+        feature_words("ropes")
     with pytest.raises(ConfigError, match="has no words"):
-        Vocabulary("rope", ["_"])
+        FeatureWords("rope", ["_"])

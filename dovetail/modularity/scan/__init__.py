@@ -1,28 +1,24 @@
-"""Measures by parsing how far one feature is spread over a Python code base; imports none of it.
+"""Code scan: how far a feature is spread over any Python code base, by parsing it.
 
-It counts names: it sees where a feature is defined, taken as a parameter, switched on and built,
-and not whether it had to be. `docs/modularity-peers.md` says what that can show.
+The scan counts names. It sees where a feature is defined, passed, switched on and built, but not
+whether it had to be there. `docs/modularity-peers.md` says what that can show.
 """
 
-from dovetail.modularity.scan.history import Addition, History, read_history
-from dovetail.modularity.scan.hits import KINDS, Hit
-from dovetail.modularity.scan.measure import scan
-from dovetail.modularity.scan.report import FeatureReport, Report
-from dovetail.modularity.scan.text import as_text
-from dovetail.modularity.scan.words import Vocabulary, built_in, split_words, vocabulary
+from dovetail.modularity.scan.history import read_history
+from dovetail.modularity.scan.hits import KINDS
+from dovetail.modularity.scan.report import FeatureScan, ScanReport, as_text
+from dovetail.modularity.scan.scanner import scan
+from dovetail.modularity.scan.words import FeatureWords, builtin_words, feature_words, split_words
 
 __all__ = [
     "KINDS",
-    "Addition",
-    "FeatureReport",
-    "History",
-    "Hit",
-    "Report",
-    "Vocabulary",
+    "FeatureScan",
+    "FeatureWords",
+    "ScanReport",
     "as_text",
-    "built_in",
+    "builtin_words",
+    "feature_words",
     "read_history",
     "scan",
     "split_words",
-    "vocabulary",
 ]

@@ -1,8 +1,7 @@
-"""What real commits touched to bring a feature into a code base, read from git.
+"""The commits that added a feature to a code base and spread it, from git.
 
-Reported is every commit that brings the feature's words into a file which did not have them: the
-first adds the feature, the later ones spread it. Lines are read as text, so words in docstrings
-count here; what follows a `#` does not.
+A commit counts if it brings the feature's words into a file that did not have them. Lines are read
+as text, so words in docstrings count; comments after `#` do not.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from typing import Any
 
 from dovetail.config import ConfigError
 from dovetail.modularity.scan.sources import is_test
-from dovetail.modularity.scan.words import Vocabulary
+from dovetail.modularity.scan.words import FeatureWords
 
 _MARK = "\x01commit\x01"
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SAY_EVERY = 50  # commits
+_PROGRESS_EVERY = 50  # commits
 
 
 @dataclass
-class Addition:
-    """A commit that brings the feature into files, and what it touched in all."""
+class FeatureCommit:
+    """A commit that brings the feature into files, and all that it touched."""
 
     commit: str
     date: str
@@ -40,55 +39,55 @@ class Addition:
 
 
 @dataclass
-class History:
+class FeatureHistory:
     """The commits that added and spread a feature, oldest first."""
 
-    additions: list[Addition]
+    additions: list[FeatureCommit]
     num_commits: int  # that touch a line which may name the feature
     complete: bool  # or stopped by a limit
 
     def as_json(self) -> dict[str, Any]:
-        """Returns all of it for JSON."""
+        """Returns the history as JSON values."""
         return asdict(self)
 
 
 def read_history(
     root: Path,
-    vocabulary: Vocabulary,
+    words: FeatureWords,
     *,
     tests: bool = False,
     limit: int = 2000,
     seconds: float = 300.0,
     progress: Callable[[str], None] = lambda line: None,
-) -> History:
+) -> FeatureHistory:
     """Reads the history of the folder, from the oldest commit on.
 
     Args:
         root: A folder in a git repository.
-        vocabulary: The feature to look for.
+        words: The words of the feature.
         tests: Whether tests count.
-        limit: How many commits, of those that may name the feature, to read at most.
+        limit: How many commits that may name the feature to read at most.
         seconds: How long to read at most.
-        progress: Is told in a line how far it is.
+        progress: Called with a line of progress.
 
     Raises:
         ConfigError: if the folder is in no git repository.
     """
     folder = root if root.is_dir() else root.parent
     _check_repository(folder)
-    reading = _Reading(vocabulary, tests)
+    parser = _LogParser(words, tests)
     deadline = time.monotonic() + seconds
     complete = True
-    for line in _log(folder, vocabulary):
-        reading.take(line)
+    for line in _log(folder, words):
+        parser.parse(line)
         if line.startswith(_MARK):
-            if reading.num_commits > limit or time.monotonic() > deadline:
+            if parser.num_commits > limit or time.monotonic() > deadline:
                 complete = False
                 break
-            if reading.num_commits % _SAY_EVERY == 0:
-                progress(f"read {reading.num_commits} commits")
-    additions = [each for each in reading.commits if each.reached]
-    return History(additions, min(reading.num_commits, limit), complete)
+            if parser.num_commits % _PROGRESS_EVERY == 0:
+                progress(f"read {parser.num_commits} commits")
+    additions = [each for each in parser.commits if each.reached]
+    return FeatureHistory(additions, min(parser.num_commits, limit), complete)
 
 
 def _check_repository(folder: Path) -> None:
@@ -99,18 +98,17 @@ def _check_repository(folder: Path) -> None:
         raise ConfigError("--history reads git's log, and there is no `git` here") from None
     if result.returncode != 0:
         raise ConfigError(
-            f"--history: {folder} is in no git repository; give a clone of it, "
-            "or leave --history out"
+            f"--history: {folder} is in no git repository; give a clone, or leave --history out"
         )
 
 
-def _log(folder: Path, vocabulary: Vocabulary) -> Iterator[str]:
+def _log(folder: Path, words: FeatureWords) -> Iterator[str]:
     """Yields the lines of the diffs of the commits that may name the feature, oldest first."""
     command = ["git", "-C", str(folder), "log", "--reverse", "--no-merges", "--relative"]
     command += ["--no-color", "--no-ext-diff", "--find-renames", "--unified=0", "--patch"]
     command += [f"--format={_MARK}%h%x01%as%x01%s", "--pickaxe-all", "--regexp-ignore-case"]
     command += ["--src-prefix=a/", "--dst-prefix=b/", "--extended-regexp"]
-    command += [f"-G{vocabulary.pattern}", "--", "*.py"]
+    command += [f"-G{words.pattern}", "--", "*.py"]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -124,37 +122,37 @@ def _log(folder: Path, vocabulary: Vocabulary) -> Iterator[str]:
             for line in process.stdout:
                 yield line.rstrip("\n")
         finally:
-            process.kill()  # for a reader who has had enough
+            process.kill()  # the caller may stop early
 
 
-class _Reading:
-    """Reads `git log --patch`, line by line."""
+class _LogParser:
+    """Parses `git log --patch`, line by line."""
 
-    def __init__(self, vocabulary: Vocabulary, tests: bool) -> None:
-        self.commits: list[Addition] = []
+    def __init__(self, words: FeatureWords, tests: bool) -> None:
+        self.commits: list[FeatureCommit] = []
         self.num_commits = 0
-        self._vocabulary = vocabulary
+        self._words = words
         self._tests = tests
         self._known: set[str] = set()  # files that name the feature
         self._file = ""
         self._new = self._in_hunk = False
 
-    def take(self, line: str) -> None:
-        """Takes a line in."""
+    def parse(self, line: str) -> None:
+        """Parses the next line."""
         if line.startswith(_MARK):
             self.num_commits += 1
             commit, date, subject = line.removeprefix(_MARK).split("\x01", 2)
-            self.commits.append(Addition(commit, date, subject))
+            self.commits.append(FeatureCommit(commit, date, subject))
         elif line.startswith("diff --git "):
             self._new = self._in_hunk = False
         elif line.startswith("@@"):
             self._in_hunk = True
         elif self._in_hunk:
-            self._take_change(line)
+            self._parse_change(line)
         else:
-            self._take_header(line)
+            self._parse_header(line)
 
-    def _take_header(self, line: str) -> None:
+    def _parse_header(self, line: str) -> None:
         if line.startswith("new file mode"):
             self._new = True
         elif line.startswith("rename from "):
@@ -168,7 +166,7 @@ class _Reading:
                 self.commits[-1].new_files += self._new
                 self.commits[-1].existing_files += not self._new
 
-    def _take_change(self, line: str) -> None:
+    def _parse_change(self, line: str) -> None:
         if not self._counts or not line.startswith(("+", "-")):
             return
         commit = self.commits[-1]
@@ -177,7 +175,7 @@ class _Reading:
         else:
             commit.existing_files_lines += 1
         names = _IDENTIFIER.findall(line[1:].partition("#")[0]) if line.startswith("+") else ()
-        if self._file not in self._known and self._vocabulary.names_any(names):
+        if self._file not in self._known and self._words.match_any(names):
             self._known.add(self._file)
             commit.reached.append(self._file)
             commit.reached_existing += not self._new

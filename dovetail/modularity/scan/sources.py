@@ -1,9 +1,10 @@
-"""The files of a code base: which are its sources, which its tests, and what a file parses to."""
+"""The files of a code base: sources, tests and configs."""
 
 from __future__ import annotations
 
 import ast
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,9 +25,9 @@ class Source:
     text: str
 
     def parse(self) -> ast.Module:
-        """Parses Python; raises SyntaxError or ValueError where it is none that we know."""
+        """Parses Python; raises SyntaxError or ValueError if this Python cannot."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the code's own: invalid escapes and the like
+            warnings.simplefilter("ignore")  # about the scanned code, such as invalid escapes
             return ast.parse(self.text)
 
 
@@ -48,7 +49,7 @@ def files(root: Path, tests: bool = False) -> list[Path]:
 
 
 def read(path: Path, root: Path) -> Source:
-    """Reads a file; bytes that are not UTF-8, which stand in strings and comments, are replaced."""
+    """Reads a file; bytes that are not UTF-8, as in strings and comments, are replaced."""
     return Source(relative(path, root), path.read_text(encoding="utf-8-sig", errors="replace"))
 
 
@@ -76,3 +77,27 @@ def _walk(root: Path) -> Iterator[Path]:
             path = Path(folder, name)
             if path.suffix in (".py", *CONFIG_SUFFIXES) and path.is_file():
                 yield path
+
+
+# No parser of these formats reports the line of a key, so a line that begins with a key is one.
+# Lines in a block of text may be mistaken for keys.
+_KEY = {
+    ".yaml": re.compile(
+        r"(?P<margin>\s*)(?:- +)?['\"]?(?P<key>[A-Za-z_][\w./-]*)['\"]?\s*:(?:\s|$)"
+    ),
+    ".toml": re.compile(
+        r"(?P<margin>\s*)(?:\[+)?['\"]?(?P<key>[A-Za-z_][\w.-]*)['\"]?\s*(?:=|\]+)"
+    ),
+    ".gin": re.compile(r"(?P<margin>\s*)(?P<key>[A-Za-z_][\w./@-]*)\s*="),
+}
+_KEY[".yml"] = _KEY[".yaml"]
+
+
+def config_keys(source: Source) -> list[tuple[str, int, bool]]:
+    """Returns every key of a config file, with its line and whether it is at the top level."""
+    pattern = _KEY[PurePosixPath(source.name).suffix]
+    found = []
+    for number, line in enumerate(source.text.splitlines(), start=1):
+        if key := pattern.match(line):
+            found.append((key["key"], number, not key["margin"]))
+    return found

@@ -1,0 +1,129 @@
+"""Tasks in worker processes, with results cached on disk for one state of the sources."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import json
+import multiprocessing
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import dovetail
+from dovetail.utils import atomic_write, user_cache_folder
+
+PACKAGE = Path(next(iter(dovetail.__path__)))
+# Called with the stage, and the number of tasks done and in all.
+OnProgress = Callable[[str, int, int], None]
+
+_LIBRARIES = ("jax", "jaxlib", "numpy", "optax", "orbax-checkpoint")
+# These files only report results, so a change to them invalidates none.
+_REPORTING = ("growth.py", "commits.py", "report.py", "scan")
+
+# The programs run for seconds, so optimizing them costs more than it saves.
+_QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+_QUICK_UNTIL_0_11 = " --xla_cpu_use_fusion_emitters=false"  # an unknown flag ends the process
+
+
+@functools.cache
+def fingerprint() -> str:
+    """Returns a hash of the sources' syntax trees, and of the versions of Python and libraries.
+
+    Cached results stay valid while it is the same: comments and line breaks may change.
+    """
+    versions = [f"{name} {metadata.version(name)}" for name in _LIBRARIES]
+    digest = hashlib.sha256(f"{sys.version_info[:3]} {platform.machine()} {versions}".encode())
+    for file in _sources(PACKAGE):
+        name = file.relative_to(PACKAGE)
+        if name.parts[0] == "modularity" and name.parts[1] in _REPORTING:
+            continue
+        text = file.read_text()
+        content = ast.dump(ast.parse(text)) if file.suffix == ".py" else text
+        digest.update(f"{name}\0{content}\0".encode())
+    return digest.hexdigest()[:20]
+
+
+def _sources(folder: Path) -> list[Path]:
+    found: Iterable[Path] = (
+        file for suffix in ("py", "toml") for file in folder.rglob(f"*.{suffix}")
+    )
+    return sorted(file for file in found if "__pycache__" not in file.parts)
+
+
+class ResultCache:
+    """Results by key. Saved after each, so that an interrupted measurement can continue."""
+
+    def __init__(self, name: str, folder: Path | None = None) -> None:
+        """Reads the results for the sources as they are."""
+        self._file = (folder or user_cache_folder() / "modularity") / f"{name}.json"
+        self._results: dict[str, Any] = {}
+        if self._file.is_file():
+            saved = json.loads(self._file.read_text())
+            if saved["sources"] == fingerprint():
+                self._results = saved["results"]
+
+    def get(self, key: str) -> Any:
+        """Returns a result, or None."""
+        return self._results.get(key)
+
+    def update(self, results: dict[str, Any]) -> None:
+        """Adds results and saves all."""
+        self._results |= results
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        saved = {"sources": fingerprint(), "results": self._results}
+        atomic_write(self._file, json.dumps(saved))
+
+
+def run_in_processes(
+    work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], jobs: int
+) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yields (task, result) for each task, as it completes."""
+    if not tasks:
+        return
+    # Fresh processes: JAX cannot be forked once it has started threads.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker) as pool:
+        waiting = {pool.submit(work, *task): task for task in tasks}
+        try:
+            for done in as_completed(waiting):
+                yield waiting[done], done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def run_cached(
+    stage: str,
+    work: Callable[..., Any],
+    tasks: Sequence[tuple[Any, ...]],
+    jobs: int,
+    cache: ResultCache,
+    on_progress: OnProgress,
+) -> dict[tuple[Any, ...], Any]:
+    """Returns the result of each task, from the cache where it is known."""
+    keys = {task: " ".join(map(str, (stage, *task))) for task in tasks}
+    found = {task: cache.get(key) for task, key in keys.items()}
+    missing = [task for task, result in found.items() if result is None]
+    on_progress(stage, len(found) - len(missing), len(found))
+    for number, (task, result) in enumerate(run_in_processes(work, missing, jobs), start=1):
+        found[task] = result
+        cache.update({keys[task]: result})
+        on_progress(stage, len(found) - len(missing) + number, len(found))
+    return found
+
+
+def _start_worker() -> None:
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    import jax
+
+    quick = _QUICK + (_QUICK_UNTIL_0_11 if jax.__version_info__ < (0, 11) else "")
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick}"
+    from dovetail.runtime import use_compilation_cache
+
+    use_compilation_cache()
