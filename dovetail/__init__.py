@@ -1,1 +1,1 @@
-"""Dovetail trains large models, from strictly encapsulated parts."""
+"""Dovetail trains large models, from strictly encapsulated components."""

@@ -1,7 +1,9 @@
 """Show, compare and list experiments.
 
 dovetail config list
+dovetail config list llama
 dovetail config show tiny-lm --why
+dovetail config show tiny-lm learner.schedule
 dovetail config diff tiny-lm small-lm
 dovetail config diff tiny-lm --with moe
 dovetail config params tiny-lm
@@ -12,20 +14,18 @@ dovetail config sharding llama2-7b --target tpu-v5p-512
 from __future__ import annotations
 
 import argparse
-import inspect
-from collections.abc import Callable
 from typing import Any
 
+from dovetail.cli.config_list import add_list
+from dovetail.cli.config_sharding import add_sharding
+from dovetail.cli.config_targets import add_targets
 from dovetail.cli.experiment import (
     add_change_arguments,
     add_experiment_arguments,
     choose,
     complete_experiments,
-    import_packages,
 )
-from dovetail.cli.output import count, print_json, say
-from dovetail.cli.sharding import add_sharding
-from dovetail.cli.targets import add_targets, target_forms
+from dovetail.cli.output import print_json, say
 from dovetail.config import (
     Config,
     ConfigError,
@@ -33,27 +33,28 @@ from dovetail.config import (
     diff,
     explain,
     json_values,
-    modifiers,
     to_text,
+    value_at,
 )
-from dovetail.experiments import Experiment, experiments
+from dovetail.experiments import ConfigKeys
+from dovetail.utils import format_count
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    show = actions.add_parser("show", help="the whole tree of an experiment")
-    add_experiment_arguments(show)
+    show = actions.add_parser("show", help="the config of an experiment, or a part of it")
+    add_experiment_arguments(show, words="key.path | key.path=value")
     show.add_argument("--why", action="store_true", help="say which line of code set each value")
     show.add_argument(
-        "--text", action="store_true", help="only what differs from defaults, as kept in runs"
+        "--text",
+        action="store_true",
+        help="only what differs from defaults, as in a run's config.txt",
     )
     show.set_defaults(handler=_show)
     _add_diff(actions)
-    listing = actions.add_parser("list", help="all experiments, modifiers and targets")
-    listing.add_argument("--import", dest="imports", action="append", default=[], metavar="PACKAGE")
-    listing.set_defaults(handler=_list)
-    params = actions.add_parser("params", help="parameter counts, with no array made")
+    add_list(actions)
+    params = actions.add_parser("params", help="parameter counts; allocates nothing")
     add_experiment_arguments(params)
     params.set_defaults(handler=_params)
     add_targets(actions)
@@ -74,7 +75,7 @@ def _add_diff(actions: Any) -> None:
     )
     argument: Any = compare.add_argument("experiment", metavar="EXPERIMENT")
     argument.completer = complete_experiments
-    # Named like the words of other verbs, so that they too may stand before or after options.
+    # Named `overrides` as in other verbs, so that the words may come before or after options.
     argument = compare.add_argument(
         "overrides",
         nargs="*",
@@ -87,18 +88,42 @@ def _add_diff(actions: Any) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    parts = [word for word in arguments.overrides if "=" not in word]
+    arguments.overrides = [word for word in arguments.overrides if "=" in word]
+    if parts and arguments.text:
+        raise ConfigError("--text writes the config as one text: leave out the paths.")
     config = choose(arguments).config
+    ConfigKeys.of(config).check([f"{path}=" for path in parts])
+    for path in parts:
+        value_at(config, path)  # an unknown item of a list or dict raises
     if arguments.json:
-        print_json(_values_with_origins(config) if arguments.why else json_values(config))
-    elif arguments.text:
+        values = _values_with_origins(config) if arguments.why else json_values(config)
+        print_json({path: value for path, value in values.items() if _is_inside(path, parts)})
+        return 0
+    if arguments.text:
         print(to_text(config), end="")
-    elif arguments.why:
-        for line in explain(config):
-            print(f"{line.path or '(root)'} = {line.value}  # {line.origin}")
-    else:
-        for path, value in all_values(config).items():
-            print(f"{path} = {value}" if path else value)
+        return 0
+    derived = _derived(config)
+    origins = {line.path: line.origin for line in explain(config)} if arguments.why else {}
+    for path, value in all_values(config).items():
+        if _is_inside(path, parts):
+            value = "(derived)" if path in derived else value
+            end = f"  # {origins[path]}" if arguments.why and path not in derived else ""
+            print(f"{path or '(root)'} = {value}{end}" if path or end else value)
     return 0
+
+
+def _is_inside(path: str, parts: list[str]) -> bool:
+    return not parts or any(path == part or path.startswith(f"{part}.") for part in parts)
+
+
+def _derived(config: Config[Any]) -> set[str]:
+    """Returns the required values that parents set when they build their children."""
+    try:
+        config.build()
+    except ConfigError:
+        return set()  # some are really missing
+    return {path for path, text in all_values(config).items() if text == "REQUIRED"}
 
 
 def _values_with_origins(config: Config[Any]) -> dict[str, Any]:
@@ -109,7 +134,7 @@ def _values_with_origins(config: Config[Any]) -> dict[str, Any]:
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    differences = diff(*_two_sides(arguments))
+    differences = diff(*_compared_configs(arguments))
     if arguments.json:
         print_json([vars(difference) for difference in differences])
     else:
@@ -119,12 +144,12 @@ def _diff(arguments: argparse.Namespace) -> int:
         if not differences:
             say("no difference")
         elif left_out := len(differences) - len(shown):
-            say(f"left out: {left_out} defaults of parts that one side lacks; --json has them")
+            say(f"left out: {left_out} defaults of components that one side lacks; --json has them")
     return 0
 
 
-def _two_sides(arguments: argparse.Namespace) -> tuple[Config[Any], Config[Any]]:
-    """Returns two experiments, changed alike; or one, without and with the changes."""
+def _compared_configs(arguments: argparse.Namespace) -> tuple[Config[Any], Config[Any]]:
+    """Returns two experiments with the same changes, or one without and with the changes."""
     others = [word for word in arguments.overrides if "=" not in word]
     arguments.overrides = [word for word in arguments.overrides if "=" in word]
     chosen = choose(arguments)
@@ -143,37 +168,6 @@ def _two_sides(arguments: argparse.Namespace) -> tuple[Config[Any], Config[Any]]
     return chosen.base, chosen.config
 
 
-def _list(arguments: argparse.Namespace) -> int:
-    import_packages(arguments.imports)
-    known = experiments()
-    if arguments.json:
-        listed = {name: found.about for name, found in known.items()}
-        known_targets = list(target_forms())
-        print_json(
-            {"experiments": listed, "modifiers": list(modifiers()), "targets": known_targets}
-        )
-        return 0
-    _print_table({name: found.about for name, found in known.items() if not found.variant_of})
-    _print_variants([found for found in known.values() if found.variant_of])
-    if changes := modifiers():
-        print("\nmodifiers, for --with:")
-        _print_table({_usage(name, change): _about(change) for name, change in changes.items()})
-    print("\ntargets, for --target (2x in front means two slices):")
-    _print_table(target_forms())
-    return 0
-
-
-def _print_variants(variants: list[Experiment]) -> None:
-    """Names the variants by what they add to a size's name: they would be hundreds of lines."""
-    if not variants:
-        return
-    suffixes = sorted({found.name.removeprefix(found.variant_of) for found in variants})
-    print(
-        f"\nand {len(variants)} variants of these: NAME{', NAME'.join(suffixes)} "
-        "(--json lists them all)"
-    )
-
-
 def _params(arguments: argparse.Namespace) -> int:
     from dovetail.module import parameter_specs
 
@@ -186,15 +180,15 @@ def _params(arguments: argparse.Namespace) -> int:
         print_json({"total": total, "active": active, "by_module": tree})
         return 0
     if active != total:
-        print(f"{count(active):>8}  active for each token, of:")
+        print(f"{format_count(active):>8}  active for each token, of:")
     for path, number in tree.items():
         depth = path.count("/") + 1 if path else 0
-        print(f"{count(number):>8}  {'  ' * depth}{path.rpartition('/')[2] or 'total'}")
+        print(f"{format_count(number):>8}  {'  ' * depth}{path.rpartition('/')[2] or 'total'}")
     return 0
 
 
 def _by_module(sizes: dict[str, int]) -> dict[str, int]:
-    """Adds sizes up along the path; '' is the whole model."""
+    """Sums sizes by module path; '' is the whole model."""
     tree: dict[str, int] = {}
     for path, number in sizes.items():
         pieces = path.split("/")
@@ -202,23 +196,3 @@ def _by_module(sizes: dict[str, int]) -> dict[str, int]:
             prefix = "/".join(pieces[:depth])
             tree[prefix] = tree.get(prefix, 0) + number
     return dict(sorted(tree.items()))
-
-
-def _print_table(rows: dict[str, str]) -> None:
-    width = max(len(name) for name in rows)
-    for name, about in rows.items():
-        print(f"{name:<{width}}  {about}".rstrip())
-
-
-def _usage(name: str, modifier: Callable[..., Any]) -> str:
-    """Writes a modifier with its arguments the way that --with takes them."""
-    parameters = list(inspect.signature(modifier).parameters.values())[1:]
-    needed = [
-        f"{each.name}={'...' if each.default is each.empty else each.default}"
-        for each in parameters
-    ]
-    return f"{name}:{','.join(needed)}" if needed else name
-
-
-def _about(modifier: Callable[..., Any]) -> str:
-    return (inspect.getdoc(modifier) or "").partition("\n")[0]

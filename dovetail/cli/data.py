@@ -3,7 +3,7 @@
   dovetail data prepare tiny-lm
 
 Reads the corpus of an experiment, trains its tokenizer and writes the token store, once. Training
-does the same by itself when it is needed.
+does this automatically if needed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import argparse
 from dataclasses import asdict
 
 from dovetail.cli.experiment import add_experiment_arguments, choose
-from dovetail.cli.output import count, print_json, size
+from dovetail.cli.output import print_json
+from dovetail.utils import format_bytes, format_count, format_table, plural
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,14 +26,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    prepared = choose(arguments).config.input.build().prepare()
+    prepared = choose(arguments).config.input.build().prepare(progress=not arguments.json)
     if arguments.json:
         print_json(asdict(prepared))
         return 0
-    for name, split in prepared.splits.items():
-        print(
-            f"{name:<9} {split.documents:>6,} documents  "
-            f"{size(split.bytes):>8}  {count(split.tokens):>6} tokens"
+    rows = [
+        (
+            name,
+            plural(split.documents, "document"),
+            format_bytes(split.bytes),
+            f"{format_count(split.tokens)} tokens",
         )
+        for name, split in prepared.splits.items()
+    ]
+    print(format_table(rows, align="<>>>"))
     print(f"{prepared.vocabulary} tokens in the vocabulary; in {prepared.folder}")
     return 0

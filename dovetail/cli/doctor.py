@@ -1,4 +1,4 @@
-"""Look at this machine and say what is missing."""
+"""Check this machine and report what is missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import shutil
 from importlib import metadata
 from typing import Any
 
-from dovetail.cli.output import print_json, size
+from dovetail.cli.main import backend_failure
+from dovetail.cli.output import print_json
+from dovetail.utils import Progress, format_bytes, plural
 
 _PACKAGES = (
     "dovetail",
@@ -31,14 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints what there is; the exit code is 1 where something needed is missing."""
-    facts = {
-        "machine": _machine(),
-        "devices": _devices(),
-        "versions": {name: _version(name) for name in _PACKAGES},
-        "extras": {name: _version(name) for name in _EXTRAS},
-        "remarks": _remarks(),
-    }
+    """Prints the findings; the exit code is 1 if something that training needs is missing."""
+    with Progress("measuring this machine", enabled=not arguments.json):
+        facts = {
+            "machine": _machine(),
+            "devices": _devices(),
+            "versions": {name: _version(name) for name in _PACKAGES},
+            "extras": {name: _version(name) for name in _EXTRAS},
+            "remarks": _remarks(),
+        }
     facts["missing"] = _missing(facts)
     if arguments.json:
         print_json(facts)
@@ -48,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _machine() -> dict[str, Any]:
-    from dovetail.hardware import machine_memory_bytes, user_cache_folder
+    from dovetail.utils import host_memory_bytes, user_cache_folder
 
     cache = user_cache_folder()
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
@@ -58,7 +61,7 @@ def _machine() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
-        "memory_bytes": machine_memory_bytes(),
+        "memory_bytes": host_memory_bytes(),
         "cache_folder": str(cache),
         "cache_free_bytes": shutil.disk_usage(existing).free,
         "cache_writable": os.access(existing, os.W_OK),
@@ -68,9 +71,13 @@ def _machine() -> dict[str, Any]:
 def _devices() -> dict[str, Any]:
     import jax
 
-    from dovetail.hardware import chip_for_device, measured_cpu
+    from dovetail.hardware import chip_for_device
+    from dovetail.runtime import measured_cpu
 
-    first = jax.devices()[0]
+    try:
+        first = jax.devices()[0]
+    except (RuntimeError, AssertionError) as error:
+        return {"error": backend_failure(error)}
     chip = measured_cpu() if first.platform == "cpu" else chip_for_device(first.device_kind)
     return {
         "platform": first.platform,
@@ -84,30 +91,32 @@ def _missing(facts: dict[str, Any]) -> list[str]:
     missing = [
         f"pip install {name}" for name, version in facts["versions"].items() if version is None
     ]
+    if "error" in facts["devices"]:
+        missing.append(f"a device that JAX can use: {facts['devices']['error']}")
     if not facts["machine"]["cache_writable"]:
         missing.append(f"a writable {facts['machine']['cache_folder']} (or set XDG_CACHE_HOME)")
     if facts["machine"]["cache_free_bytes"] < 1e9:
-        missing.append(f"room in {facts['machine']['cache_folder']}: less than 1 GB is free")
+        missing.append(f"free space in {facts['machine']['cache_folder']}: less than 1 GB")
     return missing
 
 
 def _remarks() -> list[str]:
-    """Returns what is good to know and keeps nobody from training."""
+    """Returns remarks on what training does not need."""
     if shutil.which("make") is None:
-        return ["there is no `make`; only those who work on Dovetail itself need it"]
+        return ["there is no `make`; only developers of Dovetail need it"]
     return []
 
 
 def _print(facts: dict[str, Any]) -> None:
     machine, devices = facts["machine"], facts["devices"]
-    print(
-        f"machine   {machine['system']}, {machine['cores']} cores, {size(machine['memory_bytes'])}"
-    )
+    cores, memory = plural(machine["cores"], "core"), format_bytes(machine["memory_bytes"])
+    print(f"machine   {machine['system']}, {cores}, {memory}")
     print(f"python    {machine['python']}")
-    print(f"devices   {devices['count']} x {devices['kind']} ({devices['platform']})")
-    for precision, rate in (devices["peak_flops"] or {}).items():
+    if "error" not in devices:
+        print(f"devices   {devices['count']} x {devices['kind']} ({devices['platform']})")
+    for precision, rate in (devices.get("peak_flops") or {}).items():
         print(f"          {rate / 1e12:.3g} TFLOP/s in {precision}")
-    print(f"cache     {machine['cache_folder']}, {size(machine['cache_free_bytes'])} free")
+    print(f"cache     {machine['cache_folder']}, {format_bytes(machine['cache_free_bytes'])} free")
     for name, version in facts["versions"].items():
         print(f"{name:<18}{version or 'missing'}")
     for name, version in facts["extras"].items():
@@ -117,7 +126,7 @@ def _print(facts: dict[str, Any]) -> None:
     for need in facts["missing"]:
         print(f"missing   {need}")
     if not facts["missing"]:
-        print("all that training needs is here")
+        print("everything that training needs is installed")
 
 
 def _version(name: str) -> str | None:

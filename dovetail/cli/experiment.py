@@ -1,4 +1,4 @@
-"""What several verbs share: naming an experiment and changing it on the command line."""
+"""Arguments of several verbs: an experiment, and the changes to it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dovetail.cli.output import check_number
 from dovetail.config import (
     ConfigError,
     apply_modifier,
@@ -20,15 +21,25 @@ from dovetail.config import (
     import_package,
     modifiers,
 )
-from dovetail.experiments import experiments, find_experiment
-from dovetail.targets import Machine, Targeted, apply_target, example_targets
+from dovetail.experiments import (
+    ConfigKeys,
+    cache_keys,
+    cached_keys,
+    did_you_mean_keys,
+    experiments,
+    find_experiment,
+)
+from dovetail.targets import AppliedTarget, Machine, apply_target, example_targets
 
 if TYPE_CHECKING:
     from dovetail.runtime import RunFolder
     from dovetail.trainer import Trainer
 
-# An installed package that names a module in this group of entry points is imported by itself.
+# An installed package that names a module in this group of entry points is imported automatically.
 ENTRY_POINTS = "dovetail"
+
+# The options that are short for a key of the trainer, with the range that it allows.
+_LIMITS = {"seed": (-(2**31), 2**32 - 1), "steps": (1, 2**31 - 1)}
 
 
 @dataclass(frozen=True)
@@ -44,34 +55,38 @@ class Chosen:
     machine: Machine | None = None
 
     def about(self) -> dict[str, Any]:
-        """Returns what the run folder notes: name, target, and all packages with a part in it."""
-        noted: dict[str, Any] = {
+        """Returns what run.json records: name, target, and the imported packages."""
+        record: dict[str, Any] = {
             "experiment": self.name,
             "imports": self.imports,
             "entry_points": self.entry_points,
         }
-        return noted if self.machine is None else noted | {"target": self.machine.name}
+        return record if self.machine is None else record | {"target": self.machine.name}
 
     def run_folder(self) -> Path:
-        """Returns `runs/<experiment>`, with a hash where the run is another than the named one."""
+        """Returns `runs/<experiment>`, with a hash if its identity was changed."""
         from dovetail.runtime import short_hash
 
         changed = identity(self.base) != identity(self.config)
         return Path("runs") / (f"{self.name}-{short_hash(self.config)}" if changed else self.name)
 
 
-def add_experiment_arguments(parser: argparse.ArgumentParser, name: str = "experiment") -> None:
+def add_experiment_arguments(
+    parser: argparse.ArgumentParser, words: str = "key.path=value"
+) -> None:
     """Adds the name of an experiment, and the ways to change it."""
     argument: Any = parser.add_argument(
-        name, metavar="EXPERIMENT", help="see `dovetail config list`"
+        "experiment", metavar="EXPERIMENT", help="see `dovetail config list`"
     )
     argument.completer = complete_experiments
-    parser.add_argument(
+    argument = parser.add_argument(
         "overrides",
         nargs="*",
-        metavar="key.path=value",
+        default=[],
+        metavar=words,
         help="sets a value, for example model.decoder.stack.num_layers=6",
     )
+    argument.completer = complete_overrides
     add_change_arguments(parser)
 
 
@@ -96,7 +111,7 @@ def add_change_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed",
         type=int,
-        help="the seed of the first parameters and of dropout; the order of the data is input.seed",
+        help="the seed of initialization and dropout; the order of the data is input.seed",
     )
     parser.add_argument("--steps", type=int, help="the number of training steps")
 
@@ -109,7 +124,7 @@ def add_import_argument(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PACKAGE",
-        help="imports your own package, with its parts, families, modifiers and experiments",
+        help="imports your own package: its components, model families, modifiers, experiments",
     )
 
 
@@ -118,37 +133,51 @@ def choose(arguments: argparse.Namespace, name: str | None = None) -> Chosen:
     entry_points = import_packages(arguments.imports)
     name = name or arguments.experiment
     _refuse_run_folder(name)
-    base = find_experiment(name).config()
+    overrides = _overrides(arguments)
+    found = find_experiment(name)
+    # Packages and modifiers change which keys there are, so the cache is for plain experiments.
+    is_plain = not (arguments.imports or entry_points)
+    keys = cached_keys(name) if is_plain else None
+    if keys is not None and not (arguments.modifiers or arguments.target):
+        keys.check(overrides)
+    base = found.config()
+    if is_plain and keys is None:
+        cache_keys(name, base)
     config = base
     with collect_reports() as reports:
         for text in arguments.modifiers:
             config = apply_modifier(config, text)
-    told = [str(report) for report in reports]
-    overrides, machine = _overrides(arguments), None
+    shown = [str(report) for report in reports]
+    machine = None
     if arguments.target is not None:
         targeted = _fitted(config, arguments.target, overrides)
         config, machine = targeted.config, targeted.machine
-        told.append(targeted.told(but=[text.partition("=")[0].strip() for text in overrides]))
+        shown.append(
+            targeted.summary(exclude=[text.partition("=")[0].strip() for text in overrides])
+        )
+    ConfigKeys.of(config).check(overrides)
     config = apply_overrides(config, overrides)
-    return Chosen(name, base, config, arguments.imports, entry_points, told, machine)
+    return Chosen(name, base, config, arguments.imports, entry_points, shown, machine)
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:
     """Returns what was typed as key=value, and the options that are short for that."""
-    options = {name: getattr(arguments, name) for name in ("seed", "steps")}
+    options = {name: getattr(arguments, name) for name in _LIMITS}
+    for name, limits in _LIMITS.items():
+        check_number(f"--{name}", options[name], *limits)
     typed = list(getattr(arguments, "overrides", []))
     return typed + [f"{name}={value}" for name, value in options.items() if value is not None]
 
 
-def _fitted(config: Trainer.Config, target: str, overrides: list[str]) -> Targeted:
+def _fitted(config: Trainer.Config, target: str, overrides: list[str]) -> AppliedTarget:
     """Applies the target's rule to the experiment with the sizes that it will have.
 
-    A rule decides by sizes, and key=value may change those. So it sees them set already; after the
-    rule they are set again, for they have the last word. What can only be set after the rule, in a
-    part that the rule brings, is left for then.
+    A rule depends on sizes, which key=value may change. So overrides are applied before the rule,
+    and again after it, because they take precedence. Those that only apply after the rule, to a
+    component that it adds, fail the first time.
     """
     for override in overrides:
-        with contextlib.suppress(ConfigError):  # a real mistake is told when it is set again
+        with contextlib.suppress(ConfigError):  # a real mistake is reported the second time
             config = apply_overrides(config, [override])
     return apply_target(config, target)
 
@@ -167,7 +196,7 @@ def import_packages(names: list[str]) -> list[str]:
 
 
 def require_imports(folder: RunFolder, imports: list[str]) -> None:
-    """Imports what the user named. What only the run folder names is not imported: it runs code."""
+    """Imports what the user named; never what only the run folder names, because that runs code."""
     known = {*imports, *import_packages(imports)}
     missing = [name for name in folder.about().get("imports", []) if name not in known]
     if missing:
@@ -187,6 +216,30 @@ def complete_experiments(**_: Any) -> list[str]:
     return list(experiments())
 
 
+def suggest_keys(experiment: str, option: str, value: str) -> str:
+    """Returns the keys of an experiment that an unknown option may stand for, as advice."""
+    if experiment not in experiments():
+        return ""
+    paths = _keys(experiment).suggest(option.replace("-", "_"))
+    return did_you_mean_keys(paths, value) if paths else ""
+
+
+def complete_overrides(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """Returns key paths with `=`, or after one the values that its type allows."""
+    if getattr(parsed_args, "experiment", None) not in experiments():
+        return []
+    keys = _keys(parsed_args.experiment)
+    path, equals, _typed = prefix.partition("=")
+    if equals:
+        return [f"{path}={word}" for word in keys.choices(path)]
+    return [f"{each}=" for each in keys.paths()]
+
+
+def _keys(experiment: str) -> ConfigKeys:
+    """Returns the keys of an experiment; only the first use imports JAX, to cache them."""
+    return cached_keys(experiment) or cache_keys(experiment, find_experiment(experiment).config())
+
+
 def complete_targets(**_: Any) -> list[str]:
     """Returns one target of each kind for tab completion; loads no JAX."""
     return example_targets()
@@ -198,30 +251,30 @@ def complete_modifiers(**_: Any) -> list[str]:
     return list(modifiers())
 
 
-def load_all_parts() -> None:
-    """Imports every room whose parts a config text may name."""
-    for room in ("data", "layers", "learner", "models", "parallel", "runtime", "trainer"):
-        importlib.import_module(f"dovetail.{room}")
+def load_all_components() -> None:
+    """Imports every subpackage whose components config text may name."""
+    for subpackage in ("data", "layers", "learner", "models", "parallel", "runtime", "trainer"):
+        importlib.import_module(f"dovetail.{subpackage}")
 
 
 def _refuse_run_folder(name: str) -> None:
-    """Says what to do with a run folder that stands where an experiment is wanted."""
+    """Raises a ConfigError for a run folder in place of an experiment, with what to do."""
     if name in experiments() or not (Path(name) / "run.json").is_file():
         return
     from dovetail.runtime import RunFolder
 
     folder = Path(name)
     trained = RunFolder(folder).about().get("experiment")
-    message = f"{name} is a run folder, and here an experiment is wanted. "
+    message = f"{name} is a run folder, not an experiment. "
     if trained in experiments():
         where = "" if folder == Path("runs") / trained else f" --run {name}"
         message += (
-            f"It is a run of {trained}: `dovetail train {trained}{where}`, with the changes that "
-            "it was begun with, goes on with it. "
+            f"It is a run of {trained}: `dovetail train {trained}{where}`, with the same "
+            "changes, continues it. "
         )
     raise ConfigError(
-        f"{message}`dovetail generate {name}` writes text with it, and `dovetail train EXPERIMENT "
-        f"--with from-run:path={name}` begins from what it has learned."
+        f"{message}`dovetail generate {name}` generates text with it, and `dovetail train "
+        f"EXPERIMENT --with from-run:path={name}` starts from its parameters."
     )
 
 

@@ -3,7 +3,7 @@
   dovetail export hf runs/qwen --to ./out
 
 Writes config.json, safetensors files, the tokenizer and generation_config.json, which transformers
-loads with from_pretrained("./out") and no code of ours. Adapters are merged into the weights; with
+loads with from_pretrained("./out") and no other code. Adapters are merged into the weights; with
 --adapter they are written alone, as peft loads them onto the model that they were trained on.
 """
 
@@ -16,12 +16,13 @@ from pathlib import Path
 
 from dovetail.cli.experiment import (
     add_import_argument,
-    load_all_parts,
+    load_all_components,
     local_folder,
     require_imports,
 )
-from dovetail.cli.output import print_json, say, size
+from dovetail.cli.output import print_json, say
 from dovetail.config import ConfigError
+from dovetail.utils import format_bytes, plural
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
@@ -42,10 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     hf.add_argument("--shard-size", help="the largest file, such as 2GB; default: 5GB")
     hf.add_argument("--dtype", help="the type to write, such as bfloat16; default: as stored")
     hf.add_argument(
-        "--family", help="whose format to write; default: one that says the model exactly"
+        "--family",
+        help="the model family to export as; default: one that represents the model exactly",
     )
     hf.add_argument(
-        "--adapter", action="store_true", help="write the adapters alone, in the form of PEFT"
+        "--adapter", action="store_true", help="write only the adapters, as PEFT loads them"
     )
     add_import_argument(hf)
     hf.add_argument("--json", action="store_true", help="print JSON")
@@ -60,7 +62,7 @@ def _export_hf(arguments: argparse.Namespace) -> int:
     from dovetail.runtime import RunFolder
 
     require_imports(RunFolder(arguments.run_folder), arguments.imports)
-    load_all_parts()
+    load_all_components()
     folders = (arguments.run_folder, arguments.target)
     options = {"dtype": arguments.dtype, "family": arguments.family}
     if arguments.adapter:
@@ -71,8 +73,8 @@ def _export_hf(arguments: argparse.Namespace) -> int:
         print_json(asdict(made))
         return 0
     print(
-        f"{made.family}: step {made.step}, {made.tensors} tensors, {size(made.bytes)}; "
-        f"in {made.folder}"
+        f"{made.family}: step {made.step}, {plural(made.tensors, 'tensor')}, "
+        f"{format_bytes(made.bytes)}; in {made.folder}"
     )
     if not made.tokenizer and not arguments.adapter:
         say("The run has no tokenizer.json, so none is exported.")

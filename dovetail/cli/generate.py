@@ -1,4 +1,4 @@
-"""Write text with a trained model.
+"""Generate text with a trained model.
 
 dovetail generate runs/tiny-lm --prompt "def main("
 """
@@ -12,14 +12,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.cli.experiment import ENTRY_POINTS, load_all_parts, require_imports
-from dovetail.cli.output import print_json
+from dovetail.cli.experiment import ENTRY_POINTS, load_all_components, require_imports
+from dovetail.cli.output import check_number, print_json
 from dovetail.config import ConfigError
+from dovetail.utils import Progress
 
 if TYPE_CHECKING:
     from dovetail.generate import Generator
     from dovetail.parallel import AxisRules, Placement
     from dovetail.runtime import RunFolder
+
+
+_MAX_TOKENS = 2**24  # more than any model can attend to
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,15 +32,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run_folder", type=Path, metavar="RUN", help="a run folder, such as runs/tiny-lm"
     )
     parser.add_argument(
-        "--prompt", default="import", help="what to continue; '-' reads it from stdin"
+        "--prompt", default="import", help="the text to continue; '-' reads it from stdin"
     )
-    parser.add_argument("--tokens", type=int, default=128, help="the most new tokens")
     parser.add_argument(
-        "--temperature", type=float, default=0.8, help="0 takes the likeliest token"
+        "--tokens", type=int, default=128, help="the maximum number of new tokens (128)"
     )
-    parser.add_argument("--top-k", type=int, help="sample among the K likeliest tokens")
     parser.add_argument(
-        "--top-p", type=float, help="sample among the likeliest tokens of this mass"
+        "--temperature", type=float, default=0.8, help="sampling temperature (0.8); 0 is greedy"
+    )
+    parser.add_argument("--top-k", type=int, help="sample from the K most probable tokens")
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        help="nucleus sampling: sample from the smallest set of tokens with this probability",
     )
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="stop at this text"
@@ -56,50 +64,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Streams text to standard output."""
+    check_number("--tokens", arguments.tokens, 1, _MAX_TOKENS)
+    check_number("--temperature", arguments.temperature, 0)
+    check_number("--top-k", arguments.top_k, 1)
+    check_number("--top-p", arguments.top_p, 0, 1)
+    check_number("--seed", arguments.seed, -(2**31), 2**32 - 1)
+    prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    with Progress(str(arguments.run_folder), enabled=not arguments.json) as progress:
+        progress.stage("loading the model")
+        return _generate(arguments, prompt, progress)
+
+
+def _generate(arguments: argparse.Namespace, prompt: str, progress: Progress) -> int:
     from dovetail.runtime import RunFolder, use_compilation_cache
 
     use_compilation_cache()
     folder = RunFolder(arguments.run_folder)
     require_imports(folder, arguments.imports)
-    load_all_parts()
-    prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    load_all_components()
     step, generator, stop_tokens = _load(folder, prompt, arguments.tokens)
+    progress.stage("compiling, and reading the prompt")
     options = {
         "max_new_tokens": arguments.tokens,
         "sampler": _sampler(arguments),
         "stop_tokens": stop_tokens,
-        "stop_texts": arguments.stop,
+        "stop_strings": arguments.stop,
         "seed": arguments.seed,
     }
     if arguments.json:
         (result,) = generator.generate([prompt], **options)
-        print_json({"step": step, "prompt": prompt, "text": result.text, "stopped": result.stopped})
+        print_json(
+            {"step": step, "prompt": prompt, "text": result.text, "stopped": result.finish_reason}
+        )
         return 0
-    unsaid = prompt  # until a first piece shows that all options are good
-    for piece in generator.stream([prompt], **options):
-        print(unsaid, piece.text or "", sep="", end="", flush=True)
-        unsaid = ""
-    print(unsaid)
+    pending = prompt  # printed with the first chunk, which shows that all options are valid
+    for chunk in generator.stream([prompt], **options):
+        progress.close()
+        print(pending, chunk.text or "", sep="", end="", flush=True)
+        pending = ""
+    print(pending)
     return 0
 
 
 def _config(folder: RunFolder) -> Any:
-    """Reads the run's config; if that fails, says which installed package may be missing."""
+    """Reads the run's config; an error names the installed package that may be missing."""
     try:
         return folder.config()
     except ConfigError as error:
-        offered = {point.module for point in metadata.entry_points(group=ENTRY_POINTS)}
-        gone = [name for name in folder.about().get("entry_points", []) if name not in offered]
-        if not gone:
+        provided = {point.module for point in metadata.entry_points(group=ENTRY_POINTS)}
+        missing = [name for name in folder.about().get("entry_points", []) if name not in provided]
+        if not missing:
             raise
         raise ConfigError(
-            f"{error} The run was trained where a package was installed that offers the module "
-            f"{gone[0]!r}; here there is none. Install it."
+            f"{error} The run was trained with an installed package that provides the module "
+            f"{missing[0]!r}. It is not installed here; install it."
         ) from error
 
 
 def _load(folder: RunFolder, prompt: str, tokens: int) -> tuple[int, Generator, list[int]]:
-    """Returns the trained step, a generator with its parameters, and the tokens that end a text."""
+    """Returns the step, a generator with the parameters, and the stop tokens."""
     from dovetail.generate import Generator
     from dovetail.interop import stop_tokens
     from dovetail.module import parameter_specs, variable_specs
@@ -133,14 +156,14 @@ def _check_data(folder: RunFolder, now: str) -> None:
     before = folder.about().get("data")
     if before is not None and before != now:
         raise ConfigError(
-            f"{folder.path}: the corpus has changed since this run was trained (its data were "
-            f"{before}, now they are {now}), so the tokenizer may differ and the text would be "
-            "nonsense. Bring the corpus back as it was, or train anew."
+            f"{folder.path}: the corpus has changed since this run was trained (its data was "
+            f"{before}, now it is {now}), so the tokenizer may differ and the text would be "
+            "nonsense. Restore the corpus, or train again."
         )
 
 
 def _local_placement(rules: AxisRules, specs: dict[str, Any]) -> Placement:
-    """Splits parameters over as many devices of this process as divide them all, 1 at worst."""
+    """Shards parameters over as many local devices as divide all of them, at least 1."""
     import jax
 
     from dovetail.parallel import MeshLayout, Placement
@@ -170,7 +193,7 @@ def _structs(specs: dict[str, Any], placement: Placement) -> dict[str, Any]:
 def _restore(
     folder: RunFolder, checkpointer: Any, specs: dict[str, Any], placement: Placement
 ) -> tuple[int, Any]:
-    """Reads what the model needs of the run's newest parameters, and nothing else of them."""
+    """Reads the model's arrays from the newest checkpoint, or from imported weights."""
     import jax
 
     from dovetail.module import VariableSpec
@@ -182,7 +205,7 @@ def _restore(
         raise ConfigError(f"{folder.path} has no checkpoint yet. Train first: `dovetail train`.")
     step, arrays = found
     missing = sorted(like.keys() - arrays.keys())
-    if not step:  # other programs' files know no variables of ours
+    if not step:  # imported weights have no variables
         fresh = [path for path in missing if isinstance(specs[path], VariableSpec)]
         initial = {path: specs[path].initial(jax.random.key(0), path) for path in fresh}
         arrays |= {path: jax.device_put(initial[path], like[path].sharding) for path in fresh}
@@ -190,8 +213,8 @@ def _restore(
     if missing:
         raise ConfigError(
             f"{folder.path}: its checkpoint of step {step} lacks {len(missing)} of the model's "
-            f"parameters, {missing[0]!r} for one: config.txt or the code of the model has changed "
-            "since. Use them as they were, or train anew."
+            f"parameters, such as {missing[0]!r}: config.txt or the model's code has changed "
+            "since. Restore them, or train again."
         )
     return step, arrays
 

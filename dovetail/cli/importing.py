@@ -1,4 +1,4 @@
-"""Import a model that others trained.
+"""Import a model from Hugging Face files.
 
   dovetail import hf ./Qwen3-0.6B --to runs/qwen
   dovetail import hf hub:Qwen/Qwen3-0.6B --to runs/qwen
@@ -13,7 +13,8 @@ import argparse
 from dataclasses import asdict
 
 from dovetail.cli.experiment import add_import_argument, import_packages, local_folder
-from dovetail.cli.output import count, print_json, say, size
+from dovetail.cli.output import print_json, say
+from dovetail.utils import format_bytes, format_count, plural
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     formats = parser.add_subparsers(title="formats", metavar="FORMAT", required=True)
     hf = formats.add_parser("hf", help="the files that Hugging Face's transformers writes")
     hf.add_argument(
-        "source", metavar="PATH", help="a folder, a URL that fsspec knows, or hub:org/name"
+        "source", metavar="PATH", help="a folder, a URL that fsspec supports, or hub:org/name"
     )
     hf.add_argument(
         "--to",
@@ -45,9 +46,9 @@ def _import_hf(arguments: argparse.Namespace) -> int:
         print_json(asdict(made))
         return 0
     print(
-        f"{made.family}: {count(made.parameters)} parameters in {made.tensors} tensors, "
-        f"{size(made.bytes)}; in {made.run}"
+        f"{made.family}: {format_count(made.parameters)} parameters in "
+        f"{plural(made.tensors, 'tensor')}, {format_bytes(made.bytes)}; in {made.run}"
     )
     if not made.tokenizer:
-        say("There is no tokenizer.json beside the weights, so `dovetail generate` cannot use it.")
+        say("There is no tokenizer.json beside the weights, so `dovetail generate` needs one.")
     return 0

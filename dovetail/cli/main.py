@@ -1,8 +1,9 @@
 """`dovetail`: reads the command line, runs a verb, and turns every outcome into an exit code.
 
 Exit codes: 0 done, 2 the user's input was wrong, 75 stopped by a signal and resumable, 1 anything
-else. What the world may do to a correct program (a full disk, a NaN) is told in one line, and
-DOVETAIL_TRACEBACK=1 shows where; a traceback without it is a bug.
+else. Every failure is one message on standard error; DOVETAIL_TRACEBACK=1 shows the traceback.
+
+This module imports only the standard library, so that Ctrl-C is handled before the slow imports.
 """
 
 from __future__ import annotations
@@ -19,63 +20,86 @@ import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from importlib import metadata
-
-from dovetail.config import ConfigError
+from pathlib import Path
+from typing import NoReturn
 
 # Each verb is a module of this folder: `add_arguments(parser)` declares its arguments and names its
 # handler, a function from the parsed arguments to an exit code. `import` cannot name a module.
 VERBS = {
     "train": "train an experiment, or continue a run",
-    "generate": "write text with a trained model",
-    "import": "take a model over from other programs' files",
-    "export": "write a run's model for other programs",
+    "generate": "generate text with a trained model",
+    "import": "import a model from Hugging Face files",
+    "export": "export a run's model to Hugging Face files",
     "config": "show, compare and list experiments",
-    "plan": "say whether it fits a machine, how fast it is and what it costs",
+    "plan": "predict memory, step time and cost on a machine",
     "data": "prepare data",
     "modularity": "measure how far a feature is spread over a code base",
-    "doctor": "look at this machine and say what is missing",
+    "doctor": "check this machine and report what is missing",
     "completion": "print the tab completion for your shell",
 }
 _MODULES = {"import": "importing", "export": "exporting"}
 
+_STOPPED = 75
+_SHOW_CURSOR = b"\x1b[?25h"  # a progress line hides it
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit code."""
-    # Importing JAX makes a hundred thousand objects that all stay. Looking among them for garbage
-    # after every 700 new ones takes longer than most of our own imports.
+    # Importing JAX makes a hundred thousand objects that all stay. Collecting garbage after every
+    # 700 new ones takes longer than most of our own imports.
     gc.set_threshold(50_000, 20, 20)
+    _open_closed_streams()
+    try:
+        with _exit_on_signals(), _plain_warnings():
+            try:
+                return _run(argv)
+            finally:
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _complain("stopped", _STOPPED)
+    except BrokenPipeError:
+        # The reader of our output is gone (`| head`). Python flushes again when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:  # noqa: BLE001  # every failure ends here, in one message
+        return _report_failure(error)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     parser = build_parser()
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
-        argcomplete.autocomplete(parser)
+        argcomplete.autocomplete(parser, always_complete_options="long")
     arguments = _parse(parser, argv)
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-    try:
-        with _leaving_on_signals(), _plain_warnings():
-            code: int = arguments.handler(arguments)
-            sys.stdout.flush()
-        return code
-    except ConfigError as error:
-        return _complain(_with_notes(error), 2)
-    except KeyboardInterrupt:
-        return _complain("stopped", 75)
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`); there is nobody left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (OSError, FloatingPointError) as error:
-        if os.environ.get("DOVETAIL_TRACEBACK", "") not in ("", "0"):
-            raise
-        return _complain(f"{_one_line(error)} (DOVETAIL_TRACEBACK=1 shows the traceback)", 1)
+    code: int = arguments.handler(arguments)
+    return code
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that suggests the nearest name for a mistyped verb or option."""
+
+    def error(self, message: str) -> NoReturn:
+        """Prints the message without the usage, which is many lines long, and exits."""
+        from dovetail.config import did_you_mean
+
+        action, _, rest = message.partition(": invalid choice: ")
+        if rest:
+            name = rest.partition(" ")[0].strip("'\"")
+            choices = rest.partition("choose from ")[2].rstrip(")").replace("'", "").split(", ")
+            what = action.removeprefix("argument ").lower()
+            message = f"there is no {what} {name!r}. {did_you_mean(name, choices)}"
+        elif "arguments are required: EXPERIMENT" in message:
+            message = "name an EXPERIMENT, such as tiny-lm. `dovetail config list` lists them."
+        end = "" if message.endswith(("?", ".")) else "."
+        self.exit(2, f"{self.prog}: {message}{end} `{self.prog} --help` explains.\n")
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of all verbs; it imports no JAX."""
-    parser = argparse.ArgumentParser(prog="dovetail", description=__import__("dovetail").__doc__)
-    version = f"dovetail {metadata.version('dovetail')}"
-    parser.add_argument("--version", action="version", version=version)
+    parser = Parser(prog="dovetail", description=importlib.import_module("dovetail").__doc__)
+    parser.add_argument("--version", action="version", version=f"dovetail {_version()}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     for name, about in VERBS.items():
         verb = importlib.import_module(f"dovetail.cli.{_MODULES.get(name, name)}")
@@ -85,53 +109,141 @@ def build_parser() -> argparse.ArgumentParser:
             description=verb.__doc__,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        inner.set_defaults(parser=inner)
         verb.add_arguments(inner)
     return parser
 
 
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("dovetail")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
 def _parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parses; `key=value` may stand before or after options, which argparse does not allow."""
+    """Parses; `key=value` may come before or after options, which argparse does not allow."""
     arguments, rest = parser.parse_known_args(argv)
     options = [word for word in rest if word.startswith("-")]
     if options or (rest and not hasattr(arguments, "overrides")):
-        parser.error(f"unrecognized arguments: {' '.join(options or rest)}")
+        _refuse_unknown(arguments, options, rest, list(sys.argv[1:] if argv is None else argv))
     if rest:
         arguments.overrides = [*arguments.overrides, *rest]
     return arguments
 
 
+def _refuse_unknown(
+    arguments: argparse.Namespace, options: list[str], rest: list[str], argv: list[str]
+) -> NoReturn:
+    """Exits with the nearest option, or the key of the experiment that an option stands for."""
+    parser: argparse.ArgumentParser = arguments.parser
+    if not options:
+        parser.error(f"unexpected argument {rest[0]!r}")
+    from dovetail.config import nearest
+
+    option, _, value = options[0].partition("=")
+    if not value:
+        value = next(iter(argv[argv.index(options[0]) + 1 :]), "") if options[0] in argv else ""
+    advice = ""
+    if getattr(arguments, "experiment", None) is not None and hasattr(arguments, "overrides"):
+        from dovetail.cli.experiment import suggest_keys
+
+        advice = suggest_keys(arguments.experiment, option.lstrip("-"), value)
+    known = [name for action in parser._actions for name in action.option_strings]
+    if not advice and (near := nearest(option, known)):
+        advice = f"Did you mean {' or '.join(near)}?"
+    parser.error(f"there is no option {option}. {advice}".strip())
+
+
+def _report_failure(error: Exception) -> int:
+    """Prints what went wrong, and returns the exit code."""
+    from dovetail.config import ConfigError
+
+    if isinstance(error, ConfigError):
+        return _complain(_with_notes(error), 2)
+    if os.environ.get("DOVETAIL_TRACEBACK", "") not in ("", "0"):
+        raise error
+    hint = "(DOVETAIL_TRACEBACK=1 shows the traceback)"
+    if isinstance(error, OSError | FloatingPointError):
+        return _complain(f"{_one_line(error)} {hint}", 1)
+    if _is_out_of_memory(error):
+        advice = "Try a smaller input.batch_size, --with remat, or `dovetail plan`."
+        return _complain(f"out of memory: {_one_line(error)}. {advice} {hint}", 1)
+    if _is_backend_failure(error):
+        return _complain(f"JAX cannot use its devices: {backend_failure(error)} {hint}", 1)
+    text = f"{type(error).__name__}: {_one_line(error)}".removesuffix(f": {type(error).__name__}")
+    return _complain(
+        f"internal error: {text}; run with DOVETAIL_TRACEBACK=1 for the traceback, and please "
+        "report it",
+        1,
+    )
+
+
+def backend_failure(error: Exception) -> str:
+    """Explains why JAX cannot start a backend."""
+    platforms = os.environ.get("JAX_PLATFORMS")
+    reason = "" if isinstance(error, AssertionError) else f"{_one_line(error).rstrip('.')}. "
+    if platforms:
+        return (
+            f"{reason}JAX_PLATFORMS is {platforms!r}: is that device here, and its plugin "
+            "installed? Unset JAX_PLATFORMS to use what there is."
+        )
+    return reason or "no backend could be started."
+
+
+def _is_backend_failure(error: Exception) -> bool:
+    if isinstance(error, AssertionError):  # JAX asserts that a default backend was found
+        frames = traceback.extract_tb(error.__traceback__)
+        return bool(frames) and frames[-1].filename.endswith("xla_bridge.py")
+    return isinstance(error, RuntimeError) and "initialize backend" in str(error)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)[:1000]
+
+
 def _complain(message: object, code: int) -> int:
-    print(f"dovetail: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # standard error may be closed, too
+        print(f"dovetail: {message}", file=sys.stderr, flush=True)
     return code
 
 
-def _with_notes(error: ConfigError) -> str:
+def _with_notes(error: Exception) -> str:
     notes = [note for note in getattr(error, "__notes__", []) if note.startswith("in the module")]
     return "\n  ".join([str(error), *notes])
 
 
-def _one_line(error: OSError | FloatingPointError) -> str:
-    """Says what happened; for a NaN also where, because JAX's own message names no line."""
+def _one_line(error: Exception) -> str:
+    """Returns the message in one line, with the source line of a NaN, which JAX does not name."""
     message = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, OSError):
-        return message
+    if not isinstance(error, FloatingPointError):
+        return message if len(message) <= 400 else f"{message[:400]}..."
     jax_folder = f"{os.sep}jax{os.sep}"
     ours = [f for f in traceback.extract_tb(error.__traceback__) if jax_folder not in f.filename]
     return f"{message.rstrip('.')}, at {ours[-1].filename}:{ours[-1].lineno}" if ours else message
 
 
-@contextlib.contextmanager
-def _leaving_on_signals() -> Iterator[None]:
-    """Lets SIGINT and SIGTERM end at once, with code 75, what does not listen to them itself.
+def _open_closed_streams() -> None:
+    """Replaces streams that the shell has closed (`>&-`): Python sets them to None."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  # stays open
 
-    An exception raised in the middle of importing compiled code can crash Python (seen), so there
-    is none: whatever goes to disk is written whole or not at all, and needs no cleaning up.
+
+@contextlib.contextmanager
+def _exit_on_signals() -> Iterator[None]:
+    """Makes SIGINT and SIGTERM exit at once with code 75; training installs its own handlers.
+
+    The handler raises no exception, because one in the middle of importing compiled code can crash
+    Python (seen). Files are written atomically and need no cleaning up.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     numbers = (signal.SIGINT, signal.SIGTERM)
-    previous = {number: signal.signal(number, _leave) for number in numbers}
+    previous = {number: signal.signal(number, _exit_now) for number in numbers}
     try:
         yield
     finally:
@@ -139,9 +251,10 @@ def _leaving_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _leave(number: int, frame: object) -> None:
-    os.write(2, b"dovetail: stopped\n")
-    os._exit(75)
+def _exit_now(number: int, frame: object) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, (_SHOW_CURSOR + b"\n" if os.isatty(2) else b"") + b"dovetail: stopped\n")
+    os._exit(_STOPPED)
 
 
 @contextlib.contextmanager

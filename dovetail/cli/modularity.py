@@ -1,4 +1,4 @@
-"""Measure what a feature costs: try every one with every experiment, and take each away.
+"""Measure the cost of adding a feature: run each with every experiment, then delete it.
 
 dovetail modularity
 dovetail modularity --feature rope --feature moe --experiment tiny-lm
@@ -16,27 +16,34 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dovetail.cli.output import check_folder, print_json, say
-from dovetail.cli.tally import tally
+from dovetail.cli.output import check_folder, check_number, print_json, say
 from dovetail.config import ConfigError, did_you_mean
+from dovetail.utils import Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
-    parser.add_argument("--experiment", action="append", default=[], help="one of those to try")
+    parser.add_argument(
+        "--experiment", action="append", default=[], help="only this one; may be repeated"
+    )
     feature: Any = parser.add_argument(
-        "--feature", dest="wanted", action="append", default=[], help="one of those to try"
+        "--feature",
+        dest="wanted",
+        metavar="FEATURE",
+        action="append",
+        default=[],
+        help="only this one; may be repeated",
     )
     feature.completer = _complete_own_features
-    parser.add_argument("--jobs", type=int, default=2, help="in how many processes (2)")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--jobs", type=int, default=2, help="number of processes (2)")
+    parser.add_argument("--json", action="store_true", help="print the counts as JSON")
     parser.add_argument(
         "--write",
         type=Path,
         metavar="FOLDER",
-        help="also measure growth; write all of it, and the plot",
+        help="also measure growth; write page, plot and JSON",
     )
-    parser.set_defaults(handler=_survey)
+    parser.set_defaults(handler=_measure)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     _add_scan(actions.add_parser("scan", help="any Python code base, by parsing it"))
 
@@ -48,49 +55,50 @@ def _add_scan(parser: argparse.ArgumentParser) -> None:
     )
     feature.completer = _complete_features
     parser.add_argument(
-        "--words", metavar="WORD,WORD", help="the words that name the feature, if not the built-in"
+        "--words", metavar="WORD,WORD", help="the words that name the feature; default: built-in"
     )
-    parser.add_argument("--models", metavar="PATTERN", help="which files are models': */nets/*.py")
+    parser.add_argument("--models", metavar="PATTERN", help="pattern of model files: */nets/*.py")
     parser.add_argument("--tests", action="store_true", help="count tests, too")
     parser.add_argument("--history", action="store_true", help="read git's log, too")
-    parser.add_argument("--show", type=int, default=3, metavar="N", help="places to show of a kind")
-    parser.add_argument("--json", action="store_true", help="print JSON, with every place")
+    parser.add_argument(
+        "--show", type=int, default=3, metavar="N", help="matches to show of each kind"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, with every match")
     parser.set_defaults(handler=_scan)
 
 
-def _survey(arguments: argparse.Namespace) -> int:
-    from dovetail.cli.experiment import load_all_parts
+def _measure(arguments: argparse.Namespace) -> int:
+    from dovetail.cli.experiment import load_all_components
     from dovetail.experiments import find_experiment
     from dovetail.features import features
-    from dovetail.modularity.report import report
-    from dovetail.modularity.survey import survey
-    from dovetail.modularity.written import write_all
+    from dovetail.modularity.meter import measure_modularity
+    from dovetail.modularity.report import as_text, write_report
 
-    load_all_parts()
+    load_all_components()
     for name in arguments.experiment:
         find_experiment(name)
     for name in arguments.wanted:
         if name not in features():
             raise ConfigError(f"There is no feature {name!r}. {did_you_mean(name, features())}")
-    if arguments.jobs < 1:
-        raise ConfigError(f"--jobs: expected 1 or more, got {arguments.jobs}.")
+    check_number("--jobs", arguments.jobs, 1, 1024)
     if arguments.write is not None:
         check_folder("--write", arguments.write)
-    with tally("modularity") as tell:
-        found = survey(arguments.experiment, arguments.wanted, jobs=arguments.jobs, tell=tell)
+    with Progress("modularity", enabled=not arguments.json) as progress:
+        options: Any = {"jobs": arguments.jobs, "on_progress": progress.report}
+        found = measure_modularity(arguments.experiment, arguments.wanted, **options)
         if arguments.write is not None:
-            write_all(found, arguments.write, jobs=arguments.jobs, tell=tell)
+            write_report(found, arguments.write, **options)
     if arguments.write is not None:
         say(f"wrote {arguments.write}/modularity-measured.md, .svg and .json")
     if arguments.json:
         print_json(found.counts())
     else:
-        print(report(found))
+        print(as_text(found))
     return 1 if found.matrix.failing or found.lines_changed else 0
 
 
 def _scan(arguments: argparse.Namespace) -> int:
-    from dovetail.modularity.scan import as_text, read_history, scan, vocabulary
+    from dovetail.modularity.scan import as_text, feature_words, read_history, scan
 
     words = [word for word in (arguments.words or "").split(",") if word]
     if words and len(arguments.feature) > 1:
@@ -98,7 +106,7 @@ def _scan(arguments: argparse.Namespace) -> int:
             f"--words is for one --feature, and there are {len(arguments.feature)}; "
             "scan each on its own"
         )
-    features = [vocabulary(name, words) for name in dict.fromkeys(arguments.feature)]
+    features = [feature_words(name, words) for name in dict.fromkeys(arguments.feature)]
     options = {"tests": arguments.tests, "progress": say}
     report = scan(arguments.path, features, models=arguments.models, **options)
     histories = {}
@@ -121,6 +129,6 @@ def _complete_own_features(**_: object) -> list[str]:
 
 
 def _complete_features(**_: object) -> list[str]:
-    from dovetail.modularity.scan import built_in
+    from dovetail.modularity.scan import builtin_words
 
-    return list(built_in())
+    return list(builtin_words())

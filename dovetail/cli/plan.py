@@ -1,4 +1,4 @@
-"""Will it fit, how fast is it, what does it cost? Answered by the real compilers, with no device.
+"""Predict memory, step time and cost on a machine, with its real compiler and no device.
 
 dovetail plan llama2-7b --target tpu-v5p-512
 dovetail plan llama2-7b --target tpu-v5p-512 --search
@@ -12,6 +12,7 @@ import argparse
 import gc
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,17 +21,18 @@ from typing import TYPE_CHECKING, Any
 from dovetail.cli.experiment import (
     add_experiment_arguments,
     choose,
-    load_all_parts,
+    load_all_components,
     require_imports,
 )
-from dovetail.cli.output import check_file, print_json, say
-from dovetail.cli.waiting import waiting
+from dovetail.cli.output import check_file, check_number, print_json, say
 from dovetail.config import ConfigError
-from dovetail.targets import need_no_accelerator, prepare_devices
+from dovetail.hardware import MFU_FORMULA
+from dovetail.targets import create_virtual_devices, default_to_cpu
+from dovetail.utils import Progress, plural
 
 if TYPE_CHECKING:
     from dovetail.cli.experiment import Chosen
-    from dovetail.plan import Plan, Planner, Ranked
+    from dovetail.plan import Plan, Planner, RankedPlan
 
 
 _VERIFY = "verify"
@@ -39,13 +41,14 @@ _VERIFY = "verify"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
     add_experiment_arguments(parser)
+    parser.epilog = textwrap.fill(f"{MFU_FORMULA}.", 80)
     parser.add_argument(
-        "--analytic", action="store_true", help="by arithmetic alone: nothing is compiled"
+        "--analytic", action="store_true", help="estimate by arithmetic; compile nothing"
     )
     parser.add_argument(
         "--search",
         action="store_true",
-        help="find the best mesh, remat, micro-batches and offloading for the machine",
+        help="find the best mesh, remat, gradient accumulation and offloading for the machine",
     )
     parser.add_argument(
         "--write", type=Path, metavar="FILE.py", help="save what --search finds as a target's rule"
@@ -61,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chips", type=int, default=256, help="how many chips a machine of --targets all has (256)"
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="draw it as a page")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write an HTML page")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(handler=_plan)
 
 
@@ -75,15 +78,18 @@ def _plan(arguments: argparse.Namespace) -> int:
     if arguments.search:
         return _search(arguments)
     with _without_pauses():
-        chosen, planner = _chosen(arguments)
-        planner.check()
-        rough = _first_result(planner, chosen)
-    plan = _settled(planner, rough)
+        with Progress(arguments.experiment, enabled=not arguments.json) as progress:
+            progress.stage("loading")
+            chosen, planner = _chosen(arguments)
+            progress.stage("tracing the model")
+            planner.check()
+        analytic = _first_result(planner, chosen)
+    plan = _final_plan(planner, analytic, arguments.json)
     if not arguments.json:
         from dovetail.cli.plan_report import print_plan
 
         print_plan(plan)
-    found = _remedies(planner) if not plan.fits else []
+    found = _remedies(planner, arguments.json) if not plan.fits else []
     if arguments.json:
         from dovetail.cli.plan_report import plan_facts
 
@@ -102,7 +108,7 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _without_pauses() -> Iterator[None]:
-    """Collects no garbage for a while: it is a tenth of the time to a plan's first line."""
+    """Disables garbage collection, which takes a tenth of the time to a plan's first line."""
     gc.disable()
     try:
         yield
@@ -111,7 +117,7 @@ def _without_pauses() -> Iterator[None]:
 
 
 def _chosen(arguments: argparse.Namespace) -> tuple[Chosen, Planner]:
-    need_no_accelerator()
+    default_to_cpu()
     chosen = choose(arguments)
     planner = _planner(chosen)
     planner.is_analytic = arguments.analytic
@@ -119,7 +125,7 @@ def _chosen(arguments: argparse.Namespace) -> tuple[Chosen, Planner]:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raises a ConfigError for options that do not go together, before there is work in vain."""
+    """Raises a ConfigError for options that exclude each other, before any work is done."""
     if arguments.html is not None and (
         arguments.search or arguments.targets is not None or arguments.experiment == _VERIFY
     ):
@@ -127,7 +133,9 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.experiment == _VERIFY and (
         arguments.search or arguments.analytic or arguments.modifiers
     ):
-        raise ConfigError("plan verify takes a run as it was: leave out the options of a plan.")
+        raise ConfigError(
+            "plan verify takes a run as it was trained: leave out the options of a plan."
+        )
     for flag, file in (("--html", arguments.html), ("--write", arguments.write)):
         if file is not None:
             check_file(flag, file)
@@ -141,25 +149,24 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _compare(arguments: argparse.Namespace) -> int:
     from dovetail.cli.plan_report import print_rows, row_facts
-    from dovetail.plan import ORDERS, Survey
+    from dovetail.plan import SORT_KEYS, TargetComparison
 
     if arguments.target is not None or arguments.search or arguments.experiment == _VERIFY:
         raise ConfigError("--targets compares machines: leave --target, --search and verify out.")
-    if arguments.chips < 1:
-        raise ConfigError(f"--chips: expected 1 or more, got {arguments.chips}.")
-    need_no_accelerator()
+    check_number("--chips", arguments.chips, 1, 2**20)
+    default_to_cpu()
     chosen = choose(arguments)
-    survey = Survey(chosen.name, chosen.config)
-    with waiting("planning") as tell:
+    compared = TargetComparison(chosen.name, chosen.config)
+    with Progress("planning", enabled=not arguments.json) as progress:
         if arguments.targets == "all":
-            found = survey.catalogue(arguments.chips)
+            found = compared.catalogue(arguments.chips)
         else:
-            found = survey.named([name for name in arguments.targets.split(",") if name.strip()])
+            found = compared.named([name for name in arguments.targets.split(",") if name.strip()])
         rows = []
         for row in found:
-            tell(row.machine.name)
+            progress.stage(row.machine.name)
             rows.append(row)
-    rows.sort(key=ORDERS[arguments.by])
+    rows.sort(key=SORT_KEYS[arguments.by])
     if arguments.json:
         print_json([row_facts(row) for row in rows])
     else:
@@ -169,26 +176,26 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _verify(arguments: argparse.Namespace) -> int:
     from dovetail.cli.plan_report import print_verified
-    from dovetail.plan import Planner, ProgramCache, Ratios, verify
+    from dovetail.plan import Planner, ProgramCache, VerificationHistory, verify
     from dovetail.runtime import RunFolder
     from dovetail.targets import parse_target
 
     if len(arguments.overrides) != 1:
         raise ConfigError("plan verify: name one run folder, such as runs/tiny-lm.")
-    need_no_accelerator()
+    default_to_cpu()
     folder = RunFolder(Path(arguments.overrides[0]))
     about = folder.about()
     require_imports(folder, arguments.imports)
-    load_all_parts()
+    load_all_components()
     machine = parse_target(_ran_on(about, arguments.target))
-    prepare_devices(machine)
+    create_virtual_devices(machine)
     config: Any = folder.config()
     planner = Planner(about.get("experiment", folder.path.name), config, machine, ProgramCache())
-    if planner.obstacle:
-        raise ConfigError(f"plan verify: {planner.obstacle}")
-    with waiting(f"compiling for {machine}"):
+    if planner.compile_obstacle:
+        raise ConfigError(f"plan verify: {planner.compile_obstacle}")
+    with Progress(f"compiling for {machine}", enabled=not arguments.json):
         found = verify(folder, planner)
-    Ratios().keep(found)
+    VerificationHistory().add(found)
     if arguments.json:
         ratios = {"time_ratio": found.time_ratio, "memory_ratio": found.memory_ratio}
         print_json({**vars(found), **ratios})
@@ -198,43 +205,43 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _ran_on(about: dict[str, Any], target: str | None) -> str:
-    """Returns the target that a run was on, which it may have noted."""
-    noted, device = about.get("target"), about.get("device", "cpu")
-    if noted is None and device != "cpu":
+    """Returns the target of a run, which it may have recorded."""
+    recorded, device = about.get("target"), about.get("device", "cpu")
+    if recorded is None and device != "cpu":
         if target is None:
             raise ConfigError(
                 f"plan verify: the run was on {device} and had no --target. Pass the one that it "
                 "was on, such as --target tpu-v5p-8."
             )
         return target
-    ran_on = str(noted or "cpu")
+    ran_on = str(recorded or "cpu")
     if target not in (None, ran_on):
         raise ConfigError(f"plan verify: the run was on {ran_on}, not on {target}.")
     return ran_on
 
 
-def _remedies(planner: Planner) -> list[Ranked]:
+def _remedies(planner: Planner, as_json: bool) -> list[RankedPlan]:
     """Returns the nearest changes that fit."""
     from dovetail.plan import remedies
 
-    with waiting("looking for what fits") as tell:
-        planner.tell = tell
+    with Progress("looking for changes that fit", enabled=not as_json) as progress:
+        planner.on_progress = progress.stage
         return remedies(planner)
 
 
 def _search(arguments: argparse.Namespace) -> int:
     from dovetail.cli.plan_report import print_search, search_facts
-    from dovetail.plan import candidate_of, rule_text, search
+    from dovetail.plan import configured_candidate, rule_source, search
 
     chosen, planner = _chosen(arguments)
     for report in chosen.reports:
         say(report)
     if any(text.startswith("mesh.") for text in arguments.overrides):
         raise ConfigError("--search chooses the mesh: leave mesh.* out, or leave out --search.")
-    if planner.obstacle:
-        say(f"analytic alone: {planner.obstacle}")
-    with waiting("searching") as tell:
-        planner.tell = tell
+    if planner.compile_obstacle:
+        say(f"analytic alone: {planner.compile_obstacle}")
+    with Progress("searching", enabled=not arguments.json) as progress:
+        planner.on_progress = progress.stage
         found = search(planner)
     if arguments.json:
         print_json(search_facts(found))
@@ -245,7 +252,7 @@ def _search(arguments: argparse.Namespace) -> int:
             why = "nothing was found that fits" if found.best is None else "the rule is the best"
             say(f"{arguments.write} was not written: {why}")
         return 0
-    text = rule_text(chosen.name, planner.machine, found.best.candidate)
+    text = rule_source(chosen.name, planner.machine, found.best.candidate)
     if arguments.write is not None:
         arguments.write.write_text(text, encoding="utf-8")
         say(
@@ -253,7 +260,7 @@ def _search(arguments: argparse.Namespace) -> int:
             f"its folder, use it with --import {arguments.write.stem}"
         )
     elif not arguments.json:
-        rule = candidate_of(planner.config, planner.machine)
+        rule = configured_candidate(planner.config, planner.machine)
         options = shlex.join(found.best.candidate.arguments(rule))
         print(f"\nto paste: --target {planner.machine.name} {options}")
         print(f"\nas a rule of your own (--write FILE.py saves it):\n\n{text}")
@@ -266,33 +273,33 @@ def _planner(chosen: Chosen) -> Planner:
             "plan: for which machine? Pass --target, such as --target tpu-v5p-512 or --target cpu; "
             "`dovetail config targets` lists them."
         )
-    prepare_devices(chosen.machine)
+    create_virtual_devices(chosen.machine)
     from dovetail.plan import Planner, ProgramCache
 
     return Planner(chosen.name, chosen.config, chosen.machine, ProgramCache())
 
 
 def _first_result(planner: Planner, chosen: Chosen) -> Plan:
-    """Tells the plan by arithmetic, and what verified runs have shown."""
+    """Prints the analytic plan and the ratio of verified runs, and returns the plan."""
     from dovetail.cli.plan_report import in_one_line
-    from dovetail.plan import Ratios
+    from dovetail.plan import VerificationHistory
 
     for report in chosen.reports:
         say(report)
-    rough = planner.rough()
-    say(in_one_line(rough))
-    if (verified := Ratios().time(planner.machine.chip.name)) is not None:
+    analytic = planner.analytic_plan()
+    say(in_one_line(analytic))
+    if (verified := VerificationHistory().time(planner.machine.chip.name)) is not None:
         ratio, runs = verified
-        many = f"{runs} verified run{'s' if runs > 1 else ''}"
+        many = plural(runs, "verified run")
         say(f"on this chip {many} took {ratio:.2f} times as long as predicted; it is not applied")
-    return rough
+    return analytic
 
 
-def _settled(planner: Planner, rough: Plan) -> Plan:
-    """Returns the compiled plan where there can be one; elsewhere the step is traced at least."""
-    if planner.obstacle:
-        say(f"analytic alone: {planner.obstacle}")
+def _final_plan(planner: Planner, analytic: Plan, as_json: bool) -> Plan:
+    """Returns the compiled plan if there is a compiler; otherwise checks by tracing the step."""
+    if planner.compile_obstacle:
+        say(f"analytic alone: {planner.compile_obstacle}")
         planner.check(with_activations=True)
-        return rough
-    with waiting(f"compiling for {planner.machine}"):
-        return planner.exact()
+        return analytic
+    with Progress(f"compiling for {planner.machine}", enabled=not as_json):
+        return planner.compiled_plan()

@@ -5,68 +5,60 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dovetail.cli.output import count, size
-from dovetail.hardware import MFU_FORMULA
-from dovetail.plan import Plan, Ranked, Row, Search, Verified
+from dovetail.plan import ComparisonRow, Plan, PlanVerification, RankedPlan, SearchResult
+from dovetail.utils import format_bytes, format_count, format_duration, format_table
 
 _BAR = 30
 MEMORY = {
     "parameters": "parameters",
     "optimizer": "optimizer",
-    "activations": "kept for the backward pass",
+    "activations": "saved activations",
     "temporaries": "temporaries",
 }
 SECONDS = {
-    "matmul": "matrix products",
+    "matmul": "matmuls",
     "kernels": "hand-written kernels",
-    "memory": "bound by memory",
-    "exposed": "communication waited for",
+    "memory": "memory-bound operations",
+    "exposed": "exposed communication",
 }
 
 
 def in_one_line(plan: Plan) -> str:
-    """Says the most important of a plan."""
+    """Returns the most important numbers of a plan in one line."""
     return f"{plan.source}: {verdict(plan)}; a step {seconds(plan)}, MFU {plan.mfu:.1%}" + (
         f", {money(plan.usd_per_step)} a step" if plan.usd_per_step is not None else ""
     )
 
 
 def verdict(plan: Plan) -> str:
-    """Says whether it fits, and how tightly."""
+    """Returns whether the plan fits, and the memory that it uses."""
     chip = plan.machine.chip.devices_per_chip
     total, limit = plan.memory.total * chip, plan.memory.limit * chip
-    share = f"{size(total)} of {size(limit)} a chip"
+    share = f"{format_bytes(total)} of {format_bytes(limit)} a chip"
     if plan.fits:
         return f"fits, {share} ({total / limit:.0%})"
     over = total - limit
-    return f"does not fit, {share}: {size(over)} too much" if over > 0 else f"does not fit, {share}"
+    return (
+        f"does not fit, {share}: {format_bytes(over)} too much"
+        if over > 0
+        else f"does not fit, {share}"
+    )
 
 
 def seconds(plan: Plan) -> str:
-    """Writes the time of a step with how far it may be off."""
-    return f"{duration(plan.step_s)} ({plan.time_source}, within {plan.error_band:.0%})"
-
-
-def duration(value: float) -> str:
-    """Writes a time the way people say it."""
-    if value >= 86_400:
-        return f"{value / 86_400:.3g} days"
-    if value >= 3600:
-        return f"{value / 3600:.3g} hours"
-    if value >= 300:
-        return f"{value / 60:.3g} min"
-    return f"{value:.3g} s" if value >= 0.1 else f"{value * 1e3:.3g} ms"
+    """Formats the step time with its error band."""
+    return f"{format_duration(plan.step_s)} ({plan.time_source}, within {plan.error_band:.0%})"
 
 
 def money(value: float | None) -> str:
-    """Writes dollars; a question mark where no price is known."""
+    """Formats dollars; a question mark if no price is known."""
     if value is None:
         return "?"
     return f"${value:,.0f}" if value >= 100 else f"${value:,.3g}"
 
 
 def print_plan(plan: Plan) -> None:
-    """Prints all of a plan."""
+    """Prints a plan."""
     mesh = " x ".join(f"{axis} {length}" for axis, length in plan.mesh.items()) or "one device"
     print(f"{plan.experiment} on {plan.machine.name} ({plan.machine}): mesh {mesh}")
     print(f"{verdict(plan)}; {source(plan)}")
@@ -82,24 +74,24 @@ def print_plan(plan: Plan) -> None:
 
 
 def source(plan: Plan) -> str:
-    """Says where the figures come from."""
+    """Returns where the numbers come from."""
     if plan.compile_s is None:
         return "analytic: by arithmetic, nothing was compiled"
     if plan.refusal:
-        return f"the compiler refused it after {duration(plan.compile_s)}"
-    return f"compiled in {duration(plan.compile_s)}"
+        return f"the compiler refused it after {format_duration(plan.compile_s)}"
+    return f"compiled in {format_duration(plan.compile_s)}"
 
 
-def print_remedies(plan: Plan, found: Sequence[Ranked]) -> None:
-    """Says what takes the room, and what would fit."""
+def print_remedies(plan: Plan, found: Sequence[RankedPlan]) -> None:
+    """Prints what uses the memory, and which changes would fit."""
     largest = max(MEMORY, key=lambda name: float(getattr(plan.memory, name)))
     chip = plan.machine.chip.devices_per_chip
     state = plan.memory.parameters + plan.memory.optimizer
     if state > plan.memory.limit:
-        print(f"\nparameters and optimizer alone take {size(state * chip)}")
+        print(f"\nparameters and optimizer alone take {format_bytes(state * chip)}")
     else:
-        room = size(getattr(plan.memory, largest) * chip)
-        print(f"\nthe largest part is {MEMORY[largest]}: {room}")
+        size = format_bytes(getattr(plan.memory, largest) * chip)
+        print(f"\nthe largest share is {MEMORY[largest]}: {size}")
     if not found:
         print("nothing was found that fits: more chips, a shorter sequence or a smaller model")
         return
@@ -108,8 +100,8 @@ def print_remedies(plan: Plan, found: Sequence[Ranked]) -> None:
     _print_ranked(found)
 
 
-def print_search(found: Search) -> None:
-    """Prints what a search has found, and what it is compared with."""
+def print_search(found: SearchResult) -> None:
+    """Prints the result of a search beside the rule's own choice."""
     print(f"{found.considered:,} candidates ranked by arithmetic; the best of them:")
     _print_ranked(found.verified)
     print(f"the rule: {in_one_line(found.rule)}")
@@ -126,30 +118,30 @@ def print_search(found: Search) -> None:
         print("the rule's choice is the best")
 
 
-def print_verified(found: Verified) -> None:
+def print_verified(found: PlanVerification) -> None:
     """Prints a run beside its plan."""
     print(f"{found.run} on {found.chip}")
     print(
-        f"  a step   predicted {duration(found.predicted_s)}, measured "
-        f"{duration(found.measured_s)}: {found.time_ratio:.2f} times as long"
+        f"  a step   predicted {format_duration(found.predicted_s)}, measured "
+        f"{format_duration(found.measured_s)}: {found.time_ratio:.2f} times as long"
     )
     if found.measured_bytes is None or found.memory_ratio is None:
-        print("  memory   the run noted none (it is noted on Linux, by runs on a CPU)")
+        print("  memory   not recorded (runs on a CPU record it, on Linux)")
         return
     print(
-        f"  memory   beside state and batch, planned {size(found.planned_bytes)}, measured "
-        f"{size(found.measured_bytes)}: {found.memory_ratio:.2f} times as much"
+        f"  memory   beside state and batch, planned {format_bytes(found.planned_bytes)}, measured "
+        f"{format_bytes(found.measured_bytes)}: {found.memory_ratio:.2f} times as much"
     )
 
 
-def plan_facts(plan: Plan, found: Sequence[Ranked]) -> dict[str, Any]:
-    """Returns a plan for machines, with what would fit where it does not."""
+def plan_facts(plan: Plan, found: Sequence[RankedPlan]) -> dict[str, Any]:
+    """Returns a plan as JSON values; one that does not fit, with remedies."""
     facts = plan.facts()
     return facts if plan.fits else facts | {"remedies": [_ranked_facts(each) for each in found]}
 
 
-def search_facts(found: Search) -> dict[str, Any]:
-    """Returns what a search has found, for machines."""
+def search_facts(found: SearchResult) -> dict[str, Any]:
+    """Returns the result of a search as JSON values."""
     best = found.best
     return {
         "considered": found.considered,
@@ -159,29 +151,32 @@ def search_facts(found: Search) -> dict[str, Any]:
     }
 
 
-def print_rows(name: str, rows: Sequence[Row], by: str) -> None:
+def print_rows(name: str, rows: Sequence[ComparisonRow], by: str) -> None:
     """Prints one experiment on many machines."""
     print(f"{name} by arithmetic, sorted by {by}; seconds within 50%, prices as listed")
-    print(
-        f"{'target':<19}{'chips':>6}{'smallest':>10}{'memory':>10}{'a step':>10}{'MFU':>8}"
-        f"{'in all':>11}{'costs':>13}  how"
+    header = ("target", "chips", "smallest", "memory", "a step", "MFU", "in all", "costs", "how")
+    print(format_table([_row(row) for row in rows], header=header, align="<>>>>>>><"))
+
+
+def _row(row: ComparisonRow) -> tuple[str, ...]:
+    smallest = "?" if row.smallest is None else str(row.smallest)
+    machine = (row.machine.name, str(row.machine.chips), smallest)
+    if row.best is None or row.seconds is None:
+        return (*machine, f"does not fit: {row.reason}")
+    plan = row.best.plan
+    return (
+        *machine,
+        format_bytes(plan.memory.total * row.machine.chip.devices_per_chip),
+        format_duration(plan.step_s),
+        f"{plan.mfu:.1%}",
+        format_duration(row.seconds),
+        money(row.usd),
+        str(row.best.candidate),
     )
-    for row in rows:
-        smallest = "?" if row.smallest is None else str(row.smallest)
-        line = f"{row.machine.name:<19}{row.machine.chips:>6}{smallest:>10}"
-        if row.best is None or row.seconds is None:
-            print(f"{line}  does not fit: {row.reason}")
-            continue
-        plan = row.best.plan
-        memory = size(plan.memory.total * row.machine.chip.devices_per_chip)
-        print(
-            f"{line}{memory:>10}{duration(plan.step_s):>10}{plan.mfu:>8.1%}"
-            f"{duration(row.seconds):>11}{money(row.usd):>13}  {row.best.candidate}"
-        )
 
 
-def row_facts(row: Row) -> dict[str, Any]:
-    """Returns one machine's line, for machines."""
+def row_facts(row: ComparisonRow) -> dict[str, Any]:
+    """Returns the row of a machine as JSON values."""
     return {
         "target": row.machine.name,
         "chips": row.machine.chips,
@@ -195,55 +190,70 @@ def row_facts(row: Row) -> dict[str, Any]:
     }
 
 
-def _ranked_facts(each: Ranked) -> dict[str, Any]:
+def _ranked_facts(each: RankedPlan) -> dict[str, Any]:
     chosen = {"mesh": each.candidate.sizes(), "modifiers": each.candidate.modifiers()}
     return {"candidate": chosen, "plan": each.plan.facts()}
 
 
-def _print_ranked(found: Sequence[Ranked]) -> None:
+def _print_ranked(found: Sequence[RankedPlan]) -> None:
+    rows = []
     for candidate, plan in found:
-        chip = plan.machine.chip.devices_per_chip
-        room = f"{size(plan.memory.total * chip)} a chip"
-        fits = "" if plan.fits else "  does not fit"
-        time = f"{duration(plan.step_s):>8} a step ({plan.time_source})"
-        print(f"  {time}  {room:>14} ({plan.source}){fits}  {candidate}")
+        memory = format_bytes(plan.memory.total * plan.machine.chip.devices_per_chip)
+        fits = "" if plan.fits else "does not fit  "
+        rows.append(
+            (
+                f"{format_duration(plan.step_s)} a step ({plan.time_source})",
+                f"{memory} a chip ({plan.source})",
+                f"{fits}{candidate}",
+            )
+        )
+    print(format_table(rows, align=">>", indent="  "))
 
 
 def _memory(plan: Plan) -> None:
     chip = plan.machine.chip.devices_per_chip
     print("\nmemory a chip")
-    for name, label in MEMORY.items():
-        value = getattr(plan.memory, name)
-        print(f"  {label:<28}{size(value * chip):>9}  {bar(value / plan.memory.limit)}")
+    values = {label: getattr(plan.memory, name) for name, label in MEMORY.items()}
+    rows = [
+        (label, format_bytes(value * chip), bar(value / plan.memory.limit))
+        for label, value in values.items()
+    ]
     if plan.memory.host:
-        print(f"  {'in the host’s memory':<28}{size(plan.memory.host * chip):>9}")
+        rows.append(("in the host’s memory", format_bytes(plan.memory.host * chip), ""))
+    print(format_table(rows, align="<>", indent="  "))
 
 
 def _seconds(plan: Plan) -> None:
     print(f"\na step: {seconds(plan)}")
-    for name, label in SECONDS.items():
-        value = getattr(plan.timing, name)
-        print(f"  {label:<28}{duration(value):>9}  {bar(value / plan.step_s)}")
+    values = {label: getattr(plan.timing, name) for name, label in SECONDS.items()}
+    rows = [
+        (label, format_duration(value), bar(value / plan.step_s)) for label, value in values.items()
+    ]
     if plan.timing.hidden:
-        print(f"  {'communication behind others':<28}{duration(plan.timing.hidden):>9}")
+        rows.append(("overlapped communication", format_duration(plan.timing.hidden), ""))
+    print(format_table(rows, align="<>", indent="  "))
     peak = f"{plan.machine.devices} x {plan.peak_flops / 1e12:.4g} TFLOP/s"
-    work = f"{count(int(plan.model_flops))} FLOP"
+    work = f"{format_count(int(plan.model_flops))} FLOP"
     print(f"  MFU {plan.mfu:.1%} = {work} / {plan.step_s:.3g} s / ({peak})")
-    print(f"  {MFU_FORMULA}")
     if plan.mfu > 1:
         print("  above 100%: the formula counts attention in full, which a mask skips here")
 
 
 def _communication(plan: Plan) -> None:
-    if not plan.exchanges:
+    if not plan.collectives:
         return
     print("\ncommunication a step, of one device")
-    for each in plan.exchanges:
-        times = f"in {each.count:,.0f}"
-        print(
-            f"  {each.kind:<20}{'over ' + each.axes:<18}{size(each.bytes):>9}  {times:<13}"
-            f"{duration(each.seconds):>9}"
+    rows = [
+        (
+            each.kind,
+            f"over {each.axes}",
+            format_bytes(each.bytes),
+            f"in {each.count:,.0f}",
+            format_duration(each.seconds),
         )
+        for each in plan.collectives
+    ]
+    print(format_table(rows, align="<<><>", indent="  "))
 
 
 def _kernels(plan: Plan) -> None:
@@ -255,7 +265,7 @@ def _kernels(plan: Plan) -> None:
 
 def _price(plan: Plan) -> None:
     price = plan.machine.chip.price
-    tokens = f"{count(plan.tokens)} tokens"
+    tokens = f"{format_count(plan.tokens)} tokens"
     if price is None:
         print(f"\na step has {tokens}; no public list price is known")
         return
@@ -267,6 +277,6 @@ def _price(plan: Plan) -> None:
 
 
 def bar(share: float) -> str:
-    """Draws a share of one."""
+    """Draws a fraction as a bar."""
     filled = round(max(0.0, min(1.0, share)) * _BAR)
     return "█" * filled

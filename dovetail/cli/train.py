@@ -9,17 +9,19 @@ Ctrl-C or SIGTERM finishes the step, saves and exits with code 75; the same comm
 from __future__ import annotations
 
 import argparse
+import os
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dovetail.cli.experiment import Chosen, add_experiment_arguments, choose
-from dovetail.cli.output import print_json, say
-from dovetail.cli.profiler import Profiler, check_range, profile_range
+from dovetail.cli.output import check_folder, print_json, say
+from dovetail.cli.train_profile import Profiler, check_range, profile_range
 from dovetail.config import ConfigError
 from dovetail.hardware import MFU_FORMULA
-from dovetail.targets import Machine, device_here, difference_here, prepare_devices
+from dovetail.targets import Machine, create_virtual_devices, local_device_kind, local_mismatch
+from dovetail.utils import Progress
 
 if TYPE_CHECKING:
     from dovetail.runtime import RunFolder, StopRequest
@@ -35,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = textwrap.fill(mfu, 80)
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="default: runs/<experiment>")
     parser.add_argument(
-        "--dry-run", action="store_true", help="compile and tell what would happen; train nothing"
+        "--dry-run",
+        action="store_true",
+        help="check everything and compile the step; train nothing",
     )
     parser.add_argument(
         "--profile", metavar="FIRST:END", help="write a profile of these steps, such as 10:13"
@@ -51,73 +55,106 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains."""
-    steps = profile_range(arguments.profile)
-    chosen = choose(arguments)
-    if steps is not None:
-        check_range(steps, 0, chosen.config.steps)
-    from dovetail.parallel import start_distributed
-    from dovetail.runtime import RunFolder, StopRequest, use_compilation_cache
+    profiled = profile_range(arguments.profile)
+    if arguments.run is not None:
+        check_folder("--run", arguments.run)
+    with Progress(arguments.experiment, enabled=not arguments.json and not _index()) as progress:
+        progress.stage("loading")
+        chosen = choose(arguments)
+        if profiled is not None:
+            check_range(profiled, 0, chosen.config.steps)
+        from dovetail.parallel import start_distributed
+        from dovetail.runtime import RunFolder, use_compilation_cache
 
-    use_compilation_cache()
-    prepare_devices(chosen.machine)
-    process = start_distributed()
-    if arguments.dry_run:
-        return _dry_run(chosen, arguments.json)
-    _refuse_elsewhere(chosen.machine)
-    # One process writes and talks; the others only compute.
-    tell = say if process.index == 0 else _keep_quiet
-    with StopRequest() as stop:
-        trainer = chosen.config.build()
+        use_compilation_cache()
+        create_virtual_devices(chosen.machine)
+        process = start_distributed()
         folder = RunFolder(arguments.run or chosen.run_folder())
         folder.check_identity(chosen.config)
+        if arguments.dry_run:
+            return _dry_run(chosen, folder.path, arguments.json, progress)
+        _refuse_elsewhere(chosen.machine)
+        trainer = chosen.config.build()
         saved = trainer.saved_step(folder.path)
         if saved > trainer.steps:
+            progress.close()
             return _report_complete(trainer.steps, saved, folder.path, arguments, process.index)
-        if steps is not None:
-            check_range(steps, saved, trainer.steps)
-        trainer.check(folder.path)  # what cannot work is said before anything is written
-        # Of several processes none leaves alone; they stop together, before their first step.
-        if stop.received is not None and process.count == 1:
-            tell(f"dovetail: stopped by {stop.received} before the first step; nothing is written")
-            return _STOPPED
-        if process.index == 0:
-            noted = {"data": _data(trainer), "device": device_here()}
-            folder.claim(chosen.config, chosen.about() | noted)
-        try:
-            for report in chosen.reports:
-                tell(report)
-            tell(f"training {chosen.name} in {folder.path}")
-            outcome = _train(trainer, folder, arguments.debug_nans, steps, stop, tell)
-        finally:
-            folder.release()
-    if outcome is None:
-        return 1
+        if profiled is not None:
+            check_range(profiled, saved, trainer.steps)
+        progress.stage("tracing the step")
+        trainer.program().check()
+    outcome = _run_trainer(trainer, chosen, folder, arguments, profiled)
+    if isinstance(outcome, int):
+        return outcome
     if process.index == 0:
         _report(outcome, folder.path, arguments.json)
     if not outcome.saved:
         say(f"dovetail: the last save failed; {folder.path}/checkpoints holds the one before it.")
         return 1
+    if bad := [k for k, v in outcome.metrics.items() if isinstance(v, float) and v != v]:
+        say(f"dovetail: after the last step, {bad[0]} is not a number. Lower the learning rate.")
+        return 1
     return _STOPPED if outcome.stopped_by else 0
 
 
+def _run_trainer(
+    trainer: Trainer,
+    chosen: Chosen,
+    folder: RunFolder,
+    arguments: argparse.Namespace,
+    profiled: range | None,
+) -> Outcome | int:
+    """Prepares the data, claims the folder and trains; returns an exit code if it did not."""
+    from dovetail.parallel import start_distributed
+    from dovetail.runtime import StopRequest
+
+    process = start_distributed()  # started already
+    log = say if process.index == 0 else _keep_quiet  # one process writes and logs
+    with StopRequest() as stop:
+        trainer.check(folder.path)  # fails before anything is written
+        # With several processes none exits alone: all stop together before the first step.
+        if stop.received is not None and process.count == 1:
+            log(f"dovetail: stopped by {stop.received} before the first step; nothing is written")
+            return _STOPPED
+        if process.index == 0:
+            details = {"data": _data(trainer), "device": local_device_kind()}
+            folder.claim(chosen.config, chosen.about() | details)
+        try:
+            for report in chosen.reports:
+                log(report)
+            log(f"training {chosen.name} in {folder.path}")
+            outcome = _train(trainer, folder, arguments.debug_nans, profiled, stop, log)
+            return 1 if outcome is None else outcome
+        finally:
+            folder.release()
+
+
+def _index() -> int:
+    """Returns the index of this process as the environment gives it, before JAX starts."""
+    names = ("DOVETAIL_PROCESS", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+    texts = (os.environ.get(name, "") for name in names)
+    return next((int(text) for text in texts if text.isdecimal()), 0)
+
+
 def _refuse_elsewhere(machine: Machine | None) -> None:
-    """Raises a ConfigError where this is not the machine that the experiment was fitted to."""
-    if machine is not None and (difference := difference_here(machine)) is not None:
+    """Raises a ConfigError if the experiment was fitted to another machine."""
+    if machine is not None and (difference := local_mismatch(machine)) is not None:
         raise ConfigError(
             f"--target {machine.name}: this is not that machine: {difference}. Run it there; "
-            "--dry-run tells here what would happen, and without --target it trains here."
+            "--dry-run reports what would happen; without --target it trains here."
         )
 
 
-def _dry_run(chosen: Chosen, as_json: bool) -> int:
-    """Compiles the step where the machine is here; elsewhere tells what can be told without."""
-    from dovetail.cli.dry_run import dry_run, dry_run_elsewhere
+def _dry_run(chosen: Chosen, folder: Path, as_json: bool, progress: Progress) -> int:
+    """Compiles the step if this is the machine; otherwise compiles nothing."""
+    from dovetail.cli.train_dry_run import dry_run, dry_run_elsewhere
 
-    if chosen.machine is None or difference_here(chosen.machine) is None:
-        return dry_run(chosen.config, as_json)
+    check_folder("--run", folder)
+    if chosen.machine is None or local_mismatch(chosen.machine) is None:
+        return dry_run(chosen.config, folder, as_json, progress)
     for report in chosen.reports:
-        say(report)
-    return dry_run_elsewhere(chosen.config, chosen.machine, as_json)
+        progress.say(report)
+    return dry_run_elsewhere(chosen.config, chosen.machine, as_json, progress)
 
 
 def _train(
@@ -126,17 +163,17 @@ def _train(
     debug_nans: bool,
     steps: range | None,
     stop: StopRequest,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> Outcome | None:
-    """Trains, and profiles the chosen steps. None: a figure was not finite, which was said."""
+    """Trains, and profiles the chosen steps. None: a value was not finite, which was logged."""
     from dovetail.trainer import Hooks, NonFiniteError
 
-    profiler = Profiler(folder.path, steps, tell) if steps is not None else None
+    profiler = Profiler(folder.path, steps, log) if steps is not None else None
     around = profiler.around_step if profiler is not None else None
     try:
-        return trainer.train(folder.path, Hooks(tell, debug_nans, around), stop)
+        return trainer.train(folder.path, Hooks(log, debug_nans, around), stop)
     except NonFiniteError as error:
-        tell(f"dovetail: {error}")
+        log(f"dovetail: {error}")
         return None
     finally:
         if profiler is not None:
@@ -144,22 +181,22 @@ def _train(
 
 
 def _data(trainer: Trainer) -> str:
-    """Names the prepared data that the run is trained on; it stands for their content."""
+    """Returns the name of the prepared data, which contains a hash of its content."""
     return trainer.input.prepare().folder.name
 
 
 def _keep_quiet(line: str) -> None:
-    """Takes a line that another process prints."""
+    """Drops a line that another process prints."""
 
 
 def _report(outcome: Outcome, folder: Path, as_json: bool, closing: str | None = None) -> None:
     """Prints how the run ended."""
-    from dovetail.cli.summary import summary
+    from dovetail.cli.train_summary import summary
 
     if not as_json:
         print(summary(outcome, folder, closing))
         return
-    numbers = {k: v for k, v in outcome.figures.items() if not isinstance(v, str)}
+    numbers = {k: v for k, v in outcome.metrics.items() if not isinstance(v, str)}
     print_json(
         {
             "run": str(folder),
@@ -167,7 +204,7 @@ def _report(outcome: Outcome, folder: Path, as_json: bool, closing: str | None =
             "stopped_by": outcome.stopped_by,
             "saved": outcome.saved,
             "seconds": round(outcome.seconds, 2),
-            "figures": numbers,
+            "metrics": numbers,
         }
     )
 
@@ -175,13 +212,13 @@ def _report(outcome: Outcome, folder: Path, as_json: bool, closing: str | None =
 def _report_complete(
     steps: int, saved: int, folder: Path, arguments: argparse.Namespace, process_index: int
 ) -> int:
-    """Tells about a run that was extended before, and so has had all steps asked for and more."""
-    from dovetail.cli.summary import recorded
+    """Reports a run that is already past the requested number of steps."""
+    from dovetail.cli.train_summary import recorded
 
     if process_index == 0:
         closing = (
             f"complete: the run in {folder} is at step {saved}, past the {steps} asked for; "
-            f"--steps with more than {saved} goes on with it"
+            f"continue it with --steps of more than {saved}"
         )
         _report(recorded(saved, folder), folder, arguments.json, closing)
     return 0

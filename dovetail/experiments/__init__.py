@@ -1,5 +1,15 @@
-"""Named, runnable experiments: a model, data and a learner, put together. One file a family."""
+"""Named, runnable experiments: a model, data and a learner."""
 
+from dovetail.experiments.keys import ConfigKeys, cache_keys, cached_keys, did_you_mean_keys
 from dovetail.experiments.registry import Experiment, experiment, experiments, find_experiment
 
-__all__ = ["Experiment", "experiment", "experiments", "find_experiment"]
+__all__ = [
+    "ConfigKeys",
+    "Experiment",
+    "cache_keys",
+    "cached_keys",
+    "did_you_mean_keys",
+    "experiment",
+    "experiments",
+    "find_experiment",
+]

@@ -1,13 +1,16 @@
-"""Language models for a laptop: they learn Python from the standard library that is there."""
+"""Language models for a laptop, trained on the source code of Python's standard library."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dovetail.config import apply_modifier
 from dovetail.experiments.registry import experiment
 
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer
+
+_EVERY_OTHER = "mamba2:every=2"
 
 
 def _language_model(
@@ -23,7 +26,7 @@ def _language_model(
     learning_rate: float,
 ) -> Trainer.Config:
     from dovetail.data import BytePairTokenizer, PythonLines, TokenInput
-    from dovetail.learner import Cosine, Learner, Muon
+    from dovetail.learner import CosineSchedule, Learner, Muon
     from dovetail.models.llama import llama
     from dovetail.runtime import Checkpointer
     from dovetail.trainer import ByteTrigram, HeldOutLoss, Samples, Trainer
@@ -44,7 +47,7 @@ def _language_model(
         ),
         learner=Learner.Config(
             optimizer=Muon.Config(),
-            schedule=Cosine.Config(peak=learning_rate, warmup_fraction=0.05),
+            schedule=CosineSchedule.Config(peak=learning_rate, warmup_fraction=0.05),
             weight_decay=0.1,
         ),
         steps=steps,
@@ -71,7 +74,12 @@ def _tiny_form() -> Trainer.Config:
     )
 
 
-@experiment("tiny-lm", "a 2-minute language model of Python, on any laptop", tiny=_tiny_form)
+@experiment(
+    "tiny-lm",
+    "a 2-minute language model of Python, on any laptop",
+    tiny=_tiny_form,
+    family="laptop",
+)
 def tiny_lm() -> Trainer.Config:
     """Returns the experiment of the quick start."""
     return _language_model(
@@ -87,9 +95,9 @@ def tiny_lm() -> Trainer.Config:
     )
 
 
-@experiment("small-lm", "the same at ten times the compute, for the patient", tiny=_tiny_form)
+@experiment("small-lm", "tiny-lm at ten times the compute", tiny=_tiny_form, family="laptop")
 def small_lm() -> Trainer.Config:
-    """Returns the experiment for a coffee break."""
+    """Returns the experiment at ten times the compute."""
     return _language_model(
         width=256,
         num_layers=6,
@@ -101,3 +109,20 @@ def small_lm() -> Trainer.Config:
         steps=500,
         learning_rate=7e-3,
     )
+
+
+def _tiny_hybrid_form() -> Trainer.Config:
+    config: Trainer.Config = apply_modifier(_tiny_form(), _EVERY_OTHER)
+    return config
+
+
+@experiment(
+    "tiny-hybrid",
+    "tiny-lm, with every other layer recurrent (Mamba-2)",
+    tiny=_tiny_hybrid_form,
+    family="laptop",
+)
+def tiny_hybrid() -> Trainer.Config:
+    """Returns tiny-lm with recurrent layers beside attention."""
+    config: Trainer.Config = apply_modifier(tiny_lm(), _EVERY_OTHER)
+    return config

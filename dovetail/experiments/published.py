@@ -1,9 +1,8 @@
-"""The published sizes of every family, as experiments: tables of numbers, listed without JAX.
+"""The published sizes of every model family, as experiments. Listing them loads no JAX.
 
-`sizes/<family>.toml` has a table a size: what its config.json says, how many parameters it is known
-to have, and how it was trained. `like` takes over another size's values where they are not given.
-The data are what any machine has, the standard library's sources: train on your own by
-`input.corpus=...`.
+`sizes/<family>.toml` has a table per size: the values of its config.json, the known number of
+parameters, and the training recipe. `like` inherits from another size. The corpus is Python's
+standard library, which every machine has; set `input.corpus` to train on another.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ _FOLDER = Path(__file__).parent / "sizes"
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a size was trained, or would be; `published` says whether its makers told.
+    """The training recipe of a size; `published` says whether its authors stated it.
 
-    Common to all: AdamW with b1 0.9 and b2 0.95, a decay of 0.1, clipping at 1, and a cosine to
-    `end_fraction` of the peak.
+    Common to all: AdamW with b1 0.9 and b2 0.95, weight decay 0.1, clipping at 1, and a cosine
+    schedule that ends at `end_fraction` of the peak.
     """
 
     sequence_length: int
@@ -42,7 +41,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Size:
+class PublishedSize:
     """One published model of a family."""
 
     family: str
@@ -53,15 +52,15 @@ class Size:
 
 
 @functools.cache
-def published_sizes() -> dict[str, Size]:
+def published_sizes() -> dict[str, PublishedSize]:
     """Returns every published size by name."""
-    found: dict[str, Size] = {}
+    found: dict[str, PublishedSize] = {}
     for file in sorted(_FOLDER.glob("*.toml")):
         tables = tomllib.loads(file.read_text())
         for name in tables:
             table = _resolved(tables, name)
             recipe = Recipe(**table.pop("recipe"))
-            found[name] = Size(family=file.stem, recipe=recipe, **table)
+            found[name] = PublishedSize(family=file.stem, recipe=recipe, **table)
     return found
 
 
@@ -75,7 +74,7 @@ def _resolved(tables: dict[str, Any], name: str) -> dict[str, Any]:
     return {**inherited, **table, **merged}
 
 
-def _config(size: Size) -> Trainer.Config:
+def _config(size: PublishedSize) -> Trainer.Config:
     """Returns the experiment of a size: bfloat16 compute over float32 parameters."""
     recipe = size.recipe
     config = _experiment(size.family, size.values, recipe)
@@ -84,8 +83,8 @@ def _config(size: Size) -> Trainer.Config:
     return config
 
 
-def _tiny(size: Size) -> Trainer.Config:
-    """Returns the family's tiny form, a few steps of it."""
+def _tiny(size: PublishedSize) -> Trainer.Config:
+    """Returns a few steps of the family's tiny model."""
     from dovetail.models import families
 
     recipe = Recipe(sequence_length=32, batch_size=8, steps=4, peak=1e-3, warmup_steps=1)
@@ -95,7 +94,7 @@ def _tiny(size: Size) -> Trainer.Config:
 
 def _experiment(family: str, values: dict[str, Any], recipe: Recipe) -> Trainer.Config:
     from dovetail.data import ByteTokenizer, TokenInput
-    from dovetail.learner import AdamW, Cosine, Learner
+    from dovetail.learner import AdamW, CosineSchedule, Learner
     from dovetail.models import families
     from dovetail.trainer import HeldOutLoss, Trainer
 
@@ -108,7 +107,7 @@ def _experiment(family: str, values: dict[str, Any], recipe: Recipe) -> Trainer.
         ),
         learner=Learner.Config(
             optimizer=AdamW.Config(eps=recipe.epsilon),
-            schedule=Cosine.Config(
+            schedule=CosineSchedule.Config(
                 peak=recipe.peak,
                 end_fraction=recipe.end_fraction,
                 warmup_steps=recipe.warmup_steps,
@@ -121,6 +120,6 @@ def _experiment(family: str, values: dict[str, Any], recipe: Recipe) -> Trainer.
 
 
 for _name, _size in published_sizes().items():
-    experiment(_name, _size.about, tiny=functools.partial(_tiny, _size))(
+    experiment(_name, _size.about, tiny=functools.partial(_tiny, _size), family=_size.family)(
         functools.partial(_config, _size)
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dovetail.config import ConfigError, did_you_mean, import_submodules
+from dovetail.config import Registry
 
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer
@@ -25,7 +25,8 @@ class Experiment:
 
     Attributes:
         name: as on the command line.
-        about: one line on it.
+        about: a one-line description.
+        family: its group in listings: a model family, or another word.
         make: returns its config.
         make_tiny: returns the same composition at sizes that a test can run.
         variant_of: the experiment that it is a variant of, if it is one.
@@ -38,6 +39,7 @@ class Experiment:
     make_tiny: Maker
     variant_of: str = ""
     changes: tuple[str, ...] = ()
+    family: str = ""
 
     def config(self) -> Trainer.Config:
         """Returns the experiment's config."""
@@ -48,45 +50,39 @@ class Experiment:
         return self.make_tiny()
 
 
-_experiments: dict[str, Experiment] = {}
+_experiments: Registry[Experiment] = Registry(
+    "experiment",
+    "dovetail.features",
+    "dovetail.experiments",
+    advice="`dovetail config list` shows all; --import adds those of your own package.",
+)
 
 
 def experiment(
-    name: str, about: str, tiny: Maker, variant_of: str = "", changes: tuple[str, ...] = ()
+    name: str,
+    about: str,
+    tiny: Maker,
+    variant_of: str = "",
+    changes: tuple[str, ...] = (),
+    family: str = "",
 ) -> Callable[[Maker], Maker]:
     """Registers an experiment under a name, with a tiny form for tests."""
 
     def register(make: Maker) -> Maker:
-        before = _experiments.get(name)
-        if before is not None and _module(before.make) != _module(make):
-            raise ConfigError(
-                f"The experiment {name!r} is defined in {_module(before.make)} and again in "
-                f"{_module(make)}. Rename one."
-            )
-        _experiments[name] = Experiment(name, about, make, tiny, variant_of, changes)
+        source = str(getattr(make, "func", make).__module__)  # also of a functools.partial
+        _experiments.register(
+            name, Experiment(name, about, make, tiny, variant_of, changes, family), source
+        )
         return make
 
     return register
 
 
-def _module(make: Maker) -> str:
-    """Names the file that an experiment is from, also where it is made of a function by partial."""
-    return str(getattr(make, "func", make).__module__)
-
-
 def experiments() -> dict[str, Experiment]:
     """Returns all experiments by name: this folder's, and those of packages that were imported."""
-    import_submodules("dovetail.features")
-    import_submodules("dovetail.experiments")
-    return dict(sorted(_experiments.items()))
+    return _experiments.all()
 
 
 def find_experiment(name: str) -> Experiment:
     """Returns an experiment by name; an unknown one is an error that names the nearest."""
-    known = experiments()
-    if name not in known:
-        raise ConfigError(
-            f"There is no experiment {name!r}. {did_you_mean(name, known)} "
-            "`dovetail config list` shows all; --import adds those of your own package."
-        )
-    return known[name]
+    return _experiments.find(name)

@@ -1,8 +1,7 @@
-"""Variants of the published sizes: the same model, trained or adapted in another way.
+"""Variants of the published sizes: the same model with features.
 
-A variant is nothing but features with their settings, so it is the same for every family. Where a
-feature makes no sense for a family, the family is left out; a test holds the lists to what the
-features themselves declare.
+A variant is a list of features with arguments, so it is the same for every family. Families to
+which a feature does not apply are excluded; a test compares this with what the features declare.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ WITH_EXPERTS = ("deepseek-v3", "gpt-oss", "mixtral", "qwen3-moe")
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to train a published size.
+    """A list of features for any published size.
 
     Attributes:
-        about: what it is for, after the size's own words.
+        about: one line of help, which follows that of the size.
         changes: as `--with` takes them, in order.
-        leaves_out: the families for which it makes no sense.
+        excluded: the families to which it does not apply.
     """
 
     about: str
     changes: tuple[str, ...]
-    leaves_out: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
 
 
 VARIANTS: dict[str, Variant] = {
-    "lora": Variant("with adapters alone trained", ("lora:rank=16,alpha=32.0",)),
-    "moe": Variant("with experts in the place of feed-forwards", ("moe",), WITH_EXPERTS),
-    "fp8": Variant("in products of 8-bit floats", ("fp8",)),
+    "lora": Variant("fine-tuned with LoRA", ("lora:rank=16,alpha=32.0",)),
+    "moe": Variant("with a mixture of experts", ("moe",), WITH_EXPERTS),
+    "fp8": Variant("with FP8 matmuls", ("fp8",)),
     "muon": Variant("trained with Muon", ("optimizer:name=muon",)),
-    "mup": Variant("with learning rates that hold at any width", ("mup",)),
+    "mup": Variant("in maximal update parametrization", ("mup",)),
 }
 
 
@@ -52,11 +51,12 @@ def _varied(name: str, form: str, changes: tuple[str, ...]) -> Trainer.Config:
 
 for _name, _size in published_sizes().items():
     for _suffix, _variant in VARIANTS.items():
-        if _size.family not in _variant.leaves_out:
+        if _size.family not in _variant.excluded:
             experiment(
                 f"{_name}-{_suffix}",
                 f"{_size.about}, {_variant.about}",
                 tiny=functools.partial(_varied, _name, "tiny", _variant.changes),
                 variant_of=_name,
                 changes=_variant.changes,
+                family=_size.family,
             )(functools.partial(_varied, _name, "config", _variant.changes))

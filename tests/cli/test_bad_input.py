@@ -1,8 +1,12 @@
 """Bad input: one clear message, exit code 2, and nothing half-written."""
 
+import subprocess
+import sys
+
 import pytest
 
 from dovetail.cli import main
+from dovetail.config import ConfigError
 
 TINY = [
     "model.width=16",
@@ -53,7 +57,7 @@ CASES = {
     ),
     "unknown function": (
         ["train", "tiny-lm", "model.decoder.stack.layer.attention.mask=Causl"],
-        ["Did you mean 'dovetail.kernels.attention:Causal'?"],
+        ["Did you mean 'dovetail.kernels:Causal'?"],
     ),
     "not an override": (["train", "tiny-lm", "width"], ["expected key.path=value"]),
     "heads that do not divide": (
@@ -62,7 +66,7 @@ CASES = {
     ),
     "batch that does not divide the mesh": (
         ["train", "tiny-lm", *TINY, "input.batch_size=12"],
-        ["input.batch_size", "12", "8 parts"],
+        ["input.batch_size", "12", "8 shards"],
     ),
     "mesh that does not fit": (
         ["train", "tiny-lm", *TINY, "mesh.data=3"],
@@ -70,7 +74,7 @@ CASES = {
     ),
     "unknown modifier": (
         ["train", "tiny-lm", "--with", "moee"],
-        ["--with moee", "no such modifier"],
+        ["--with moee", "there is no modifier"],
     ),
     "unknown package": (
         ["train", "tiny-lm", "--import", "no_such_package"],
@@ -80,6 +84,56 @@ CASES = {
     "profile past the end": (
         ["train", "tiny-lm", "--profile", "300:303"],
         ["--profile 300:303", "will take the steps 0:240", "--steps"],
+    ),
+    "a bare leaf name": (
+        ["train", "tiny-lm", "num_layers=4"],
+        ["num_layers", "Did you mean model.decoder.stack.num_layers=4?"],
+    ),
+    "another program's name": (
+        ["train", "tiny-lm", "lr=0.1"],
+        ["lr: Trainer has no field", "Did you mean learner.schedule.peak=0.1?"],
+    ),
+    "a leaf name in the wrong place": (
+        ["train", "tiny-lm", "model.num_layers=4"],
+        ["Did you mean model.decoder.stack.num_layers=4?"],
+    ),
+    "a mistyped leaf name": (["train", "tiny-lm", "batch_siz=4"], ["mean input.batch_size=4?"]),
+    "a leaf name with a modifier": (
+        ["train", "tiny-lm", "--with", "moe", "num_experts=4"],
+        ["Did you mean model.decoder.stack.layer.feed_forward.num_experts=4"],
+    ),
+    "a huge seed": (
+        ["train", "tiny-lm", "--seed", "99999999999999999999"],
+        ["--seed: expected -2,147,483,648 to 4,294,967,295"],
+    ),
+    "a huge seed as a key": (
+        ["train", "tiny-lm", "seed=99999999999999999999"],
+        ["seed: expected -2,147,483,648 to 4,294,967,295"],
+    ),
+    "negative steps": (["train", "tiny-lm", "--steps", "-5"], ["--steps: expected 1 to"]),
+    "no tokens": (["generate", "run", "--tokens", "-3"], ["--tokens: expected 1 to", "got -3"]),
+    "a batch beyond all machines": (
+        ["train", "tiny-lm", "input.batch_size=1000000000000000"],
+        ["batch_size=1000000000000000", "tokens a step"],
+    ),
+    "a width beyond all machines": (
+        ["train", "tiny-lm", "model.width=100000000000000"],
+        ["The parameter decoder/embedding/weight", "Which size was mistyped?"],
+    ),
+    "a negative learning rate": (
+        ["train", "tiny-lm", "learner.schedule.peak=-1"],
+        ["CosineSchedule: peak, the highest learning rate", "got -1"],
+    ),
+    "an infinite learning rate, in a dry run": (
+        ["train", "tiny-lm", "learner.schedule.peak=inf", "--dry-run"],
+        ["peak, the highest learning rate"],
+    ),
+    "a corpus that is not there, in a dry run": (
+        [
+            *["train", "tiny-lm", *TINY, "--dry-run"],
+            *["input.corpus=TextFiles", "input.corpus.files=nothing"],
+        ],
+        ["there is no file or folder 'nothing'"],
     ),
     "missing run": (["generate", "runs/nothing"], ["is not a run folder"]),
 }
@@ -91,6 +145,86 @@ def test_a_mistake_gives_one_clear_message_and_code_2(case, capsys, tmp_path, mo
     message = complain(capsys, tmp_path, monkeypatch, *argv)
     for piece in pieces:
         assert piece in message
+
+
+@pytest.mark.parametrize(
+    ("argv", "pieces"),
+    [
+        (["trian"], ["there is no verb 'trian'. Did you mean 'train'?"]),
+        (["config", "shw"], ["there is no action 'shw'. Did you mean 'show'?"]),
+        (["train"], ["name an EXPERIMENT", "`dovetail config list`"]),
+        (
+            ["train", "tiny-lm", "--lr", "0.1"],
+            ["there is no option --lr", "learner.schedule.peak=0.1?"],
+        ),
+        (["train", "tiny-lm", "--batch-size=16"], ["Did you mean input.batch_size=16?"]),
+        (["train", "tiny-lm", "--dryrun"], ["Did you mean --dry-run"]),
+        (["doctor", "now"], ["unexpected argument 'now'"]),
+    ],
+)
+def test_a_mistyped_word_is_answered_with_the_nearest(argv, pieces, capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(argv)
+    assert exit.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    for piece in pieces:
+        assert piece in line
+
+
+def test_an_import_that_fails_names_file_and_line(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "bad_syntax_here.py").write_text("x = 1\ny = (\n")
+    assert main(["config", "list", "--import", "bad_syntax_here"]) == 2
+    assert "bad_syntax_here.py:2: SyntaxError: '(' was never closed" in capsys.readouterr().err
+    (tmp_path / "fails_here.py").write_text("\n\nprint(1 // 0)\n")
+    assert main(["config", "list", "--import", "fails_here"]) == 2
+    assert "fails_here.py:3: ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_dry_run_checks_the_folder(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    argv = ["train", "tiny-lm", *TINY, "--dry-run", "--run"]
+    assert main([*argv, "file/run"]) == 2
+    assert "--run file/run: " in capsys.readouterr().err
+    from dovetail.config import identity, to_text
+    from dovetail.experiments import find_experiment
+
+    (tmp_path / "run").mkdir()
+    text = to_text(identity(find_experiment("small-lm").config()))
+    (tmp_path / "run" / "identity.txt").write_text(text)
+    assert main([*argv, "run"]) == 2
+    assert "another identity" in capsys.readouterr().err
+
+
+def test_a_mistyped_key_is_refused_without_jax(cache_folder):
+    """The first use of an experiment caches its keys; a changed package makes them stale."""
+    code = (
+        "import sys; from dovetail.cli import main\n"
+        "code = main(['train', 'tiny-lm', 'modle.width=3'])\n"
+        "print(code, 'jax' in sys.modules)"
+    )
+
+    def run():
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        assert "Trainer has no field 'modle'. Did you mean 'model'?" in done.stderr
+        return done.stdout.split()
+
+    assert run() == ["2", "True"]
+    assert run() == ["2", "False"]
+    (cache_folder / "dovetail" / "keys" / "tiny-lm.json").write_text('{"fingerprint": []}')
+    assert run() == ["2", "True"]
+
+
+def test_cached_keys_never_refuse_a_key_of_a_new_component():
+    from dovetail.experiments import ConfigKeys, find_experiment
+
+    keys = ConfigKeys.of(find_experiment("tiny-lm").config())
+    keys.check(["input.corpus=TextFiles", "input.corpus.files=x", "evaluators.mine.every=3"])
+    with pytest.raises(ConfigError, match="StandardLibrary has no field 'files'"):
+        keys.check(["input.corpus.files=x"])
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "unreadable"])

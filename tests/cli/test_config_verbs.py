@@ -85,7 +85,7 @@ def test_json_values_are_typed_and_why_adds_where_they_were_set(capsys):
     assert values["model.dtype"] is None
     assert values["input.skips"] == []
     assert values["input.split"] == "train"
-    assert values["input.corpus"] == "dovetail.data.corpus:StandardLibrary()"
+    assert values["input.corpus"] == "dovetail.data:StandardLibrary()"
     explained = json.loads(output(capsys, *argv, "--why"))
     assert {path: entry["value"] for path, entry in explained.items()} == values
     assert explained["model.width"]["set_by"] == "command line: model.width=64"
@@ -137,7 +137,7 @@ def test_a_dry_run_says_plainly_whether_the_memory_suffices(capsys, monkeypatch)
     facts = json.loads(output(capsys, *argv, "--json"))
     assert facts["needed_bytes"] >= 8 * facts["argument_bytes"], "eight devices share the memory"
     for there, verdict in ((10**12, "fits: needs about"), (10**6, "does not fit: needs about")):
-        monkeypatch.setattr("dovetail.hardware.machine_memory_bytes", lambda there=there: there)
+        monkeypatch.setattr("dovetail.utils.host_memory_bytes", lambda there=there: there)
         shown = output(capsys, *argv)
         assert f"{verdict} " in shown
         assert f"this machine has 1 {'TB' if there == 10**12 else 'MB'}" in shown

@@ -1,8 +1,13 @@
-"""What the world does to a correct program: one line, code 1, and the traceback for who asks."""
+"""Failures end in one line and an exit code; the traceback is there for who asks for it."""
 
 import errno
+import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -42,9 +47,120 @@ def test_the_traceback_can_be_asked_for(fail, monkeypatch):
         fail(lambda: throw(FULL))
 
 
-def test_a_bug_keeps_its_traceback(fail):
+def test_a_bug_is_one_line_that_asks_for_a_report(fail, monkeypatch):
+    code, said = fail(lambda: 1 // 0)
+    assert code == 1
+    (line,) = said.splitlines()
+    assert line.startswith("dovetail: internal error: ZeroDivisionError: ")
+    assert "DOVETAIL_TRACEBACK=1" in line
+    assert "please report it" in line
+    monkeypatch.setenv("DOVETAIL_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
         fail(lambda: 1 // 0)
+
+
+def test_out_of_memory_says_what_to_try(fail):
+    code, said = fail(lambda: throw(RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating")))
+    assert code == 1
+    assert said.startswith("dovetail: out of memory: ")
+    assert "input.batch_size" in said
+
+
+SCRIPT = [sys.executable, "-m", "dovetail"]
+
+
+def test_python_dash_m_runs_the_command():
+    done = subprocess.run([*SCRIPT, "--version"], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("dovetail ")
+
+
+@pytest.mark.parametrize("command", ["--help", "config list"])
+def test_a_reader_that_leaves_is_no_error(command):
+    line = f"{sys.executable} -m dovetail {command} | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], check=True, capture_output=True, text=True)
+    assert done.stderr == ""
+    line = f"{sys.executable} -m dovetail {command} >&-"
+    done = subprocess.run(["bash", "-c", line], check=True, capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+def catches(process, number):
+    """Says whether a process has a handler for a signal (Linux)."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    (mask,) = [int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")]
+    return bool(mask >> (number - 1) & 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("seconds", [0.0, 0.2])
+def test_ctrl_c_in_the_first_second_is_one_line(seconds, tmp_path):
+    process = subprocess.Popen(
+        [*SCRIPT, "train", "tiny-lm"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    while not catches(process, signal.SIGTERM):
+        time.sleep(0.005)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[1]
+    assert process.returncode == 75
+    assert said.splitlines()[-1] == "dovetail: stopped"
+    assert "Traceback" not in said
+
+
+def test_doctor_reports_a_broken_backend():
+    environment = {**os.environ, "JAX_PLATFORMS": "cuda"}
+    done = subprocess.run(
+        [*SCRIPT, "doctor", "--json"], env=environment, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    (missing,) = json.loads(done.stdout)["missing"]
+    assert "JAX_PLATFORMS is 'cuda'" in missing
+
+
+def test_other_names_among_checkpoints_are_left_alone(tmp_path):
+    from dovetail.runtime import Checkpointer
+
+    odd = ["007", "\u0664", "1.5", "12.notes", "notes", "-3", "9" * 40]
+    for name in odd:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "_CHECKPOINT_METADATA").write_text("{}")
+    (tmp_path / "5").touch()
+    checkpointer = Checkpointer.Config().build()
+    checkpointer.open(tmp_path)
+    assert checkpointer.steps() == []
+    checkpointer.save(3, {"x": 1.0})
+    assert checkpointer.finish()
+    assert checkpointer.steps() == [3]
+    assert all((tmp_path / name / "_CHECKPOINT_METADATA").exists() for name in odd)
+
+
+def test_a_metric_that_is_not_a_number_is_an_error_and_valid_json(tmp_path, monkeypatch, capsys):
+    from dovetail.cli import train
+    from dovetail.trainer import Outcome
+
+    outcome = Outcome(2, metrics={"held_out/loss": float("nan"), "x": float("inf")})
+    monkeypatch.setattr(train, "_run_trainer", lambda *_: outcome)
+    argv = ["train", "tiny-lm", *TINY, "--steps", "2", "--run", str(tmp_path / "run"), "--json"]
+    assert main(argv) == 1
+    out, err = capsys.readouterr()
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    metrics = json.loads(out, parse_constant=refuse)["metrics"]
+    assert metrics == {"held_out/loss": None, "x": None}
+    assert "held_out/loss is not a number" in err
+
+
+def test_a_parameter_that_the_last_update_made_infinite_is_found():
+    import jax.numpy as jnp
+
+    from dovetail.trainer.loop import _non_finite
+
+    fine = {"b": jnp.ones(3), "c": jnp.zeros(2, jnp.bfloat16)}
+    assert _non_finite(fine) is None
+    assert _non_finite({**fine, "a": jnp.array([1.0, jnp.inf])}) == "a"
 
 
 def test_ctrl_c_anywhere_is_code_75(fail):

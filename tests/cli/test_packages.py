@@ -124,5 +124,5 @@ def test_generate_names_the_installed_package_that_has_gone(tmp_path, capsys):
     (tmp_path / "config.txt").write_text("gone_package.parts:Thing()\n")
     assert main(["generate", str(tmp_path)]) == 2
     message = capsys.readouterr().err
-    assert "'gone_package.parts:Thing' is neither a registered part" in message
-    assert "offers the module 'gone_package'; here there is none. Install it." in message
+    assert "'gone_package.parts:Thing' is neither a registered component" in message
+    assert "provides the module 'gone_package'. It is not installed here; install it." in message

@@ -45,11 +45,9 @@ def test_a_plan_for_this_machine_has_every_figure(capsys, tmp_path):
 
 
 def test_without_a_compiler_it_says_what_to_install(capsys, monkeypatch):
-    from dovetail.hardware import compilers
-    from dovetail.plan import devices
+    from dovetail.targets import topology
 
-    monkeypatch.setattr(devices, "can_compile_for", lambda _: False)
-    monkeypatch.setattr(compilers, "can_compile_for", lambda _: False)
+    monkeypatch.setattr(topology, "can_compile_for", lambda _: False)
     assert main(["plan", "llama2-7b", "--target", "tpu-v5p-512", "--json"]) == 0
     captured = capsys.readouterr()
     assert "needs libtpu: `pip install 'dovetail[compile]'`" in captured.err
@@ -71,7 +69,7 @@ def test_what_is_too_big_says_what_would_fit(capsys, tmp_path):
     assert "the nearest changes that fit, by arithmetic alone:" in text
     drawn = Page(page.read_text())
     assert "What would fit" in drawn.text
-    assert "The bar is all that it takes; the chip has" in drawn.text
+    assert "The bar is the total; the chip has" in drawn.text
     assert main([*argv, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["fits"] is False
@@ -117,9 +115,9 @@ def test_machines_side_by_side(capsys):
 
 
 def test_a_search_without_a_compiler_ranks_and_writes_a_rule(capsys, tmp_path, monkeypatch):
-    from dovetail.plan import devices
+    from dovetail.targets import topology
 
-    monkeypatch.setattr(devices, "can_compile_for", lambda _: False)
+    monkeypatch.setattr(topology, "can_compile_for", lambda _: False)
     file = tmp_path / "found.py"
     argv = ["plan", "llama2-7b", "--target", "tpu-v5p-512", "--search", "--write", str(file)]
     assert main([*argv, "--json"]) == 0
@@ -145,7 +143,10 @@ def test_a_search_without_a_compiler_ranks_and_writes_a_rule(capsys, tmp_path, m
         (["llama2-7b", "--target", "tpu-v9-8"], "there is no such target"),
         (["llama2-7b", "--target", "cpu", "--write", "x.py"], "--write saves what --search finds"),
         (["llama2-7b", "--targets", "all", "--target", "cpu"], "--targets compares machines"),
-        (["llama2-7b", "--targets", "all", "--chips", "0"], "expected 1 or more, got 0"),
+        (
+            ["llama2-7b", "--targets", "all", "--chips", "0"],
+            "--chips: expected 1 to 1,048,576, got 0",
+        ),
         (["llama2-7b", "--targets", "nothing"], "there is no such target"),
         (["verify"], "name one run folder"),
         (["verify", "x", "--html", "x.html"], "--html draws one plan"),

@@ -11,7 +11,7 @@ import pytest
 from dovetail.runtime import StopRequest
 from tests.cli.test_train_and_generate import TINY
 
-PROMISE = "finishing this step, then saving; Ctrl-C again leaves at once"
+NOTICE = "finishing this step, then saving; Ctrl-C again exits at once"
 PATIENCE = 300  # seconds; a busy machine is slow to compile
 
 
@@ -28,7 +28,7 @@ def test_the_first_ctrl_c_is_remembered_and_the_second_leaves(handlers, capfd):
     with StopRequest() as stop:
         signal.raise_signal(signal.SIGINT)
         assert stop.received == "SIGINT"
-        assert capfd.readouterr().err == f"{PROMISE}\n"
+        assert capfd.readouterr().err == f"{NOTICE}\n"
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
@@ -118,7 +118,7 @@ def test_ctrl_c_while_the_step_is_compiled(train, tmp_path):
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE) == 75, (tmp_path / "said").read_text()
     said = (tmp_path / "said").read_text()
-    assert PROMISE in said
+    assert NOTICE in said
     assert "the same command continues" in said
 
 

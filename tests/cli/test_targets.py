@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from dovetail.cli import main
-from dovetail.cli.output import size
-from dovetail.kernels import forget_choices
+from dovetail.cli.config_sharding_page import COLOURS
+from dovetail.hardware import MFU_FORMULA
+from dovetail.kernels import clear_choices
 from dovetail.parallel import MESH_AXES
-from dovetail.targets.layout import STATE_GROUPS
+from dovetail.targets.sharding import STATE_GROUPS
+from dovetail.utils import format_bytes
 from tests.cli.pages import Page
 
 
@@ -57,28 +59,28 @@ def test_a_modifier_comes_before_the_rule(capsys):
 
 
 @pytest.mark.parametrize(
-    ("asked", "kept"), [("remat:keep=nothing", "KeepNothing"), ("offload", "OffloadTags")]
+    ("asked", "kept"), [("remat:keep=nothing", "SaveNothing"), ("offload", "OffloadNamed")]
 )
 def test_a_rule_leaves_what_a_modifier_asked_to_keep(capsys, asked, kept):
     argv = ["config", "diff", "llama2-7b", "--target", "tpu-v5p-512"]
-    assert "KeepDots" in output(capsys, *argv), "what the rule chooses by itself"
+    assert "SaveDots" in output(capsys, *argv), "what the rule chooses by itself"
     shown = output(capsys, *argv, "--with", asked)
     assert f":{kept}(" in shown
-    assert "KeepDots" not in shown
+    assert "SaveDots" not in shown
 
 
 def test_slices_of_gpus_share_parameters_and_those_of_tpus_do_not(capsys):
     argv = ["config", "sharding", "tiny-lm", "mesh.data=1", "mesh.fsdp=-1", "input.batch_size=32"]
     assert "fsdp 32" in output(capsys, *argv, "--target", "2xgpu-h100-16")
     assert main([*argv, "--target", "2xtpu-v5e-16"]) == 2
-    assert "mesh.across.fsdp=2" in capsys.readouterr().err
-    across = output(capsys, *argv, "mesh.across.fsdp=2", "--target", "2xtpu-v5e-16")
+    assert "mesh.dcn.fsdp=2" in capsys.readouterr().err
+    across = output(capsys, *argv, "mesh.dcn.fsdp=2", "--target", "2xtpu-v5e-16")
     assert "fsdp 32" in across
 
 
 def test_a_dry_run_elsewhere_takes_slices_as_they_were_asked_for(capsys):
     argv = ["train", "tiny-lm", "--dry-run", "--target", "2xtpu-v5e-16", "input.batch_size=32"]
-    shown = output(capsys, *argv, "mesh.data=1", "mesh.fsdp=-1", "mesh.across.fsdp=2")
+    shown = output(capsys, *argv, "mesh.data=1", "mesh.fsdp=-1", "mesh.dcn.fsdp=2")
     assert "fsdp=32" in shown
 
 
@@ -101,13 +103,13 @@ def test_training_elsewhere_is_refused(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["train", "tiny-lm", "--target", "tpu-v5p-16"]) == 2
     message = capsys.readouterr().err
-    assert "this is not that machine: it has 8 devices of tpu-v5p, and here are 8 x cpu" in message
+    assert "not that machine: it has 8 devices of tpu-v5p, but this process has 8 x cpu" in message
     assert "--dry-run" in message
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dry_run_tells_of_a_machine_that_is_not_here(capsys):
-    forget_choices()
+    clear_choices()
     tiny = ["train", "tiny-lm", "--dry-run", "--target"]
     facts = json.loads(output(capsys, *tiny, "tpu-v5p-16", "--json"))
     assert facts["mesh"] == {"data": 8}
@@ -134,13 +136,14 @@ def test_the_machine_that_is_here_runs(capsys, tmp_path, monkeypatch, target):
     noted = json.loads((Path(json.loads(shown)["run"]) / "run.json").read_text())
     assert noted["target"] == target
     assert f"target {target} " in told
-    assert "MFU = " in told, "a run says what its MFU is"
+    assert "MFU refers to a peak of " in told
+    assert MFU_FORMULA not in told, "the formula is in --help"
     assert "TFLOP/s (cpu in float32)" in told
 
 
 def test_another_number_of_devices_is_refused(capsys):
     assert main(["train", "tiny-lm", "--target", "cpu-3"]) == 2
-    assert "it has 3 devices of cpu, and here are 8 x cpu" in capsys.readouterr().err
+    assert "it has 3 devices of cpu, but this process has 8 x cpu" in capsys.readouterr().err
 
 
 def test_virtual_devices_are_made_where_none_are_chosen_yet():
@@ -185,7 +188,7 @@ def test_sharding_prints_every_array(capsys):
     weight = "decoder/stack/layer/attention/query/weight  stage:32 embed:4096 heads:4096  float32"
     assert weight in shown
     assert "embed over fsdp: 32x64x4096, 33.6 MB a device, 4 copies\n" in shown
-    assert "optimizer: mu, nu lie alike, 67.1 MB a device" in shown
+    assert "optimizer: mu, nu sharded like it, 67.1 MB a device" in shown
     assert "batch over data x fsdp: 4x4096x4096, 134 MB a device\n" in shown, "the stream"
     assert "on each device (1.2%)" in shown
     assert "warning" not in shown
@@ -221,7 +224,7 @@ def test_what_lies_with_the_host_is_shown_there(capsys, tmp_path):
     assert main([*argv, "--html", str(file)]) == 0
     page = file.read_text(encoding="utf-8")
     facts = json.loads(output(capsys, *argv, "--json"))
-    assert f"On the host: {size(facts['host_bytes_per_device'])} for each device." in page
+    assert f"On the host: {format_bytes(facts['host_bytes_per_device'])} for each device." in page
     there = [array for array in facts["arrays"] if array["memory"] is not None]
     assert page.count("<br>on the host") == len(there) > 0
 
@@ -244,10 +247,21 @@ def test_every_colour_of_the_page_means_one_thing(capsys, tmp_path: Path):
     argv = ["config", "sharding", "tiny-lm", "--target", "cpu-8", "--html", str(file)]
     output(capsys, *argv)
     text = file.read_text(encoding="utf-8")
+    assert set(MESH_AXES) | set(STATE_GROUPS) <= set(COLOURS)
+    assert len(set(COLOURS.values())) == len(COLOURS)
     named = [re.findall(r"--(\w+): (#\w{6})", part) for part in text.split("@media")[:2]]
     for colours in map(dict, named):
-        assert set(MESH_AXES) | set(STATE_GROUPS) <= set(colours)
+        assert {f"colour{number}" for number in COLOURS.values()} <= set(colours)
         assert len(set(colours.values())) == len(colours)
+
+
+def test_every_name_on_the_page_is_escaped():
+    from dovetail.cli.config_sharding_page import _axis
+
+    drawn = _axis("<embed>", 4, by='"><script>', over=" / <fsdp>")
+    assert "&lt;embed&gt;" in drawn
+    assert "/ &lt;fsdp&gt;" in drawn
+    assert "script" not in drawn, "an unknown mesh axis has the colour of lines"
 
 
 def test_sharding_needs_a_target_and_sizes_that_divide(capsys):

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from dovetail.cli import generate, main
-from dovetail.cli.summary import summary
+from dovetail.cli.train_summary import summary
 from dovetail.trainer import Outcome
 
 TINY = [
@@ -84,6 +84,14 @@ def test_generate_continues_a_prompt(run, capsys):
     result = json.loads(capsys.readouterr().out)
     assert streamed == f"def {result['text']}\n", "streaming gives the same text"
     assert result["step"] == 3
+
+
+def test_generate_says_what_it_is_doing(run, capsys, monkeypatch):
+    monkeypatch.setattr("dovetail.utils.progress._DELAY_SECONDS", 0.0)
+    assert main(["generate", str(run), "--tokens", "2"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert f"{run}: loading the model" in lines
+    assert f"{run}: compiling, and reading the prompt" in lines
 
 
 def test_generate_is_greedy_at_temperature_0(run, capsys):
@@ -199,7 +207,7 @@ def test_a_run_that_was_extended_is_complete_for_the_plain_command(run, capsys):
     assert main([*argv, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["step"], result["stopped_by"], result["saved"]) == (3, None, True)
-    assert result["figures"]["held_out/bits_per_byte"] > 0
+    assert result["metrics"]["held_out/bits_per_byte"] > 0
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 

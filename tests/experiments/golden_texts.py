@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from dovetail.config import to_text
 from dovetail.experiments import experiments
 from dovetail.experiments.published import published_sizes
-from dovetail.modularity.probe import hashed, whole_text
+from dovetail.modularity.snapshot import hash_text, resolved_text
 from dovetail.module import parameter_specs, variable_specs
 
 FOLDER = Path(__file__).parent / "golden"
@@ -73,7 +73,7 @@ def golden_text(names: Sequence[str]) -> str:
         first.setdefault(suffix, (name, changes))
         blocks.append(_against(resolved, base, name))
     # Defaults and initializers are too many to print; that one changed must show all the same.
-    wholes = hashed("\n".join(whole_text(experiments()[name]) for name in names))[:8]
+    wholes = hash_text("\n".join(resolved_text(experiments()[name]) for name in names))[:8]
     return "\n\n".join([f"# With all defaults and initializers: {wholes}", *blocks]) + "\n"
 
 

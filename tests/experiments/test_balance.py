@@ -8,14 +8,14 @@ from dovetail.config import select
 from dovetail.experiments import experiments
 from dovetail.layers.moe import LoadBalanceLoss, MixtureOfExperts
 from dovetail.module import Batch, initialize, initialize_variables
-from tests.experiments.forms import FORMS, every_form
+from tests.experiments.tiny_models import TINY_MODELS, every_tiny_model
 
 
 def has_experts(config):
     return len(select(config, MixtureOfExperts)) > 0
 
 
-SPARSE = [name for name in FORMS if has_experts(experiments()[name].tiny())]
+SPARSE = [name for name in TINY_MODELS if has_experts(experiments()[name].tiny())]
 
 
 def test_there_are_experiments_with_experts():
@@ -31,7 +31,7 @@ def test_every_mixture_of_every_experiment_asks_for_balance():
             assert min(weights) > 0, name
 
 
-@every_form("mixtral-8x7b", among=SPARSE)
+@every_tiny_model("mixtral-8x7b", among=SPARSE)
 def test_the_training_loss_moves_with_the_coefficient(name):
     base = experiments()[name].tiny()
     losses = {}

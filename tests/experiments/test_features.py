@@ -20,15 +20,15 @@ from dovetail.config import (
     wraps,
 )
 from dovetail.experiments import experiments
-from dovetail.layers import AnyFeedForward, Linear, NoPositions, Places, TokenMap
+from dovetail.layers import BaseFeedForward, Linear, NoPositions, TokenContext, TokenMap
 from dovetail.layers.positions.rotary import RotaryEmbedding
 from dovetail.learner import Elementwise, Ema
-from dovetail.module import Constant, Module, functional, parameter, parameter_specs
+from dovetail.module import ConstantInitializer, Module, functional, parameter, parameter_specs
 from dovetail.parallel import MeshLayout
 from dovetail.runtime import abstract_state
-from dovetail.trainer import FromRun, Hooks
-from dovetail.trainer.start import first_state
-from tests.experiments.forms import every_form
+from dovetail.trainer import Hooks, InitFromRun
+from dovetail.trainer.initialization import initial_state
+from tests.experiments.tiny_models import every_tiny_model
 
 
 class SquaredReLU(Module):
@@ -56,7 +56,9 @@ class Drifting(Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.drift = parameter((config.head_width,), (None,), Constant.Config(), decays=False)
+        self.drift = parameter(
+            (config.head_width,), (None,), ConstantInitializer.Config(), decays=False
+        )
 
     def __call__(self, query, key, positions):
         return query, key + positions[..., None, None] * self.drift.astype(key.dtype)
@@ -84,7 +86,7 @@ class Scaled(Module):
         names = ("in_features", "out_features", "in_axis", "out_axis")
         sizes = {name: getattr(config, name) for name in names}
         self.base = config.base.clone(**sizes).build()
-        ones = Constant.Config(value=1.0)
+        ones = ConstantInitializer.Config(value=1.0)
         self.adapter = parameter((config.out_features,), (config.out_axis,), ones, decays=False)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -97,7 +99,7 @@ def positions_of(config):
 
 
 FEATURES = {
-    "feed-forward": lambda config: replace(config, AnyFeedForward, SquaredReLU.Config()),
+    "feed-forward": lambda config: replace(config, BaseFeedForward, SquaredReLU.Config()),
     "positions": lambda config: replace(config, positions_of(config), Drifting.Config()),
     "optimizer": lambda config: config.clone().set(
         learner=config.learner.clone(
@@ -109,7 +111,7 @@ FEATURES = {
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-@every_form("tiny-lm")
+@every_tiny_model("tiny-lm")
 def test_a_feature_of_this_file_trains_in_every_experiment(name, feature, tmp_path):
     config = experiments()[name].tiny()
     config.set(steps=2, writers={}, evaluators={}, mesh=MeshLayout.Config(data=-1, fsdp=1))
@@ -143,8 +145,8 @@ def trained(config, folder):
 def logits(trainer, state):
     """Runs a model on a few tokens."""
     tokens = jnp.arange(12).reshape(2, 6)
-    places = Places(jnp.tile(jnp.arange(6), (2, 1)), jnp.ones((2, 6), jnp.int32))
-    return functional(trainer.model, state.params, (tokens, places), method="all_logits")[0]
+    context = TokenContext(jnp.tile(jnp.arange(6), (2, 1)), jnp.ones((2, 6), jnp.int32))
+    return functional(trainer.model, state.params, (tokens, context), method="all_logits")[0]
 
 
 def test_a_plain_checkpoint_restores_into_the_wrapped_model(tmp_path):
@@ -155,34 +157,36 @@ def test_a_plain_checkpoint_restores_into_the_wrapped_model(tmp_path):
     step, saved = plain.checkpointer.restore(like)
     assert step == 2
     config = FEATURES["adapter"](experiments()["tiny-lm"].tiny())
-    config.set(start=FromRun.Config(run=str(tmp_path / "plain")), seed=1)
+    config.set(initialization=InitFromRun.Config(run=str(tmp_path / "plain")), seed=1)
     config.learner.set(ema=Ema.Config())
     wrapped, said, outcome = trained(config, tmp_path / "wrapped")
-    before = first_state(wrapped.program(), wrapped.start, said.append)
+    before = initial_state(wrapped.program(), wrapped.initialization, said.append)
     np.testing.assert_array_equal(logits(plain, saved), logits(wrapped, before))
     assert before.step == 0
     for path, average in before.ema.items():
         np.testing.assert_array_equal(average, before.params[path], path)
     added = len(before.params) - len(saved.params)
     assert added > 0
-    taken = f"took {len(saved.params)} parameters; {added} stay as initialised"
-    assert f"started from step 2 of {tmp_path / 'plain'}: {taken}" in said
+    taken = f"loaded {len(saved.params)} parameters; {added} keep their initialization"
+    assert f"initialized from step 2 of {tmp_path / 'plain'}: {taken}" in said
     assert outcome.step == 2
     assert np.isfinite([loss for _, loss in outcome.losses]).all()
 
 
 def test_a_run_to_start_from_must_be_there(tmp_path):
     config = experiments()["tiny-lm"].tiny()
-    config.start = FromRun.Config(run=str(tmp_path / "nowhere"))
-    with pytest.raises(ConfigError, match=r"start.run: the run folder .*nowhere does not exist"):
-        config.build().start.arrays({}, print)
+    config.initialization = InitFromRun.Config(run=str(tmp_path / "nowhere"))
+    with pytest.raises(
+        ConfigError, match=r"initialization.run: the run folder .*nowhere does not exist"
+    ):
+        config.build().initialization.arrays({}, print)
     (tmp_path / "nowhere").mkdir()
     with pytest.raises(ConfigError, match=r"nowhere has no checkpoint. Train it first"):
-        config.build().start.check()
+        config.build().initialization.check()
 
 
 def test_where_a_run_starts_from_is_part_of_its_identity():
     config = experiments()["tiny-lm"].tiny()
-    other = config.clone(start=FromRun.Config(run="runs/tiny-lm"))
+    other = config.clone(initialization=InitFromRun.Config(run="runs/tiny-lm"))
     assert identity(config) != identity(other)
     assert from_text(to_text(other)) == other

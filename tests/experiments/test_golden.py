@@ -11,8 +11,8 @@ import pytest
 
 from dovetail.config import from_text, to_text
 from dovetail.experiments import find_experiment
-from tests.experiments.forms import FORMS
 from tests.experiments.golden_texts import FOLDER, families, golden_text
+from tests.experiments.tiny_models import TINY_MODELS
 
 
 @pytest.mark.parametrize("family", families())
@@ -24,7 +24,7 @@ def test_a_familys_experiments_resolve_to_their_golden_text(family: str) -> None
     assert text == file.read_text()
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", TINY_MODELS)
 def test_text_reads_back(name: str) -> None:
     config = find_experiment(name).config()
     assert from_text(to_text(config)) == config

@@ -15,14 +15,14 @@ from dovetail.cli import main
 from dovetail.config import ConfigError, apply_modifier, from_text, select, to_text
 from dovetail.experiments import experiments
 from dovetail.interop import import_hf, unwrapped
-from dovetail.layers import Exact, Linear
-from dovetail.layers.linear.lora import LoRA
+from dovetail.layers import Linear, PrecisionSensitive
+from dovetail.layers.linear.adapters import LoRA
 from dovetail.learner import Ema
 from dovetail.parallel import MeshLayout
 from dovetail.runtime import RunFolder, StoredWeights, abstract_state, read_parameters
-from tests.experiments.forms import every_form
+from tests.experiments.tiny_models import every_tiny_model
 from tests.interop.files import random_tensors, write_model, write_tokenizer
-from tests.interop.llama_family import TINY, ensure_llama
+from tests.interop.tiny_llama import TINY, ensure_llama
 
 VOCABULARY = 258
 
@@ -32,13 +32,13 @@ def tiny(name: str = "tiny-lm") -> Any:
     return config.set(steps=2, writers={}, evaluators={}, mesh=MeshLayout.Config(data=-1, fsdp=1))
 
 
-@every_form()
+@every_tiny_model()
 def test_every_linear_map_is_adapted_but_those_that_stay_exact(name: str) -> None:
     config = experiments()[name].tiny()
     adapted = apply_modifier(config, "lora:rank=2,alpha=3.0")
     inside = {path for path in select(adapted, Linear).found if path.endswith(".base")}
     alone = select(adapted, Linear).found.keys() - inside
-    exact = select(adapted, Exact).found
+    exact = select(adapted, PrecisionSensitive).found
     assert inside
     assert all(any(path.startswith(f"{part}.") for part in exact) for path in alone)
     assert all((each.rank, each.alpha) == (2, 3.0) for each in select(adapted, LoRA))
@@ -47,7 +47,7 @@ def test_every_linear_map_is_adapted_but_those_that_stay_exact(name: str) -> Non
 
 
 # The quick one has experts, a router and norms on queries; tiny-lm is trained below, too.
-@every_form("qwen3-30b-a3b")
+@every_tiny_model("qwen3-30b-a3b")
 def test_only_the_adapters_are_trained(name: str, tmp_path: Path) -> None:
     config = apply_modifier(tiny(name), "lora:rank=2")
     config.learner.set(ema=Ema.Config(), weight_decay=0.1)
@@ -76,7 +76,7 @@ def test_what_was_frozen_stays_frozen() -> None:
 
 def test_a_model_is_adapted_once() -> None:
     with pytest.raises(
-        ConfigError, match=r"--with lora makes no sense .* model\..* is Adapter already"
+        ConfigError, match=r"--with lora does not apply .* model\..* is Adapter already"
     ):
         apply_modifier(apply_modifier(tiny(), "lora"), "lora")
 
@@ -163,7 +163,7 @@ def test_adapters_of_which_the_base_has_moved_are_not_written_alone(
     argv = ["export", "hf", str(work / "moved"), "--to", str(tmp_path / "out"), "--adapter"]
     assert main(argv) == 2
     said = capsys.readouterr().err
-    assert "is no adapter and was trained too" in said
+    assert "is not an adapter, but was trained" in said
     assert "leave out --adapter" in said
     assert not (tmp_path / "out").exists()
     assert main(argv[:-1]) == 0, "merged, it is the model all the same"
@@ -199,4 +199,4 @@ def test_the_base_stays_as_it_was_imported(work: Path) -> None:
     step, arrays = found
     assert (step, arrays.keys()) == (3, weights.shapes.keys())
     for path, array in arrays.items():
-        np.testing.assert_array_equal(array, weights.part(path, ()), strict=True)
+        np.testing.assert_array_equal(array, weights.read_at(path, ()), strict=True)

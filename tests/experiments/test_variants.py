@@ -1,4 +1,4 @@
-"""Variants of the published sizes: for each family for which its features make sense."""
+"""Variants of the published sizes: for each family to which the features apply."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ FIRST_SIZES = {size.family: name for name, size in reversed(published_sizes().it
 
 @pytest.mark.parametrize("suffix", VARIANTS)
 @pytest.mark.parametrize("family", FIRST_SIZES)
-def test_a_family_is_left_out_where_a_feature_says_so_and_nowhere_else(
-    family: str, suffix: str
-) -> None:
+def test_a_family_is_excluded_only_if_a_feature_does_not_apply(family: str, suffix: str) -> None:
     name, variant = FIRST_SIZES[family], VARIANTS[suffix]
-    if family not in variant.leaves_out:
+    if family not in variant.excluded:
         found = experiments()[f"{name}-{suffix}"]
         assert found.variant_of == name
         assert found.config() != experiments()[name].config()

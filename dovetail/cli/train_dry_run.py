@@ -1,21 +1,24 @@
-"""`train --dry-run`: what a run would train on, what a step would take, and whether it fits."""
+"""`train --dry-run`: the data of a run, the cost of a step, and whether it fits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.cli.output import count, print_json, size
+from dovetail.cli.output import print_json
 from dovetail.config import Config, json_values
-from dovetail.targets import Machine, lay_out
+from dovetail.targets import Machine, experiment_sharding
+from dovetail.utils import Progress, format_bytes, format_count, format_table, plural
 
 if TYPE_CHECKING:
     from dovetail.trainer import Program, Trainer
 
 
-def dry_run(config: Trainer.Config, as_json: bool) -> int:
-    """Compiles the step with no data, and tells what it would take."""
-    facts = _facts(config)
+def dry_run(config: Trainer.Config, folder: Path, as_json: bool, progress: Progress) -> int:
+    """Checks what the run would check, compiles the step, and prints what it would take."""
+    facts = _facts(config, folder, progress)
+    progress.close()
     if as_json:
         print_json(facts)
     else:
@@ -23,24 +26,28 @@ def dry_run(config: Trainer.Config, as_json: bool) -> int:
     return 0
 
 
-def dry_run_elsewhere(config: Trainer.Config, machine: Machine, as_json: bool) -> int:
-    """Tells what is known of a run on a machine that is not here; nothing is compiled."""
+def dry_run_elsewhere(
+    config: Trainer.Config, machine: Machine, as_json: bool, progress: Progress
+) -> int:
+    """Prints what is known of a run on a machine that is not here; nothing is compiled."""
     from dovetail.kernels import choices
 
+    progress.stage("tracing the step")
     trainer = config.build()
-    program = trainer.program_on(trainer.mesh.abstract(machine.devices))
-    layout = lay_out(config, machine)  # traces a step as for that machine: kernels are chosen
-    state, there = sum(layout.totals().values()), machine.memory_per_device
+    program = trainer.program_on(trainer.mesh.abstract_mesh(machine.devices))
+    layout = experiment_sharding(config, machine)  # traces the step, which chooses the kernels
+    state, limit = sum(layout.totals().values()), machine.memory_per_device
     facts = _known(config, trainer, program) | {
         "target": machine.name,
         "machine": str(machine),
         "usd_per_hour": machine.usd_per_hour,
         "price": vars(machine.chip.price) if machine.chip.price is not None else None,
         "argument_bytes": state,
-        "memory_bytes": there,
-        "state_fits": state <= there,
+        "memory_bytes": limit,
+        "state_fits": state <= limit,
         "kernels": choices(),
     }
+    progress.close()
     if as_json:
         print_json(facts)
         return 0
@@ -49,7 +56,10 @@ def dry_run_elsewhere(config: Trainer.Config, machine: Machine, as_json: bool) -
             *_known_rows(facts),
             ("machine", facts["machine"]),
             ("mesh", ", ".join(f"{axis}={n}" for axis, n in facts["mesh"].items())),
-            ("memory a device", f"{size(state)} of state and batch, of {size(there)}"),
+            (
+                "memory a device",
+                f"{format_bytes(state)} of state and batch, of {format_bytes(limit)}",
+            ),
             *([] if facts["state_fits"] else [("", "does not fit, even without activations")]),
             ("price", _cost(machine)),
             *_kernel_rows(facts),
@@ -68,22 +78,22 @@ def _cost(machine: Machine) -> str:
 
 @dataclass(frozen=True)
 class Need:
-    """How much memory a step takes, and how much there is for it, in bytes."""
+    """The memory that a step needs and the memory that is available, in bytes."""
 
     needed: int
-    there: int
+    available: int
     whose: str
 
     @property
     def fits(self) -> bool:
-        """Says whether there is enough."""
-        return self.needed <= self.there
+        """Whether there is enough."""
+        return self.needed <= self.available
 
     def __str__(self) -> str:
-        """Says it plainly."""
+        """Returns one line for people."""
         return (
-            f"{'fits' if self.fits else 'does not fit'}: needs about {size(self.needed)}, "
-            f"{self.whose} has {size(self.there)}"
+            f"{'fits' if self.fits else 'does not fit'}: needs about {format_bytes(self.needed)}, "
+            f"{self.whose} has {format_bytes(self.available)}"
         )
 
 
@@ -104,18 +114,21 @@ def _known(config: Trainer.Config, trainer: Trainer, program: Program) -> dict[s
     }
 
 
-def _facts(config: Trainer.Config) -> dict[str, Any]:
+def _facts(config: Trainer.Config, folder: Path, progress: Progress) -> dict[str, Any]:
     from dovetail.kernels import choices
 
     trainer = config.build()
+    progress.stage("checking the data and tracing the step")
+    trainer.check(folder, prepare=False)
     program = trainer.program()
+    progress.stage("compiling the step")
     memory = program.lowered.compile().memory_analysis()
     need = _need(memory, program.placement.device_mesh.devices.flatten())
     return _known(config, trainer, program) | {
         "argument_bytes": memory.argument_size_in_bytes,
         "temporary_bytes": memory.temp_size_in_bytes,
         "needed_bytes": need.needed if need else None,
-        "memory_bytes": need.there if need else None,
+        "memory_bytes": need.available if need else None,
         "fits": need.fits if need else None,
         "memory": str(need) if need else None,
         "kernels": choices(),
@@ -123,7 +136,7 @@ def _facts(config: Trainer.Config) -> dict[str, Any]:
 
 
 def data_parts(config: Config[Any]) -> dict[str, str]:
-    """Names the parts of an input, whatever it is, each with the values that were set on it."""
+    """Names the components of an input, each with the values that were set on it."""
     children = {name: getattr(config, name) for name in config.fields()}
     return {
         name: _named(child) for name, child in children.items() if isinstance(child, Config)
@@ -132,21 +145,21 @@ def data_parts(config: Config[Any]) -> dict[str, str]:
 
 def _named(part: Config[Any]) -> str:
     values = json_values(part)
-    told = [f"{name}={values[name]}" for name in part.fields() if part.is_set(name)]
+    shown = [f"{name}={values[name]}" for name in part.fields() if part.is_set(name)]
     name = type(part).display_name()
-    return f"{name} ({', '.join(told)})" if told else name
+    return f"{name} ({', '.join(shown)})" if shown else name
 
 
 def _need(memory: Any, devices: Any) -> Need | None:
-    """Compares what a step takes with what there is; None where the device does not say."""
-    from dovetail.hardware import machine_memory_bytes
+    """Compares needed and available memory; None if the device does not report its memory."""
+    from dovetail.utils import host_memory_bytes
 
-    # What comes out takes the place of what went in, but for a few figures.
+    # Donated inputs are reused for the outputs, except for a few metrics.
     results = memory.output_size_in_bytes - memory.alias_size_in_bytes
     each = memory.argument_size_in_bytes + memory.temp_size_in_bytes + results
     if devices[0].platform == "cpu":  # the devices of one machine share its memory
         here = sum(device.process_index == devices[0].process_index for device in devices)
-        return Need(here * each, machine_memory_bytes(), "this machine")
+        return Need(here * each, host_memory_bytes(), "this machine")
     import jax
 
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
@@ -156,8 +169,8 @@ def _need(memory: Any, devices: Any) -> Need | None:
 def _print(facts: dict[str, Any]) -> None:
     rows = [
         *_known_rows(facts),
-        ("memory a device", f"{size(facts['argument_bytes'])} of state and batch"),
-        ("", f"{size(facts['temporary_bytes'])} of temporaries"),
+        ("memory a device", f"{format_bytes(facts['argument_bytes'])} of state and batch"),
+        ("", f"{format_bytes(facts['temporary_bytes'])} of temporaries"),
         *([("", facts["memory"])] if facts["memory"] else []),
         *_kernel_rows(facts),
     ]
@@ -172,14 +185,16 @@ def _known_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     batch, sequence = facts["batch"]
     shape = f"({batch} sequences of {sequence})"
     return [
-        ("parameters", count(facts["parameters"])),
-        ("tokens a step", f"{count(facts['tokens_per_step'])} {shape} x {facts['steps']} steps"),
+        ("parameters", format_count(facts["parameters"])),
+        (
+            "tokens a step",
+            f"{format_count(facts['tokens_per_step'])} {shape} x {plural(facts['steps'], 'step')}",
+        ),
         *facts["data"].items(),
         ("vocabulary", f"{facts['vocabulary']:,} tokens"),
-        ("work a step", f"{count(facts['step_flops'])} FLOPs"),
+        ("work a step", f"{format_count(facts['step_flops'])} FLOPs"),
     ]
 
 
 def _print_rows(rows: list[tuple[str, str]]) -> None:
-    for label, text in rows:
-        print(f"{label:<15}  {text}")
+    print(format_table(rows))

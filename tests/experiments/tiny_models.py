@@ -17,10 +17,10 @@ _OWN = [
     if name not in published_sizes() and not found.variant_of
 ]
 
-FORMS = sorted([*_OWN, *_FIRST_SIZES.values()])
+TINY_MODELS = sorted([*_OWN, *_FIRST_SIZES.values()])
 
 
-def every_form(*quick: str, among: Sequence[str] = FORMS) -> Any:
+def every_tiny_model(*quick: str, among: Sequence[str] = TINY_MODELS) -> Any:
     """Runs a test for one experiment of each family; all but the `quick` wait for `make slow`."""
     later = pytest.mark.sweep
     marked = [name if name in quick else pytest.param(name, marks=later) for name in among]

@@ -12,13 +12,13 @@ from safetensors.numpy import load_file
 
 from dovetail.cli import main
 from dovetail.config import ConfigError, apply_modifier
-from dovetail.data import TextFiles, TokenizerFiles
+from dovetail.data import PretrainedTokenizer, TextFiles
 from dovetail.experiments import find_experiment
 from dovetail.interop import import_hf
 from dovetail.runtime import RunFolder
-from dovetail.trainer import FromRun
+from dovetail.trainer import InitFromRun
 from tests.interop.files import random_tensors, write_model, write_tokenizer
-from tests.interop.llama_family import TINY, ensure_llama
+from tests.interop.tiny_llama import TINY, ensure_llama
 
 VOCABULARY = 258
 
@@ -39,8 +39,8 @@ def test_only_model_tokenizer_and_start_change(imported: Path) -> None:
     config: Any = apply_modifier(base, f"from-run:path={imported}")
     source: Any = RunFolder(imported).config()
     assert config.model == source.model
-    assert config.start == FromRun.Config(run=str(imported))
-    assert isinstance(config.input.tokenizer, TokenizerFiles.Config)
+    assert config.initialization == InitFromRun.Config(run=str(imported))
+    assert isinstance(config.input.tokenizer, PretrainedTokenizer.Config)
     assert config.input.tokenizer.folder == str(imported / "tokenizer")
     assert config.learner == base.learner
     assert config.input.corpus == base.input.corpus
@@ -62,7 +62,7 @@ def test_a_learned_tokenizer_stays_with_its_corpus(tmp_path: Path) -> None:
     assert same.input.tokenizer == base.input.tokenizer
     other = base.clone()
     other.input.corpus = TextFiles.Config(files="*.txt")
-    with pytest.raises(ConfigError, match="learned from its corpus"):
+    with pytest.raises(ConfigError, match="was trained on its corpus"):
         apply_modifier(other, f"from-run:path={run.path}")
 
 
@@ -79,7 +79,7 @@ def test_train_generate_and_export(
         *("learner.schedule.peak=1e-5", "--steps", "1", "--run", str(tmp_path / "tuned")),
     ]
     assert main(argv) == 0
-    assert "took 12 parameters; 0 stay as initialised" in capsys.readouterr().err
+    assert "loaded 12 parameters; 0 keep their initialization" in capsys.readouterr().err
     argv = ["generate", str(tmp_path / "tuned"), "--prompt", "line", "--tokens", "4", "--json"]
     assert main(argv) == 0
     assert json.loads(capsys.readouterr().out)["step"] == 1

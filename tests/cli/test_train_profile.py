@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dovetail.cli.profiler import Profiler, profile_range
+from dovetail.cli.train_profile import Profiler, profile_range
 from dovetail.config import ConfigError
 
 

@@ -1,4 +1,4 @@
-"""`config targets`: the machines that an experiment can be fitted to, with figures and prices."""
+"""`config targets`: the machines that an experiment can be fitted to, with rates and prices."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import argparse
 from typing import Any
 
 from dovetail.cli.experiment import import_packages
-from dovetail.cli.output import print_json, size
-from dovetail.targets import FAMILIES, Family, parse_target, target_rules
+from dovetail.cli.output import print_json
+from dovetail.targets import MACHINE_FAMILIES, MachineFamily, parse_target, target_rules
+from dovetail.utils import format_bytes, format_table
 
 _CPU = {"cpu": "this machine", "cpu-N": "this machine, as N virtual devices"}
 
 
 def add_targets(actions: Any) -> None:
     """Declares the action."""
-    targets = actions.add_parser("targets", help="all machines, with figures and list prices")
+    targets = actions.add_parser("targets", help="all machines, with rates and list prices")
     targets.add_argument("--import", dest="imports", action="append", default=[], metavar="PACKAGE")
     targets.set_defaults(handler=_targets)
 
 
 def target_forms() -> dict[str, str]:
-    """Returns the forms of names, each with what its number counts."""
+    """Returns the forms of target names, each with what its number counts."""
     return {
-        **{f"{prefix}-N": f"N counts {family.counts}" for prefix, family in FAMILIES.items()},
+        **{
+            f"{prefix}-N": f"N counts {family.counts}"
+            for prefix, family in MACHINE_FAMILIES.items()
+        },
         **_CPU,
     }
 
@@ -32,19 +36,19 @@ def _targets(arguments: argparse.Namespace) -> int:
     rules = [
         {"name": rule.name, "pattern": rule.pattern, "about": rule.about} for rule in target_rules()
     ]
-    families = {prefix: _facts(family) for prefix, family in FAMILIES.items()}
+    families = {prefix: _facts(family) for prefix, family in MACHINE_FAMILIES.items()}
     if arguments.json:
         print_json({"targets": families, "rules": rules})
         return 0
-    _print_figures(families)
+    _print_specs(families)
     _print_prices(families)
-    print("\nrules, in the order in which they are asked:")
+    print("\nrules, in order; the first that matches applies:")
     for rule in rules:
         print(f"  {rule['name']:<12} {rule['pattern']:<8} {rule['about']}")
     return 0
 
 
-def _facts(family: Family) -> dict[str, Any]:
+def _facts(family: MachineFamily) -> dict[str, Any]:
     chip, machine = family.chip, parse_target(f"{family.prefix}-{family.example}")
     price = chip.price
     return {
@@ -70,31 +74,41 @@ def _facts(family: Family) -> dict[str, Any]:
     }
 
 
-def _print_figures(families: dict[str, dict[str, Any]]) -> None:
-    print(
-        f"{'target':<16}{'N counts':<26}{'bf16 TFLOP/s':>13}{'memory':>9}{'a second':>10}"
-        f"{'links':>9}{'network':>9}  chips a host"
+def _print_specs(families: dict[str, dict[str, Any]]) -> None:
+    header = (
+        *("target", "N counts", "bf16 TFLOP/s", "memory", "a second", "links", "network"),
+        "chips a host",
     )
-    for prefix, facts in families.items():
-        network = facts["network_bandwidth"]
-        print(
-            f"{prefix + '-N':<16}{facts['counts']:<26}"
-            f"{facts['peak_flops']['bfloat16'] / 1e12:>13,.0f}{size(facts['memory_bytes']):>9}"
-            f"{size(facts['memory_bandwidth']):>10}{size(facts['interconnect_bandwidth']):>9}"
-            f"{size(network) if network is not None else '?':>9}{facts['chips_per_host']:>14}"
+    rows = [
+        (
+            f"{prefix}-N",
+            facts["counts"],
+            f"{facts['peak_flops']['bfloat16'] / 1e12:,.0f}",
+            *(
+                format_bytes(facts[name]) if facts[name] is not None else "?"
+                for name in (
+                    "memory_bytes",
+                    "memory_bandwidth",
+                    "interconnect_bandwidth",
+                    "network_bandwidth",
+                )
+            ),
+            str(facts["chips_per_host"]),
         )
-    for form, about in _CPU.items():
-        print(f"{form:<16}{about}")
+        for prefix, facts in families.items()
+    ]
+    print(format_table([*rows, *_CPU.items()], header=header, align="<<>>>>>>"))
     print("\nOf one chip; links and network: bytes a second out of it, in one direction.")
 
 
 def _print_prices(families: dict[str, dict[str, Any]]) -> None:
     print("\nlist prices, an hour of one chip:")
+    rows: list[tuple[str, ...]] = []
     for prefix, facts in families.items():
         price = facts["price"]
         if price is None:
-            print(f"  {prefix:<14} none found")
+            rows.append((prefix, "none found"))
             continue
         usd = f"${price['usd_per_chip_hour']:.2f}"
-        print(f"  {prefix:<14} {usd:>7}  {price['date']}  {price['offer']}")
-        print(f"  {'':<14} {'':>7}  {'':<10}  {price['source']}")
+        rows += [(prefix, usd, price["date"], price["offer"]), ("", "", "", price["source"])]
+    print(format_table(rows, align="<>", indent="  "))

@@ -11,7 +11,7 @@ from dovetail.config import ConfigError
 
 
 def profile_range(text: str | None) -> range | None:
-    """Reads FIRST:END."""
+    """Parses FIRST:END."""
     if text is None:
         return None
     first, colon, end = text.partition(":")
@@ -21,7 +21,7 @@ def profile_range(text: str | None) -> range | None:
 
 
 def check_range(wanted: range, saved: int, steps: int) -> None:
-    """Refuses a range of which a run will take no step, before anything is compiled."""
+    """Raises a ConfigError if the run takes none of these steps, before anything is compiled."""
     if wanted.start < steps and wanted.stop > saved:
         return
     left = f"will take the steps {saved}:{steps}" if saved < steps else "has no steps left"
@@ -32,7 +32,7 @@ def check_range(wanted: range, saved: int, steps: int) -> None:
 
 
 class Profiler:
-    """Traces the chosen steps that a run takes: all of them, some or, with a remark, none."""
+    """Traces those of the chosen steps that a run takes."""
 
     def __init__(self, folder: Path, steps: range, say: Callable[[str], None]) -> None:
         """Writes nothing yet."""
@@ -41,11 +41,11 @@ class Profiler:
         self._tracing = False
 
     def around_step(self, step: int) -> AbstractContextManager[None] | None:
-        """Returns what a chosen step runs in, and None for the others, which nobody waits for."""
+        """Returns the context of a chosen step, and None for others, which are not blocked on."""
         return self._trace(step) if step in self._steps else None
 
     def finish(self) -> None:
-        """Writes what there is of the trace, if the run ended inside the range."""
+        """Writes the trace, also if the run ended inside the range."""
         if self._tracing:
             self._stop()
         if not self._traced:

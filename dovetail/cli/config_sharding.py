@@ -1,0 +1,161 @@
+"""`config sharding`: the sharding of parameters, optimizer state and activations."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dovetail.cli.experiment import add_experiment_arguments, choose
+from dovetail.cli.output import check_file, print_json, say
+from dovetail.config import ConfigError
+from dovetail.targets import ArraySharding, ExperimentSharding, default_to_cpu, experiment_sharding
+from dovetail.utils import Progress, format_bytes, format_count, format_table, plural
+
+_GROUPS = ("parameters", "optimizer", "averages", "variables", "batch", "activations")
+
+
+def add_sharding(actions: Any) -> None:
+    """Declares the action."""
+    sharding = actions.add_parser(
+        "sharding", help="the sharding of every array on a machine; needs no device"
+    )
+    add_experiment_arguments(sharding)
+    sharding.add_argument("--html", type=Path, metavar="FILE", help="write an HTML page")
+    sharding.set_defaults(handler=_sharding)
+
+
+def _sharding(arguments: argparse.Namespace) -> int:
+    default_to_cpu()
+    chosen = choose(arguments)
+    if chosen.machine is None:
+        raise ConfigError(
+            "config sharding: on which machine? Pass --target, such as --target tpu-v5p-512 or "
+            "--target cpu-8; `dovetail config targets` lists them."
+        )
+    if arguments.html is not None:
+        check_file("--html", arguments.html)
+    with Progress("tracing the step", enabled=not arguments.json):
+        layout = experiment_sharding(chosen.config, chosen.machine)
+    if arguments.html is not None:
+        from dovetail.cli.config_sharding_page import sharding_page
+
+        arguments.html.write_text(sharding_page(chosen.name, layout), encoding="utf-8")
+        say(f"wrote {arguments.html}")
+    if arguments.json:
+        print_json(_facts(chosen.name, layout))
+    elif arguments.html is None:
+        for report in chosen.reports:
+            say(report)
+        _print(chosen.name, layout)
+    return 0
+
+
+def verdict(layout: ExperimentSharding) -> str:
+    """Returns a sentence on the state and the memory of a device."""
+    total, limit = sum(layout.totals().values()), layout.machine.memory_per_device
+    share = f"{format_bytes(total)} of {format_bytes(limit)} on each device ({total / limit:.1%})"
+    if total > limit:
+        return f"does not fit: {share}, before gradients and activations"
+    return f"{share}; gradients and activations come on top"
+
+
+def warning(layout: ExperimentSharding) -> str | None:
+    """Returns a warning about replicated state, if there is any."""
+    replicated = layout.replicated()
+    if not replicated:
+        return None
+    total, largest = sum(array.bytes_per_device for array in replicated), replicated[0]
+    return (
+        f"warning: {format_bytes(total)} are replicated on every device, in "
+        f"{plural(len(replicated), 'array')} of the state; the largest is {largest.path} "
+        f"({format_bytes(largest.bytes_per_device)})"
+    )
+
+
+def logical(array: ArraySharding) -> str:
+    """Formats the shape with its logical axes: `layers:32 embed:4096`."""
+    pairs = zip(array.axes, array.shape, strict=True)
+    return " ".join(f"{axis or '-'}:{length}" for axis, length in pairs) or "scalar"
+
+
+def physical(array: ArraySharding) -> str:
+    """Formats which logical axes are sharded over which mesh axes."""
+    pairs = zip(array.axes, array.split, strict=True)
+    return ", ".join(f"{axis} over {' x '.join(names)}" for axis, names in pairs if names) or (
+        "replicated" if array.devices > 1 else "unsharded"
+    )
+
+
+def taken(arrays: Sequence[ArraySharding]) -> str:
+    """Formats the bytes of arrays in one memory space."""
+    total = format_bytes(sum(array.bytes_per_device for array in arrays))
+    on_device = arrays[0].memory is None
+    return f"{total} a device" if on_device else f"{total} on the host for each device"
+
+
+def _print(name: str, layout: ExperimentSharding) -> None:
+    mesh = " x ".join(f"{axis} {length}" for axis, length in layout.mesh.items()) or "one device"
+    print(f"{name} on {layout.machine.name} ({layout.machine}): mesh {mesh}")
+    states_by_path = _states_by_path(layout)
+    shown = {id(state) for states in states_by_path.values() for state in states}
+    for group in _GROUPS:
+        arrays = [array for array in layout.group(group) if id(array) not in shown]
+        if arrays:
+            total = layout.totals().get(group)
+            print(f"\n{group}" + (f", {format_bytes(total)} a device" if total is not None else ""))
+        for array in arrays:
+            states = states_by_path.get(array.path, []) if group == "parameters" else []
+            _print_array(array, states)
+    print()
+    rows = [(group, format_bytes(total)) for group, total in layout.totals().items()]
+    rows.append(("in all", verdict(layout)))
+    if elsewhere := layout.host_bytes():
+        rows.append(("on the host", f"{format_bytes(elsewhere)} for each device"))
+    print(format_table(rows))
+    if (text := warning(layout)) is not None:
+        print(text)
+
+
+def _states_by_path(layout: ExperimentSharding) -> dict[str, list[ArraySharding]]:
+    """Returns the optimizer state that is sharded like its parameter, by the parameter's path."""
+    parameters = {array.path: array for array in layout.group("parameters")}
+    found: dict[str, list[ArraySharding]] = {}
+    for state in layout.group("optimizer"):
+        owner = parameters.get(state.owner)
+        if owner is not None and (owner.axes, owner.shape) == (state.axes, state.shape):
+            found.setdefault(owner.path, []).append(state)
+    return found
+
+
+def _print_array(array: ArraySharding, states: list[ArraySharding]) -> None:
+    print(f"  {array.path or '(model)'}  {logical(array)}  {array.dtype}")
+    local = "x".join(map(str, array.local_shape)) or "scalar"
+    # "replicated" already says that every device has a copy.
+    copies = f", {array.copies} copies" if 1 < array.copies < array.devices else ""
+    print(f"      {physical(array)}: {local}, {taken([array])}{copies}")
+    if states:
+        names = ", ".join(state.path.removesuffix(f"/{array.path}") for state in states)
+        print(f"      optimizer: {names} sharded like it, {taken(states)}")
+
+
+def _facts(name: str, layout: ExperimentSharding) -> dict[str, Any]:
+    replicated = layout.replicated()
+    parameters = sum(math.prod(array.shape) for array in layout.group("parameters"))
+    return {
+        "experiment": name,
+        "target": layout.machine.name,
+        "devices": layout.machine.devices,
+        "mesh": layout.mesh,
+        "parameters": {"total": parameters, "in_words": format_count(parameters)},
+        "memory_bytes_per_device": layout.machine.memory_per_device,
+        "bytes_per_device": layout.totals(),
+        "host_bytes_per_device": layout.host_bytes(),
+        "replicated_bytes": sum(array.bytes_per_device for array in replicated),
+        "replicated": [f"{array.group}: {array.path}" for array in replicated],
+        "arrays": [
+            {**vars(array), "bytes_per_device": array.bytes_per_device} for array in layout.arrays
+        ],
+    }

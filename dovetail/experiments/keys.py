@@ -1,0 +1,219 @@
+"""The key paths of an experiment's config: checked, suggested and completed without importing JAX.
+
+A config exists only once its classes are imported, which takes a second. So the key paths of each
+experiment are cached in the user's cache folder when it is first used, and a mistyped key is
+refused from there. A file of the package that changes invalidates the cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dovetail.config import (
+    Config,
+    ConfigError,
+    did_you_mean,
+    is_old_field,
+    nearest,
+    value_choices,
+    visit,
+)
+from dovetail.utils import atomic_write, user_cache_folder
+
+_PACKAGE = Path(__file__).parents[1]
+_SUGGESTIONS = 3
+
+# What other programs call a field: the end of its path here.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "lr": ("schedule.peak",),
+    "learning_rate": ("schedule.peak",),
+    "max_lr": ("schedule.peak",),
+    "peak_lr": ("schedule.peak",),
+    "warmup": ("warmup_steps", "warmup_fraction"),
+    "wd": ("weight_decay",),
+    "max_grad_norm": ("clip_norm",),
+    "grad_clip": ("clip_norm",),
+    "clip": ("clip_norm",),
+    "beta1": ("b1",),
+    "beta2": ("b2",),
+    "layers": ("num_layers",),
+    "n_layer": ("num_layers",),
+    "n_layers": ("num_layers",),
+    "num_hidden_layers": ("num_layers",),
+    "depth": ("num_layers",),
+    "heads": ("num_heads",),
+    "n_head": ("num_heads",),
+    "n_heads": ("num_heads",),
+    "num_attention_heads": ("num_heads",),
+    "d_model": ("model.width",),
+    "dim": ("model.width",),
+    "hidden_size": ("model.width",),
+    "n_embd": ("model.width",),
+    "d_ff": ("feed_forward.hidden",),
+    "intermediate_size": ("feed_forward.hidden",),
+    "bs": ("batch_size",),
+    "batch": ("batch_size",),
+    "global_batch_size": ("batch_size",),
+    "train_batch_size": ("batch_size",),
+    "seq_len": ("sequence_length",),
+    "seq_length": ("sequence_length",),
+    "max_seq_len": ("sequence_length",),
+    "context_length": ("sequence_length",),
+    "block_size": ("sequence_length",),
+    "vocab": ("vocab_size",),
+    "max_steps": ("steps",),
+    "num_steps": ("steps",),
+    "iterations": ("steps",),
+    "random_seed": ("seed",),
+    "data": ("input.corpus",),
+    "dataset": ("input.corpus",),
+    "precision": ("model.dtype",),
+    "save_every": ("checkpointer.every",),
+    "eval_every": ("held_out.every",),
+    "log_interval": ("log_every",),
+}
+
+
+@dataclass(frozen=True)
+class ConfigKeys:
+    """The configs of a tree by path: the name of what each builds, and its fields.
+
+    A field maps to what may be typed as its value, where that is a short list of words.
+    """
+
+    configs: dict[str, tuple[str, dict[str, list[str]]]]
+
+    @classmethod
+    def of(cls, config: Config[Any], *, with_choices: bool = False) -> ConfigKeys:
+        """Lists the keys of a config."""
+        return cls(
+            {
+                path: (
+                    type(each).display_name(),
+                    {
+                        name: value_choices(each, name) if with_choices else []
+                        for name in each.fields()
+                    },
+                )
+                for path, each in visit(config)
+            }
+        )
+
+    def paths(self) -> list[str]:
+        """Returns the path of every field."""
+        return [
+            f"{path}.{name}" if path else name
+            for path, (_, fields) in self.configs.items()
+            for name in fields
+        ]
+
+    def choices(self, path: str) -> list[str]:
+        """Returns the words that may be typed as the value at a path, where they are few."""
+        holder, _, name = path.rpartition(".")
+        return self.configs.get(holder, ("", {}))[1].get(name, [])
+
+    def check(self, overrides: Sequence[str]) -> None:
+        """Raises a ConfigError for the first key that does not exist, with suggestions."""
+        changed = {text.partition("=")[0].strip() for text in overrides}
+        for text in overrides:
+            path, equals, value = text.partition("=")
+            unknown = self._unknown_piece(path.strip()) if equals else None
+            if unknown is None:
+                continue
+            holder, name = unknown
+            pieces = holder.split(".")
+            above = {".".join(pieces[:count]) for count in range(1, len(pieces) + 1)}
+            if changed & above or is_old_field(name):
+                continue  # another override replaces the holder, or the name was renamed
+            owner, fields = self.configs[holder]
+            raise ConfigError(
+                f"{holder}{'.' if holder else ''}{name}: {owner} has no field {name!r}. "
+                f"{self._advice(path.strip(), holder, name, fields, value)}"
+            )
+
+    def suggest(self, name: str, holder: str = "") -> list[str]:
+        """Returns the paths that a bare name or a common alias may mean, shortest first."""
+        ends = [name, *ALIASES.get(name, ())]
+        found = [path for path in self.paths() if _ends_with(path, ends)]
+        inside = [path for path in found if holder and path.startswith(f"{holder}.")]
+        return sorted(inside or found, key=lambda path: (path.count("."), path))
+
+    def _unknown_piece(self, path: str) -> tuple[str, str] | None:
+        """Returns the config and the name in it at which a path leaves the tree."""
+        holder = ""
+        for piece in path.split("."):
+            if holder not in self.configs:
+                return None  # below a dict, a list or a plain value, which the parser checks
+            if piece not in self.configs[holder][1]:
+                return holder, piece
+            holder = f"{holder}.{piece}" if holder else piece
+        return None
+
+    def _advice(self, path: str, holder: str, name: str, fields: Iterable[str], value: str) -> str:
+        leaf = path.rpartition(".")[2]
+        is_leaf = leaf == name
+        if is_leaf and (found := self.suggest(leaf, holder)):
+            return did_you_mean_keys(found, value)
+        if nearest(name, fields):
+            return did_you_mean(name, fields)
+        leaves = {each.rpartition(".")[2] for each in self.paths()} | ALIASES.keys()
+        close = nearest(leaf, leaves, count=1, cutoff=0.75) if is_leaf else []
+        if close:
+            return did_you_mean_keys(self.suggest(close[0], holder), value)
+        return did_you_mean(name, fields)
+
+
+def did_you_mean_keys(paths: Sequence[str], value: str = "") -> str:
+    """Returns advice that names full key paths, as they may be typed."""
+    end = f"={value.strip()}" if value.strip() else ""
+    shown = " or ".join(f"{path}{end}" for path in paths[:_SUGGESTIONS])
+    more = f" ({len(paths)} keys end like this)" if len(paths) > _SUGGESTIONS else ""
+    return f"Did you mean {shown}?{more}"
+
+
+def cached_keys(experiment: str) -> ConfigKeys | None:
+    """Returns the cached keys of one of the package's own experiments, if they are current."""
+    try:
+        stored = json.loads(_file(experiment).read_text())
+        if stored["fingerprint"] != _fingerprint():
+            return None
+        return ConfigKeys({path: (owner, fields) for path, (owner, fields) in stored["configs"]})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # never written, or damaged
+
+
+def cache_keys(experiment: str, config: Config[Any]) -> ConfigKeys:
+    """Writes the keys of an experiment to the cache, as far as possible, and returns them."""
+    keys = ConfigKeys.of(config, with_choices=True)
+    entry = {"fingerprint": _fingerprint(), "configs": list(keys.configs.items())}
+    with contextlib.suppress(OSError):
+        _file(experiment).parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(_file(experiment), json.dumps(entry))
+    return keys
+
+
+def _file(experiment: str) -> Path:
+    return user_cache_folder() / "keys" / f"{experiment}.json"
+
+
+def _fingerprint() -> list[Any]:
+    """Returns what changes with any file of the package: their number and the newest change."""
+    newest, count = 0, 0
+    for folder, _, names in os.walk(_PACKAGE):
+        if folder.endswith("__pycache__"):
+            continue
+        for name in names:
+            newest = max(newest, Path(folder, name).stat().st_mtime_ns)
+            count += 1
+    return [str(_PACKAGE), list(sys.version_info[:2]), newest, count]
+
+
+def _ends_with(path: str, ends: Iterable[str]) -> bool:
+    return any(path == end or path.endswith(f".{end}") for end in ends)
