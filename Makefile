@@ -4,10 +4,11 @@
 #   PYTHON=python3.13   use that Python, in an environment of its own (.venv-3.13); otherwise the one found, in .venv
 #   LOCKED=1            install the exact versions of locks/requirements-<version>.txt instead of the newest
 #   ARGS="..."          more arguments for pytest:  make test ARGS="tests/config -x"
-#   WORKERS=4           run the tests in so many processes; each holds 8 virtual devices and about 3 GB
+#   ALL=1               run the whole sweep: make sweep ALL=1
+#   WORKERS=4           run the tests in this many processes; each holds 8 virtual devices and about 3 GB
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test slow parity compile compiled lint format golden venv lock clean
+.PHONY: help quickstart test sweep slow parity compile compiled lint format golden venv lock clean
 
 ifdef PYTHON
   found := $(shell sh tools/find-python.sh "$(PYTHON)")
@@ -19,8 +20,9 @@ endif
 
 bin := $(VENV)/bin
 WORKERS ?= 2
+commit = $(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
 # The stamps say what is installed: the package alone, or with the developers' tools, each newest or locked.
-# They mean nothing where the environment's Python has gone away.
+# They are removed if the environment's Python is gone.
 $(shell [ -x $(bin)/python ] || rm -f $(VENV)/.dovetail-installed*)
 stamp := $(VENV)/.dovetail-installed$(if $(LOCKED),-locked)
 python_version = $(shell $(bin)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -38,22 +40,24 @@ quickstart: $(stamp) ## Install, then train a small language model on the CPU
 test: $(stamp)-dev ## Run the tests, without the slow ones
 	$(bin)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
-slow: $(stamp)-dev ## Run the tests marked sweep and slow
-	$(bin)/python -m pytest -m sweep --numprocesses $(WORKERS) $(ARGS)
-	DOVETAIL_TEST_OPTIMISED=1 $(bin)/python -m pytest -m slow $(ARGS)
+sweep: $(stamp)-dev ## Run a third of the tests marked sweep, chosen by the commit; ALL=1 runs all
+	$(bin)/python -m pytest -m sweep $(if $(ALL),,--third-of-sweep=$(commit)) --numprocesses $(WORKERS) $(ARGS)
+
+slow: $(stamp)-dev ## Run the tests marked slow
+	DOVETAIL_TEST_OPTIMISED=1 $(bin)/python -m pytest -m slow --numprocesses $(WORKERS) $(ARGS)
 
 parity: $(stamp)-parity ## Compare every model family with transformers, which needs torch
 	DOVETAIL_PARITY=1 $(bin)/python -m pytest tests/parity $(ARGS)
 
 # In an environment of its own: with libtpu installed, JAX looks for a TPU whenever it starts. Without the variable a
 # missing compiler would only skip tests.
-compile: ## Compile the kernels for TPUs and GPUs, which need not be there
+compile: ## Compile the kernels for TPUs and GPUs, with no device
 	@$(MAKE) --no-print-directory VENV=$(VENV)-compile compiled
 
 compiled: $(stamp)-compile
 	DOVETAIL_COMPILERS=1 $(bin)/python -m pytest tests/compile -m compile --numprocesses $(WORKERS) $(ARGS)
 
-lint: $(stamp)-dev ## Check style, types and the layering of the rooms
+lint: $(stamp)-dev ## Check style, types and the layering of the subpackages
 	@failed=; for check in $(checks); do \
 	    echo "$$check"; $(bin)/$$check || failed="$$failed, $$check"; \
 	done; [ -z "$$failed" ] || { echo "These checks failed: $${failed#, }" >&2; exit 1; }
@@ -98,7 +102,7 @@ $(stamp)-compile: pyproject.toml $(bin)/python
 	@$(install) --extras dev,compile
 	@touch $@
 
-# Where an environment's Python has gone away, what is left of it is cleared first.
+# If an environment's Python is gone, the rest of the environment is cleared first.
 $(bin)/python:
 	@set -e; found=$$(sh tools/find-python.sh $(if $(PYTHON),"$(PYTHON)")); \
 	    echo "Making $(VENV) with Python $$found" | sed 's/\(Python [0-9.]*\) \(.*\)/\1 (\2)/'; \

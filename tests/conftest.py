@@ -1,8 +1,8 @@
-"""What every test stands on: eight virtual CPU devices, checked annotations, and no user's folders.
+"""The ground of every test: eight virtual CPU devices, the import hook, and temporary user folders.
 
-This runs before any test file is collected, so before any of the checked rooms is imported: XLA
-reads its flags once, the number of devices is fixed at first use, and the import hook sees only
-what is imported after it.
+This runs before any test file is collected, so before any checked subpackage is imported: XLA reads
+its flags once, the number of devices is fixed at first use, and the import hook sees only what is
+imported after it.
 """
 
 import os
@@ -10,18 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
-import jaxtyping
 import pytest
 
-import tests.typechecking  # noqa: F401  the import hook finds it by name
-from dovetail.targets import share_one_cpu
-from tests.heavy import is_heavy
+from dovetail.targets import set_virtual_device_flags
+from tests import rotation, shape_suffixes
+from tests.heavy import is_heavy, stale_patterns
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Rooms whose functions take arrays. Their annotations, shapes included, are checked at every call.
-# Rooms that face users are left out: there a wrong type must end in our message, not beartype's.
-CHECKED_ROOMS = ("kernels", "layers", "models", "generate", "learner")
+# Subpackages whose functions take arrays: annotations and shape suffixes are checked at every call.
+# Those that face users are left out: there a wrong type must end in our message, not beartype's.
+CHECKED = ("kernels", "layers", "models", "generate", "learner")
 
 # Most of a test's time is XLA's, generating code that runs for a millisecond. Without optimising it
 # takes a third (measured: 87 s of CPU to 29). `make slow` compiles as users do.
@@ -37,36 +36,61 @@ os.environ["JAX_PLATFORMS"] = "cpu"  # for the processes that tests start, too
 os.environ.setdefault("NPROC", "32")
 if not AS_USERS_DO:
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK}"
-share_one_cpu()
+set_virtual_device_flags()
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 # What one run compiles, the next one loads. `make clean` empties it.
 jax.config.update("jax_compilation_cache_dir", str(ROOT / ".cache" / "jax-tests"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-jaxtyping.install_import_hook(
-    [f"dovetail.{room}" for room in CHECKED_ROOMS], "tests.typechecking.check_calls"
-)
+shape_suffixes.install([f"dovetail.{subpackage}" for subpackage in CHECKED])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the choice of a third of the sweep."""
+    parser.addoption("--third-of-sweep", metavar="COMMIT", help="run a third, chosen by a hash")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Says which third of the sweep runs."""
+    commit = config.getoption("--third-of-sweep")
+    if not commit:
+        return None
+    third = rotation.third_of(commit) + 1
+    return f"sweep: third {third} of 3, chosen by commit {commit[:12]} (make sweep ALL=1 runs all)"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the heavy cases, so that the default run leaves them to `make slow`."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves the heavy cases to the sweep, and of the sweep one third where that is asked for."""
     for item in items:
         if is_heavy(item.nodeid):
             item.add_marker(pytest.mark.sweep)
+    if config.args == config.getini("testpaths"):  # the whole suite
+        stale = stale_patterns(item.nodeid for item in items)
+        if stale:
+            raise pytest.UsageError(f"tests/heavy.py: these match no test: {stale}")
+    if commit := config.getoption("--third-of-sweep"):
+        sweep = [item.nodeid for item in items if item.get_closest_marker("sweep")]
+        chosen = rotation.select(sweep, rotation.third_of(commit))
+        left_out = [item for item in items if item.nodeid in set(sweep) - chosen]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
 
 
 @pytest.fixture(autouse=True, scope="session")
 def user_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Keeps the tests out of the user's own folders; the whole session shares one cache folder.
+    """Keeps the tests out of the user's own folders; all workers of a run share one cache folder.
 
     So a corpus is prepared once for all tests, and never found ready from an earlier day.
     """
-    home = tmp_path_factory.mktemp("user")
+    base = tmp_path_factory.getbasetemp()
+    # A worker of xdist has a folder of its own inside of that of the run.
+    home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "user"
+    home.mkdir(exist_ok=True)
     names = {"XDG_CACHE_HOME": "cache", "XDG_CONFIG_HOME": "config", "XDG_DATA_HOME": "data"}
     with pytest.MonkeyPatch.context() as patch:
         for variable, name in names.items():
-            (home / name).mkdir()
+            (home / name).mkdir(exist_ok=True)
             patch.setenv(variable, str(home / name))
         yield home
 

@@ -1,7 +1,9 @@
-"""The layering is held: an import against the order of the rooms is found, wherever it stands."""
+"""The layering is enforced: an import against the order of the subpackages is found anywhere."""
 
+import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,10 +19,12 @@ def run_tool(folder: Path, name: str, *arguments: str) -> str:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A package of three rooms in good order, under our settings."""
+    """A package of a few subpackages in the right order, under our settings."""
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     for name, source in {
         "": "",
+        "utils": "",
+        "hardware": "",
         "config": "import json\n",
         "module": "import jax\nimport dovetail.config\n",
         "trainer": "import dovetail.module\n",
@@ -37,7 +41,7 @@ def test_good_order_is_kept(package: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("room", "source", "complaint"),
+    ("subpackage", "source", "complaint"),
     [
         ("module", "import dovetail.trainer", "dovetail.module is not allowed to import"),
         ("module", "def f():\n    import dovetail.trainer", "dovetail.module is not allowed to"),
@@ -51,8 +55,10 @@ def test_good_order_is_kept(package: Path) -> None:
         ("attic", "", "dovetail.attic"),
     ],
 )
-def test_a_forbidden_import_is_found(package: Path, room: str, source: str, complaint: str) -> None:
-    folder = package / "dovetail" / room
+def test_a_forbidden_import_is_found(
+    package: Path, subpackage: str, source: str, complaint: str
+) -> None:
+    folder = package / "dovetail" / subpackage
     folder.mkdir(exist_ok=True)
     (folder / "planted.py").write_text(source)
     (folder / "__init__.py").touch()
@@ -65,3 +71,13 @@ def test_a_forbidden_import_is_found(package: Path, room: str, source: str, comp
 def test_the_private_side_of_jax_is_closed(package: Path, source: str) -> None:
     (package / "dovetail" / "module" / "planted.py").write_text(source)
     assert "TID251" in run_tool(package, "ruff", "check", "--no-cache")
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """A search for a class finds one; nested ones, such as Config, belong to theirs."""
+    files = sorted((ROOT / "dovetail").rglob("*.py"))
+    trees = [ast.parse(file.read_text()) for file in files]
+    names = Counter(
+        node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []

@@ -5,11 +5,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import pytest
+from beartype.roar import BeartypeCallHintParamViolation
+
+from tests import rotation, shape_suffixes
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -23,22 +26,29 @@ def warn_the_caller():
 
 TESTS = """
 import pytest
-import dovetail.room, dovetailing.room, other.room
-def test_ours(): dovetail.room.warn()
-def test_a_library_blames_our_test(): other.room.warn_the_caller()
-def test_library(): other.room.warn()
-def test_library_with_a_name_like_ours(): dovetailing.room.warn()
+import dovetail.module, dovetailing.module, other.module
+def test_ours(): dovetail.module.warn()
+def test_a_library_blames_our_test(): other.module.warn_the_caller()
+def test_library(): other.module.warn()
+def test_library_with_a_name_like_ours(): dovetailing.module.warn()
 @pytest.mark.slow
 def test_slow(): pass
 """
 
 
-PLANTED_ROOM = """
+PLANTED_MODULE = """
 from dataclasses import dataclass
 from jax import Array
-from jaxtyping import Float
-def double(x_BE: Float[Array, "batch embed"]) -> Float[Array, "batch embed"]:
+def double(x_BE: Array) -> Array:
     return x_BE * 2
+def add(x_BE: Array, y_BF: Array) -> Array:
+    sum_B = x_BE.sum(1) + y_BF.sum(1)
+    return sum_B
+def lie(x_BE: Array) -> Array:
+    y_BEF = x_BE
+    return y_BEF
+def one(x_1E: Array):
+    x_1E.sum()
 @dataclass
 class Pair:
     first: Array
@@ -52,7 +62,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in ("dovetail", "dovetailing", "other"):
         (folder / package).mkdir()
         (folder / package / "__init__.py").touch()
-        (folder / package / "room.py").write_text(LIBRARY)
+        (folder / package / "module.py").write_text(LIBRARY)
     (folder / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     (folder / "tests").mkdir()
     (folder / "tests" / "test_planted.py").write_text(TESTS)
@@ -84,24 +94,48 @@ def test_there_are_eight_cpu_devices() -> None:
     assert [device.platform for device in jax.devices()] == ["cpu"] * 8
 
 
-def test_annotations_are_checked_in_the_rooms_of_arrays(tmp_path: Path) -> None:
-    """The rooms' own functions are real code; a module planted behind the same hook may lie."""
-    (tmp_path / "planted_room.py").write_text(PLANTED_ROOM)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(tmp_path)
-        with jaxtyping.install_import_hook("planted_room", "tests.typechecking.check_calls"):
-            room = importlib.import_module("planted_room")
-    assert room.double(jnp.ones((2, 3))).shape == (2, 3)
-    with pytest.raises(jaxtyping.TypeCheckError, match="parameter 'x_BE'"):
-        room.double(jnp.ones(3))
-    with pytest.raises(jaxtyping.TypeCheckError, match="parameter 'x_BE'"):
-        room.double("words")
-    assert room.Pair("a leaf that is no array").first == "a leaf that is no array"
+@pytest.fixture
+def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module that was imported through the hook, as the subpackages of arrays are."""
+    (tmp_path / "planted_module.py").write_text(PLANTED_MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    shape_suffixes.install(["planted_module"])
+    yield importlib.import_module("planted_module")
+    del sys.modules["planted_module"]
 
 
-def test_the_hook_is_on_for_the_layers() -> None:
-    loader = importlib.import_module("dovetail.layers").__spec__.loader
-    assert type(loader).__module__.startswith("jaxtyping")
+def test_annotations_are_checked(checked: Any) -> None:
+    assert checked.double(jnp.ones((2, 3))).shape == (2, 3)
+    with pytest.raises(BeartypeCallHintParamViolation, match="parameter x_BE"):
+        checked.double("words")
+    assert checked.Pair("a leaf that is no array").first == "a leaf that is no array"
+
+
+def test_shape_suffixes_are_checked(checked: Any) -> None:
+    with pytest.raises(shape_suffixes.ShapeSuffixError, match=r"double: x_BE promises 2 axes"):
+        checked.double(jnp.ones(3))
+    assert checked.add(jnp.ones((2, 3)), jnp.ones((2, 4))).shape == (2,)
+    with pytest.raises(shape_suffixes.ShapeSuffixError, match=r"B is 2 in .*, but 1 in y_BF"):
+        checked.add(jnp.ones((2, 3)), jnp.ones((1, 4)))
+    with pytest.raises(shape_suffixes.ShapeSuffixError, match=r"y_BEF promises 3 axes"):
+        checked.lie(jnp.ones((2, 3)))
+    with pytest.raises(shape_suffixes.ShapeSuffixError, match=r"x_1E promises an axis of 1"):
+        checked.one(jnp.ones((2, 3)))
+
+
+@pytest.mark.parametrize("subpackage", ["kernels", "layers", "models"])
+def test_the_hook_is_on(subpackage: str) -> None:
+    loader = importlib.import_module(f"dovetail.{subpackage}").__spec__.loader
+    assert type(loader).__module__ == "tests.shape_suffixes"
+
+
+def test_three_thirds_are_the_whole_sweep() -> None:
+    names = [f"tests/a.py::test_x[{case}]" for case in range(7)] + ["tests/b.py::test_y"]
+    thirds = [rotation.select(names, third) for third in range(3)]
+    assert sorted(name for third in thirds for name in third) == sorted(names)
+    assert all(2 <= sum("test_x" in name for name in third) <= 3 for third in thirds)
+    assert {rotation.third_of(f"commit {number}") for number in range(20)} == {0, 1, 2}
 
 
 def test_a_test_can_have_an_empty_cache_folder(user_folders: Path, cache_folder: Path) -> None:

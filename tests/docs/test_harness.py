@@ -1,4 +1,4 @@
-"""The harness that runs the documents: a block that lies must fail, whatever its kind."""
+"""The harness that runs the documents: a block that does not do what the document says fails."""
 
 import os
 import sys
@@ -215,19 +215,25 @@ def test_the_command_line_reports_by_exit_code(
 
 TREE = """
 dovetail/
-  config/    typed configs
-    deeper/
-  cli/       one file a verb
-tests/       mirror the package
+  config/           typed configs
+  layers/           the layer library
+    moe/            experts
+      router.py     scores
+    norms.py, checks.py  norms; sizes
+  cli/              one file a verb
+tests/              mirror the package
 """
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A repository with two rooms, a left-over folder and tests."""
-    for room in ("config", "cli"):
-        (tmp_path / "dovetail" / room).mkdir(parents=True)
-        (tmp_path / "dovetail" / room / "__init__.py").touch()
+    """A repository with three subpackages, a left-over folder and tests."""
+    for folder in ("config", "cli", "layers", "layers/moe"):
+        (tmp_path / "dovetail" / folder).mkdir(parents=True)
+        (tmp_path / "dovetail" / folder / "__init__.py").touch()
+    for file in ("main.py", "config/text.py", "layers/norms.py", "layers/checks.py"):
+        (tmp_path / "dovetail" / file).touch()
+    (tmp_path / "dovetail" / "layers" / "moe" / "router.py").touch()
     (tmp_path / "dovetail" / "__pycache__").mkdir()
     (tmp_path / "tests").mkdir()
     return tmp_path
@@ -238,17 +244,29 @@ def test_a_true_tree_has_no_problems(root: Path) -> None:
 
 
 def test_a_tree_may_be_drawn_with_branches(root: Path) -> None:
-    tree = "dovetail/\n├── config/  typed configs\n│   └── deeper/\n└── cli/  one file a verb"
+    tree = (
+        "dovetail/\n├── config/  typed configs\n│   └── text.py  as text\n"
+        "├── layers/  the layer library\n└── cli/  one file a verb"
+    )
     assert find_problems(fence("text", tree), root) == []
 
 
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("  cli/       one file a verb\n", "", "dovetail/cli/ is missing"),
+        ("  cli/              one file a verb\n", "", "dovetail/cli/ is missing"),
         ("one file a verb", "", "dovetail/cli/ has no phrase"),
         ("  cli/", "  clay/", "dovetail/clay/ does not exist"),
         ("tests/", "benchmarks/", "benchmarks/ does not exist"),
+        ("norms.py, checks.py", "norms.py", "dovetail/layers/checks.py is missing"),
+        ("norms.py, checks.py", "norms.py, sizes.py", "dovetail/layers/sizes.py does not exist"),
+        ("    moe/            experts\n", "", "dovetail/layers/moe/ is missing"),
+        (
+            "      router.py     scores",
+            "      other.py  x",
+            "dovetail/layers/moe/router.py is missing",
+        ),
+        ("router.py     scores", "router.py", "dovetail/layers/moe/router.py has no phrase"),
     ],
 )
 def test_a_false_tree_is_found_out(root: Path, old: str, new: str, problem: str) -> None:

@@ -15,7 +15,10 @@ PAGE = ROOT / "docs" / "memory.md"
 
 def given_tags() -> Iterator[str]:
     """Yields the names that the package's calls of `tag` give."""
-    for file in sorted((ROOT / "dovetail").rglob("*.py")):
+    files = (
+        file for name in ("kernels", "layers") for file in (ROOT / "dovetail" / name).rglob("*.py")
+    )
+    for file in sorted(files):
         for node in ast.walk(ast.parse(file.read_text())):
             match node:
                 case ast.Call(func=ast.Name(id="tag"), args=[_, ast.Constant(value=str(name))]):

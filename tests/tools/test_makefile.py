@@ -48,8 +48,8 @@ def plant_environment(folder: Path, *stamps: str) -> None:
 def test_every_command_is_listed_with_what_it_does(project: Path) -> None:
     listed = {line.split()[1] for line in make(project).stdout.splitlines()}
     assert listed == {
-        *("help", "quickstart", "test", "slow", "parity", "compile", "lint", "format"),
-        *("golden", "venv", "lock", "clean"),
+        *("help", "quickstart", "test", "sweep", "slow", "parity", "compile", "lint"),
+        *("format", "golden", "venv", "lock", "clean"),
     }
 
 

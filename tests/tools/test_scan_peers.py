@@ -63,5 +63,5 @@ def test_the_tables_are_put_between_the_marks():
     page = f"before\n{scan_peers.BEGIN}\nold\n{scan_peers.END}\nafter\n"
     put = scan_peers.put_between(page, "new")
     assert put == f"before\n{scan_peers.BEGIN}\nnew\n{scan_peers.END}\nafter\n"
-    with pytest.raises(SystemExit, match="has no"):
+    with pytest.raises(SystemExit, match="needs the markers"):
         scan_peers.put_between("no marks", "new")
