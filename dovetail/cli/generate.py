@@ -69,10 +69,23 @@ def run(arguments: argparse.Namespace) -> int:
     check_number("--top-k", arguments.top_k, 1)
     check_number("--top-p", arguments.top_p, 0, 1)
     check_number("--seed", arguments.seed, -(2**31), 2**32 - 1)
-    prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    prompt = _prompt(arguments.prompt)
     with Progress(str(arguments.run_folder), enabled=not arguments.json) as progress:
         progress.stage("loading the model")
         return _generate(arguments, prompt, progress)
+
+
+def _prompt(text: str) -> str:
+    """Returns the prompt, read from standard input for `-`."""
+    if text == "-":
+        if sys.stdin is None:
+            raise ConfigError("--prompt -: standard input is closed.")
+        text = sys.stdin.buffer.read().decode(errors="surrogateescape")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # bytes of the shell that are not UTF-8
+        raise ConfigError(f"--prompt: expected UTF-8 text, got {text!r}.") from error
+    return text
 
 
 def _generate(arguments: argparse.Namespace, prompt: str, progress: Progress) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import gc
 import importlib
 import logging
@@ -40,6 +41,8 @@ VERBS = {
 _MODULES = {"import": "importing", "export": "exporting"}
 
 _STOPPED = 75
+# A path that the user may not use, or that cannot exist: their input is wrong, not the machine.
+_BAD_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EROFS)
 _SHOW_CURSOR = b"\x1b[?25h"  # a progress line hides it
 
 
@@ -166,6 +169,8 @@ def _report_failure(error: Exception) -> int:
     if os.environ.get("DOVETAIL_TRACEBACK", "") not in ("", "0"):
         raise error
     hint = "(DOVETAIL_TRACEBACK=1 shows the traceback)"
+    if isinstance(error, OSError) and error.errno in _BAD_PATH:
+        return _complain(f"{error.filename}: {error.strerror}. Choose another path. {hint}", 2)
     if isinstance(error, OSError | FloatingPointError):
         return _complain(f"{_one_line(error)} {hint}", 1)
     if _is_out_of_memory(error):

@@ -159,12 +159,12 @@ def import_package(name: str) -> None:
         ) from error
     except ConfigError:
         raise
-    except Exception as error:  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise ConfigError(f"--import {name}: {_failed_line(error)}.") from error
     _packages.add(name)
 
 
-def _failed_line(error: Exception) -> str:
+def _failed_line(error: BaseException) -> str:
     """Returns the file, line and message of an error in a user's module."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"

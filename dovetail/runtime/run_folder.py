@@ -60,7 +60,7 @@ class RunFolder:
         file = self.path / "identity.txt"
         if not file.exists():
             return
-        before, now = from_text(file.read_text()), identity(config)
+        before, now = _read_config(file), identity(config)
         changes = [str(change) for change in diff(before, now)]
         if changes:
             listed = "\n  ".join(changes[:20]) + ("\n  ..." if len(changes) > 20 else "")
@@ -127,7 +127,15 @@ class RunFolder:
 
     def config(self) -> Config[Any]:
         """Reads the run's config. The components that it names must be imported."""
-        return from_text((self.path / "config.txt").read_text())
+        return _read_config(self.path / "config.txt")
+
+
+def _read_config(file: Path) -> Config[Any]:
+    """Reads a config file of the run; an error names the file."""
+    try:
+        return from_text(file.read_text())
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from error
 
 
 def _versions() -> dict[str, str]:

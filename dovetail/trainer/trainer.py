@@ -115,7 +115,10 @@ class Trainer(Component):
 
     def saved_step(self, folder: Path) -> int:
         """Returns the newest saved step of the run in a folder; 0 if there is none."""
-        self.checkpointer.open(folder / "checkpoints")
+        checkpoints = folder / "checkpoints"
+        if checkpoints.exists() and not checkpoints.is_dir():
+            raise ConfigError(f"{checkpoints} is a file, not a folder. Remove it, or move it away.")
+        self.checkpointer.open(checkpoints)
         return max(self.checkpointer.steps(), default=0)
 
     def train(

@@ -178,6 +178,9 @@ def test_an_import_that_fails_names_file_and_line(capsys, tmp_path, monkeypatch)
     assert main(["config", "list", "--import", "bad_syntax_here"]) == 2
     assert "bad_syntax_here.py:2: SyntaxError: '(' was never closed" in capsys.readouterr().err
     (tmp_path / "fails_here.py").write_text("\n\nprint(1 // 0)\n")
+    (tmp_path / "exits_here.py").write_text("raise SystemExit(3)")
+    assert main(["config", "list", "--import", "exits_here"]) == 2
+    assert "exits_here.py:1: SystemExit" in capsys.readouterr().err
     assert main(["config", "list", "--import", "fails_here"]) == 2
     assert "fails_here.py:3: ZeroDivisionError" in capsys.readouterr().err
 

@@ -33,6 +33,13 @@ def throw(error):
     raise error
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENAMETOOLONG, errno.EROFS])
+def test_a_path_that_cannot_be_used_is_wrong_input(fail, number):
+    code, said = fail(lambda: throw(OSError(number, os.strerror(number), "runs/mine")))
+    assert code == 2
+    assert said.startswith(f"dovetail: runs/mine: {os.strerror(number)}. Choose another path.")
+
+
 def test_a_full_disk_is_one_line(fail):
     code, said = fail(lambda: throw(FULL))
     assert code == 1

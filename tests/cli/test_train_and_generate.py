@@ -237,3 +237,27 @@ def test_a_damaged_run_json_is_named(tmp_path, capsys):
     (tmp_path / "run.json").write_text("{bad")
     assert main(["generate", str(tmp_path)]) == 2
     assert "run.json cannot be read as JSON" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", [b"dovetail.trainer:Trainer()\ncheckpointer.", b"\xea\x01"])
+def test_a_damaged_config_names_its_file(edited, damage, capsys):
+    folder = edited()
+    (folder / "config.txt").write_bytes(damage)
+    assert main(["generate", str(folder)]) == 2
+    assert f"{folder / 'config.txt'}: " in capsys.readouterr().err
+
+
+def test_a_prompt_that_is_no_text_is_refused(run, capsys, monkeypatch):
+    assert main(["generate", str(run), "--prompt", "\udcff"]) == 2
+    assert "--prompt: expected UTF-8 text" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["generate", str(run), "--prompt", "-"]) == 2
+    assert "standard input is closed" in capsys.readouterr().err
+
+
+def test_checkpoints_that_are_a_file_are_refused_before_the_first_step(edited, capsys):
+    folder = edited()
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "checkpoints").touch()
+    assert main(["train", "tiny-lm", *TINY, "--steps", "3", "--run", str(folder)]) == 2
+    assert "checkpoints is a file, not a folder" in capsys.readouterr().err

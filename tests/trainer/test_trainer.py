@@ -16,7 +16,7 @@ from dovetail.data import PreparedData, SplitSummary
 from dovetail.learner import Accumulate, OneForwardOneBackward
 from dovetail.module import Module, parameter
 from dovetail.parallel import HostMemory, MeshLayout
-from dovetail.runtime import abstract_state
+from dovetail.runtime import Checkpointer, abstract_state
 from dovetail.trainer import (
     HeldOutLoss,
     Hooks,
@@ -195,11 +195,12 @@ def test_debug_nans_stops_at_the_operation(config, tmp_path):
         train(config, tmp_path / "run", hooks=Hooks(debug_nans=True))
 
 
-def test_a_last_save_that_fails_is_reported(config, tmp_path, caplog):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "checkpoints").write_text("a file stands where the folder should be")
-    outcome = train(config, folder)
+def test_a_last_save_that_fails_is_reported(config, tmp_path, caplog, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Checkpointer, "_start", fail)
+    outcome = train(config, tmp_path / "run")
     assert outcome.step == 12, "training went on"
     assert not outcome.saved
     assert "Saving step 4 failed" in caplog.text
