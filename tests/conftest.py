@@ -60,21 +60,22 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:
     """Leaves the heavy cases to the sweep, and of the sweep one third where that is asked for."""
     for item in items:
         if is_heavy(item.nodeid):
             item.add_marker(pytest.mark.sweep)
-    if config.args == config.getini("testpaths"):  # the whole suite
+    if config.args == config.getini("testpaths") and not session.testsfailed:  # all, and no error
         stale = stale_patterns(item.nodeid for item in items)
         if stale:
             raise pytest.UsageError(f"tests/heavy.py: these match no test: {stale}")
     if commit := config.getoption("--third-of-sweep"):
         sweep = [item.nodeid for item in items if item.get_closest_marker("sweep")]
-        chosen = rotation.select(sweep, rotation.third_of(commit))
-        left_out = [item for item in items if item.nodeid in set(sweep) - chosen]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        left_out = set(sweep) - rotation.select(sweep, rotation.third_of(commit))
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+        items[:] = [item for item in items if item.nodeid not in left_out]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.layers.recurrent.gated_delta import GatedDelta, _chunk, _Inputs
+from dovetail.layers.recurrent.gated_delta import GatedDelta, _chunk, _GatedDeltaInputs
 from tests.layers.recurrent.recurrences import (
     Array,
     Params,
@@ -64,7 +64,7 @@ def test_tokens_with_equal_keys_do_not_overflow(length: int) -> None:
     key[..., 0] = 1
     value = np.random.default_rng(0).normal(size=(1, length, 1, VALUE)).astype(np.float32)
     flat, starts = np.zeros((1, length, 1), np.float32), np.zeros((1, length), bool)
-    inputs = _Inputs(*map(jnp.asarray, (key, key, value, flat + 1, flat, starts)))
+    inputs = _GatedDeltaInputs(*map(jnp.asarray, (key, key, value, flat + 1, flat, starts)))
     state, mixed = _chunk(jnp.ones((1, 1, KEY, VALUE)), inputs)
     np.testing.assert_allclose(mixed, value, atol=1e-5)
     np.testing.assert_allclose(state[0, 0, 0], value[0, -1, 0], atol=1e-5)
