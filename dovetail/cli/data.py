@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    prepared = choose(arguments).config.input.build().prepare(progress=not arguments.json)
+    from dovetail.data import prepare
+
+    prepared = prepare(choose(arguments).config.input, progress=not arguments.json)
     if arguments.json:
         print_json(asdict(prepared))
         return 0

@@ -182,7 +182,9 @@ def _train(
 
 def _data(trainer: Trainer) -> str:
     """Returns the name of the prepared data, which contains a hash of its content."""
-    return trainer.input.prepare().folder.name
+    from dovetail.data import prepare
+
+    return prepare(trainer.input).folder.name
 
 
 def _keep_quiet(line: str) -> None:

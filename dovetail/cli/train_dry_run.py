@@ -105,7 +105,7 @@ def _known(config: Trainer.Config, trainer: Trainer, program: Program) -> dict[s
     return {
         "parameters": sum(spec.size for spec in parameter_specs(trainer.model).values()),
         "data": data_parts(config.input),
-        "vocabulary": trainer.input.vocab_size,
+        "vocabulary": getattr(trainer.input, "vocab_size", None),
         "batch": [batch, sequence],
         "tokens_per_step": batch * sequence,
         "steps": trainer.steps,

@@ -10,10 +10,15 @@ from dovetail.data.interfaces import (
     Corpus,
     Document,
     EvaluationInput,
+    HasHeldOut,
+    HasPreparedData,
+    HasTokenizer,
+    HasVocabulary,
     Input,
     PreparedData,
     SplitSummary,
     Tokenizer,
+    has_tokenizer,
 )
 from dovetail.data.prefetch import Prefetcher
 from dovetail.data.prepare import prepare
@@ -29,6 +34,10 @@ __all__ = [
     "Corpus",
     "Document",
     "EvaluationInput",
+    "HasHeldOut",
+    "HasPreparedData",
+    "HasTokenizer",
+    "HasVocabulary",
     "Input",
     "Prefetcher",
     "PreparedData",
@@ -39,6 +48,7 @@ __all__ = [
     "TextFiles",
     "TokenInput",
     "Tokenizer",
+    "has_tokenizer",
     "prepare",
     "trigram_bits_per_byte",
 ]

@@ -18,8 +18,8 @@ from dovetail.data.corpus import StandardLibrary
 from dovetail.data.interfaces import HELD_OUT, TRAIN, Corpus, PreparedData, Tokenizer
 from dovetail.data.order import SequentialOrder, ShuffledOrder, merged_ranges
 from dovetail.data.packing import TARGET_BYTES, num_rows, pack
-from dovetail.data.prepare import prepare_store
-from dovetail.data.store import TokenSplit
+from dovetail.data.prepare import open_store, prepare_store
+from dovetail.data.store import TokenSplit, TokenStore
 from dovetail.data.tokenizer import BytePairTokenizer
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 _MAX_TOKENS = 2**31 - 1  # of a global batch; token positions are int32
+# A language model gains little from a fifth epoch; fifty are surely a mistake.
+_MANY_EPOCHS = 50
 
 
 class TokenInput(Component):
@@ -91,9 +93,27 @@ class TokenInput(Component):
         """Builds the token store if it does not exist, and returns a summary."""
         return self._rows.prepare(progress)
 
+    def use_prepared(self, folder: Path) -> None:
+        """Uses a token store by its folder from now on; the corpus is not read."""
+        self._rows.use_prepared(folder)
+
     def check_data(self) -> None:
         """Raises a ConfigError if the corpus is missing or unreadable; writes no token store."""
         self._rows.check_corpus()
+
+    def warnings(self, steps: int) -> list[str]:
+        """Warns if this many steps repeat the data far too often; prepares the data."""
+        tokens = self.prepare().splits[TRAIN].tokens
+        (tokens_per_step,) = self.spec().items().values()
+        epochs = steps * tokens_per_step / max(tokens, 1)
+        if not tokens or (tokens >= tokens_per_step and epochs <= _MANY_EPOCHS):
+            return []
+        warning = (
+            f"the data has {tokens:,} training tokens and a step takes {tokens_per_step:,}, so "
+            f"{steps:,} steps are {epochs:,.0f} epochs; the model will memorize the data. Add "
+            "text, or use fewer steps or smaller batches."
+        )
+        return [warning]
 
     def batch(self, step: int, rows: slice | None = None) -> HostBatch:
         """Returns the global batch of a step, or some of its rows."""
@@ -162,14 +182,21 @@ class _PreparedRows:
     def prepare(self, progress: bool = True) -> PreparedData:
         with self._lock:
             if self._prepared is None:
-                store, prepared = prepare_store(self._corpus, self.tokenizer, progress)
-                self._splits = {name: store.split(name) for name in (TRAIN, HELD_OUT)}
-                self._token_bytes = self.tokenizer.token_bytes
-                self._prepared = prepared
+                self._adopt(*prepare_store(self._corpus, self.tokenizer, progress))
+            assert self._prepared is not None
             return self._prepared
 
+    def use_prepared(self, folder: Path) -> None:
+        with self._lock:
+            self._adopt(*open_store(folder, self.tokenizer))
+
+    def _adopt(self, store: TokenStore, prepared: PreparedData) -> None:
+        self._splits = {name: store.split(name) for name in (TRAIN, HELD_OUT)}
+        self._token_bytes = self.tokenizer.token_bytes
+        self._prepared = prepared
+
     def check_corpus(self) -> None:
-        if next(iter(self._corpus.documents()), None) is None:
+        if self._prepared is None and next(iter(self._corpus.documents()), None) is None:
             raise ConfigError(f"corpus {self._corpus.name}: it has no documents.")
 
     def count(self, split: str) -> int:

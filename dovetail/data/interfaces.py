@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from dovetail.module import BatchSpec, HostBatch
 
 TRAIN = "train"
 HELD_OUT = "held_out"
@@ -140,29 +137,73 @@ class Tokenizer(Protocol):
 
 
 class Input(Protocol):
-    """Training batches without end: a pure function of the config and the step."""
+    """Training batches without end: a pure function of the config and the step.
 
-    def spec(self) -> BatchSpec:
-        """Returns shapes, dtypes and logical axes of the global batch, with no data."""
+    A batch is any registered dataclass whose arrays share their first axis, the rows; `TokenBatch`
+    is one of them. Further protocols below are capabilities that some inputs have.
+    """
+
+    def spec(self) -> Any:
+        """Returns the global batch with an `ArraySpec` for each array; needs no data."""
         ...
 
-    def batch(self, step: int, rows: slice | None = None) -> HostBatch:
-        """Returns the global batch of a step, or some of its rows."""
+    def batch(self, step: int, rows: slice | None = None) -> Any:
+        """Returns the global batch of a step, or some of its rows, as NumPy arrays."""
         ...
+
+
+@runtime_checkable
+class HasVocabulary(Protocol):
+    """An input of token ids."""
 
     @property
     def vocab_size(self) -> int:
         """The number of token ids, known with no data."""
         ...
 
+
+class HasTokenizer(Protocol):
+    """An input of text; see `has_tokenizer`."""
+
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, ready to use; prepares the data at first use."""
         ...
 
-    def prepare(self, progress: bool = True) -> PreparedData:
-        """Does the disk work that is needed once, and returns a summary."""
+    def load_tokenizer(self, folder: Path) -> Tokenizer:
+        """Returns the tokenizer, loaded from a folder; needs no corpus."""
         ...
+
+
+def has_tokenizer(source: object) -> TypeGuard[HasTokenizer]:
+    """Says whether an input has a tokenizer. It asks the class: the property prepares the data."""
+    return hasattr(type(source), "tokenizer") and hasattr(type(source), "load_tokenizer")
+
+
+@runtime_checkable
+class HasPreparedData(Protocol):
+    """An input whose data takes disk work that is done once."""
+
+    def prepare(self, progress: bool = True) -> PreparedData:
+        """Does the disk work, unless it has been done, and returns a summary."""
+        ...
+
+    def use_prepared(self, folder: Path) -> None:
+        """Uses the prepared data of a folder from now on, instead of the corpus."""
+        ...
+
+    def check_data(self) -> None:
+        """Raises a ConfigError if the data is missing; prepares nothing."""
+        ...
+
+    def warnings(self, steps: int) -> list[str]:
+        """Returns what is suspicious about training on the data for this many steps."""
+        ...
+
+
+@runtime_checkable
+class HasHeldOut(Protocol):
+    """An input with a held-out split."""
 
     def held_out(self, num_batches: int | None = None) -> EvaluationInput:
         """Returns the held-out split in batches of the same shape: all, or evenly spaced ones."""
@@ -172,8 +213,8 @@ class Input(Protocol):
 class EvaluationInput(Protocol):
     """A fixed number of batches, always the same ones in the same order."""
 
-    def spec(self) -> BatchSpec:
-        """Returns shapes, dtypes and logical axes of the global batch, with no data."""
+    def spec(self) -> Any:
+        """Returns the global batch with an `ArraySpec` for each array; needs no data."""
         ...
 
     @property
@@ -181,6 +222,6 @@ class EvaluationInput(Protocol):
         """How many batches there are; prepares the data at first use."""
         ...
 
-    def batch(self, index: int, rows: slice | None = None) -> HostBatch:
+    def batch(self, index: int, rows: slice | None = None) -> Any:
         """Returns a batch, or some of its rows; the last one may end in rows of padding."""
         ...

@@ -23,6 +23,7 @@ from dovetail.data.interfaces import (
     TRAIN,
     Corpus,
     Document,
+    HasPreparedData,
     Input,
     PreparedData,
     SplitSummary,
@@ -57,7 +58,16 @@ def prepare(source: Input | Config[Input], progress: bool = True) -> PreparedDat
     `dovetail data prepare` calls this. Building an input does no disk work.
     """
     built = source.build() if isinstance(source, Config) else source
+    if not isinstance(built, HasPreparedData):
+        raise ConfigError(f"input: {type(built).__name__} has no data to prepare.")
     return built.prepare(progress)
+
+
+def open_store(folder: Path, tokenizer: Tokenizer) -> tuple[TokenStore, PreparedData]:
+    """Opens a token store by its folder, without its corpus, and loads the tokenizer."""
+    store = TokenStore(folder)
+    tokenizer.load(folder / TOKENIZER)
+    return store, PreparedData(folder, tokenizer.vocab_size, store.meta.splits, True, 0.0)
 
 
 def prepare_store(

@@ -11,12 +11,13 @@ import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.config import ConfigError
-from dovetail.data.interfaces import HELD_OUT, TRAIN, Input, Tokenizer
+from dovetail.data.interfaces import HELD_OUT, TRAIN, HasPreparedData, HasTokenizer, Tokenizer
 from dovetail.data.store import DiskFullError, TokenSplit, TokenStore, write_file
 
 _FILE = "trigram-1.json"
@@ -28,7 +29,11 @@ _FIT_SYMBOLS = 2**19
 _FIT_ITERATIONS = 60
 
 
-def trigram_bits_per_byte(source: Input) -> float:
+class TextInput(HasPreparedData, HasTokenizer, Protocol):
+    """An input of text from prepared data."""
+
+
+def trigram_bits_per_byte(source: TextInput) -> float:
     """Returns the bits per byte of a trigram of the training split on the held-out split.
 
     The interpolation weights are fitted on a tenth of the training split that is left out of the

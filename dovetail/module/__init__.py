@@ -5,6 +5,8 @@ from dovetail.module.batch import (
     Batch,
     BatchSpec,
     HostBatch,
+    batch_items,
+    batch_size,
     sequence_batch_spec,
 )
 from dovetail.module.context import current_path
@@ -71,6 +73,8 @@ __all__ = [
     "VariableSpec",
     "VarianceScaling",
     "WeightRule",
+    "batch_items",
+    "batch_size",
     "checkpoint",
     "cond",
     "current_path",

@@ -11,11 +11,15 @@ Padding has loss weight 0 and segment id 0. Segment ids count from 1 within each
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Any, Generic, Protocol, runtime_checkable
 
 import jax
 import numpy as np
+
+from dovetail.config import ConfigError
 
 if TYPE_CHECKING:
     # A default for the type variable is only in the standard library from Python 3.13 on; type
@@ -47,6 +51,11 @@ class Batch(Generic[Leaf]):
     extras: dict[str, Leaf] = field(default_factory=dict)
     """Further named arrays for some model, loss or metric."""
 
+    def items(self) -> dict[str, int]:
+        """Returns how many tokens the batch has, padding included."""
+        tokens: Any = self.tokens
+        return {"tokens": math.prod(tokens.shape)}
+
 
 @dataclass(frozen=True)
 class ArraySpec:
@@ -74,6 +83,34 @@ BatchSpec = Batch[ArraySpec]
 
 HostBatch = Batch[np.ndarray]
 """A batch of numpy arrays on the host."""
+
+
+@runtime_checkable
+class CountsItems(Protocol):
+    """A batch that says how many items of what kind it has, for throughput."""
+
+    def items(self) -> Mapping[str, int]:
+        """Returns numbers by kind, such as {"images": 64}; the first kind is the main one."""
+        ...
+
+
+def batch_items(spec: Any) -> dict[str, int]:
+    """Returns how many items of what kind a batch has; by default, rows as `examples`."""
+    if isinstance(spec, CountsItems):
+        return dict(spec.items())
+    return {"examples": batch_size(spec)}
+
+
+def batch_size(spec: Any) -> int:
+    """Returns the number of rows of a batch: the first axis, which all its arrays share."""
+    sizes = {leaf.shape[0] if leaf.shape else None for leaf in jax.tree.leaves(spec)}
+    if len(sizes) != 1 or None in sizes:
+        shapes = sorted({str(leaf.shape) for leaf in jax.tree.leaves(spec)})
+        raise ConfigError(
+            "input: expected a batch whose arrays share their first axis, got shapes "
+            f"{', '.join(shapes) or 'of no array'}. Is the batch a registered dataclass?"
+        )
+    return int(sizes.pop() or 0)
 
 
 def sequence_batch_spec(

@@ -10,16 +10,17 @@ from dovetail.config import Component
 from dovetail.runtime.writers import Metrics
 from dovetail.utils import Progress, format_duration
 
+_RATE = "_per_second"  # of tokens, images, or whatever a batch counts
 _SHOWN = {  # metric: (label, format)
     "loss": ("loss", "{:.3f}"),
     "bits_per_byte": ("bits/byte", "{:.3f}"),
-    "tokens_per_second": ("tokens/s", "{:,.0f}"),
+    _RATE: ("/s", "{:,.0f}"),
     "mfu": ("MFU", "{:.1%}"),
     "memory_gb": ("memory", "{:.2f} GB"),
     "seconds_left": ("left", "{}"),
 }
 # Left out on a narrow terminal, first to last. The step and the loss always stay.
-_DROPPED = ("memory_gb", "mfu", "tokens_per_second", "bits_per_byte", "seconds_left")
+_DROPPED = ("memory_gb", "mfu", _RATE, "bits_per_byte", "seconds_left")
 
 
 class Console(Component):
@@ -72,7 +73,7 @@ def loss_chart(points: list[tuple[int, float]], width: int = 60, height: int = 8
 def _progress_line(step: int, metrics: Metrics, width: int | None = None) -> str:
     """Formats the metrics of a step; drops the least important ones that do not fit the width."""
     first = f"step {step}/{metrics['steps']}" if "steps" in metrics else f"step {step}"
-    pieces = {name: _piece(name, metrics[name]) for name in _SHOWN if name in metrics}
+    pieces = {name: text for name in _SHOWN if (text := _piece(name, metrics))}
     for name in _DROPPED:
         if width is None or len("  ".join([first, *pieces.values()])) <= width:
             break
@@ -80,8 +81,15 @@ def _progress_line(step: int, metrics: Metrics, width: int | None = None) -> str
     return "  ".join([first, *pieces.values()])
 
 
-def _piece(name: str, value: float | int | str) -> str:
+def _piece(name: str, metrics: Metrics) -> str:
+    """Formats one metric, or the first rate of items; empty if there is none."""
     label, form = _SHOWN[name]
+    if name == _RATE:
+        name = next((each for each in metrics if each.endswith(_RATE)), "")
+        label = name.removesuffix(_RATE) + label
+    if name not in metrics:
+        return ""
+    value = metrics[name]
     text = format_duration(round(float(value))) if name == "seconds_left" else form.format(value)
     return f"{label} {text}"
 

@@ -60,18 +60,21 @@ class ExperimentSize:
 
 def experiment_size(config: Trainer.Config) -> ExperimentSize:
     """Returns the sizes of an experiment without allocating arrays."""
-    from dovetail.module import parameter_specs
+    import jax
+
+    from dovetail.module import batch_size, parameter_specs
 
     trainer = config.build()
     specs = parameter_specs(trainer.model)
-    batch, sequence = trainer.input.spec().tokens.shape
+    batch = trainer.input.spec()
+    leaves = dict(enumerate(jax.tree.leaves(batch)))
     matrices = [spec for spec in specs.values() if spec.is_matrix]
     is_half = trainer.model.compute_dtype in ("bfloat16", "float16")
     return ExperimentSize(
         parameters=sum(spec.size for spec in specs.values()),
         active_parameters=sum(spec.active_size for spec in specs.values()),
-        batch_size=batch,
-        sequence_length=sequence,
+        batch_size=batch_size(batch),
+        sequence_length=max(_sizes(leaves, "sequence"), default=1),
         layers=_layers(specs),
         width=max(_sizes(specs, "embed"), default=1),
         outputs_per_token=sum(map(_outputs, matrices)),
@@ -83,7 +86,7 @@ def experiment_size(config: Trainer.Config) -> ExperimentSize:
     )
 
 
-def _sizes(specs: Mapping[str, Any], axis: str) -> list[int]:
+def _sizes(specs: Mapping[Any, Any], axis: str) -> list[int]:
     return [
         size
         for spec in specs.values()

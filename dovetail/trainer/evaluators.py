@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 import jax
 
 from dovetail.config import Component, ConfigError, T_co
-from dovetail.data import trigram_bits_per_byte
+from dovetail.data import HasHeldOut, HasPreparedData, has_tokenizer, trigram_bits_per_byte
 from dovetail.module import functional, merge_into
 from dovetail.runtime import Metrics
 from dovetail.trainer.feed import device_batch
@@ -49,6 +49,8 @@ class HeldOutLoss(PeriodicEvaluator):
 
     def evaluate(self, evaluation: Evaluation) -> Metrics:
         """Returns the means over the held-out batches."""
+        if not isinstance(evaluation.input, HasHeldOut):
+            raise missing_from_input(self, evaluation, "held-out data (`held_out`)")
         source = evaluation.input.held_out(self.num_batches)
         spec = source.spec()
         shardings = jax.tree.map(lambda leaf: evaluation.placement.sharding(leaf.axes), spec)
@@ -70,7 +72,18 @@ class ByteTrigram(PeriodicEvaluator):
 
     def evaluate(self, evaluation: Evaluation) -> Metrics:
         """Returns the trigram's bits per byte."""
-        return {"bits_per_byte": trigram_bits_per_byte(evaluation.input)}
+        source = evaluation.input
+        if not isinstance(source, HasPreparedData) or not has_tokenizer(source):
+            raise missing_from_input(self, evaluation, "prepared text (`prepare`, `tokenizer`)")
+        return {"bits_per_byte": trigram_bits_per_byte(cast("Any", source))}
+
+
+def missing_from_input(evaluator: object, evaluation: Evaluation, what: str) -> ConfigError:
+    """Returns the error for an input without the capability that an evaluator needs."""
+    return ConfigError(
+        f"evaluators: {type(evaluator).__name__} needs an input with {what}, and "
+        f"{type(evaluation.input).__name__} has none. Remove the evaluator, or extend the input."
+    )
 
 
 @functools.lru_cache(maxsize=4)

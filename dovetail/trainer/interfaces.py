@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from dovetail.data import Input
 from dovetail.learner import StepReport, TrainState
@@ -35,17 +36,8 @@ class StateLearner(Protocol):
         ...
 
 
-@runtime_checkable
-class ChecksData(Protocol):
-    """An input that can tell whether its data is there, without preparing it."""
-
-    def check_data(self) -> None:
-        """Raises a ConfigError if the data is missing."""
-        ...
-
-
 class StateSaver(Protocol):
-    """Saves and restores the training state."""
+    """Saves and restores the training state; what reads a run later uses it, too."""
 
     def open(self, folder: Path) -> None:
         """Sets the folder."""
@@ -65,6 +57,10 @@ class StateSaver(Protocol):
 
     def restore(self, like: Any) -> tuple[int, Any] | None:
         """Returns the newest good state, or None."""
+        ...
+
+    def restore_parameters(self, like: Mapping[str, Any]) -> tuple[int, dict[str, Any]] | None:
+        """Returns the step and the arrays of `like` that it has, by path, or None."""
         ...
 
     def finish(self) -> bool:

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from dovetail.data import Prefetcher
+from dovetail.data import HasPreparedData, Prefetcher
 from dovetail.kernels import choices
 from dovetail.learner import StepReport, TrainState, averaged_parameters, clear_halt
 from dovetail.module import parameter_specs
 from dovetail.parallel import HostConsensus, max_steps_in_flight, use_placement
 from dovetail.runtime import StopRequest, abstract_state, count_cache_hits
-from dovetail.trainer.feed import device_batch, epochs_warning
+from dovetail.trainer.feed import device_batch
 from dovetail.trainer.initialization import initial_state
 from dovetail.trainer.interfaces import Evaluation
 from dovetail.trainer.step_metrics import StepTimer, report_metrics
@@ -109,12 +109,12 @@ class TrainingLoop:
         return self.outcome
 
     def _prepare(self) -> None:
-        """Prepares the data, and warns if there are far too many epochs."""
-        prepared = self.trainer.input.prepare()
-        batch, sequence = self.program.batch_spec.tokens.shape
-        warning = epochs_warning(prepared, batch * sequence, self.trainer.steps)
-        if warning is not None:
-            self.hooks.log(warning)
+        """Prepares the data, and logs what is suspicious about it."""
+        source = self.trainer.input
+        if isinstance(source, HasPreparedData):
+            source.prepare()
+            for warning in source.warnings(self.trainer.steps):
+                self.hooks.log(f"warning: {warning}")
 
     def _initialize_and_compile(self) -> tuple[TrainState, int, Any]:
         """Compiles the step in a thread while the state is initialized or restored."""

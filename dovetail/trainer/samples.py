@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dovetail.config import ConfigOf
+from dovetail.data import Tokenizer, has_tokenizer
 from dovetail.generate import Generator, Sampler, Sampling
 from dovetail.kernels import default_choices
 from dovetail.runtime import Metrics
-from dovetail.trainer.evaluators import PeriodicEvaluator
+from dovetail.trainer.evaluators import PeriodicEvaluator, missing_from_input
 from dovetail.trainer.interfaces import Evaluation
 
 
@@ -45,12 +46,15 @@ class Samples(PeriodicEvaluator):
 
     def evaluate(self, evaluation: Evaluation) -> Metrics:
         """Returns each judge's score, and the first samples."""
+        if not has_tokenizer(evaluation.input):
+            raise missing_from_input(self, evaluation, "a tokenizer (`tokenizer`)")
+        tokenizer = evaluation.input.tokenizer
         with default_choices():  # a run's kernel settings are for its train step
-            results = self._generator_for(evaluation).generate(
+            results = self._generator_for(evaluation, tokenizer).generate(
                 self.prompts,
                 max_new_tokens=self.max_new_tokens,
                 sampler=self.sampler,
-                stop_tokens=[evaluation.input.tokenizer.end_of_text],
+                stop_tokens=[tokenizer.end_of_text],
                 seed=evaluation.step,
             )
         texts = [
@@ -62,10 +66,9 @@ class Samples(PeriodicEvaluator):
         }
         return {name: child.judge(texts) for name, child in self.judges.items()} | shown
 
-    def _generator_for(self, evaluation: Evaluation) -> Generator:
+    def _generator_for(self, evaluation: Evaluation, tokenizer: Tokenizer) -> Generator:
         """Returns a generator with the current parameters; it compiles only once."""
         if self._generator is None:
-            tokenizer = evaluation.input.tokenizer
             longest = max(len(tokenizer.encode(text)) for text in self.prompts)
             model: Any = evaluation.model.config
             self._generator = Generator(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from dovetail.hardware import (
     precision_of,
 )
 from dovetail.learner import StepReport
+from dovetail.module import batch_items
 from dovetail.runtime import PeakGrowth, measured_cpu, peak_memory_bytes
 
 _SMOOTHING = 0.9
@@ -49,10 +50,14 @@ class StepTimer:
     """Measures step time from when results are ready, not from dispatch."""
 
     def __init__(
-        self, tokens_per_step: int, flops_per_step: int, peak_flops: float | None, about: str = ""
+        self,
+        items_per_step: Mapping[str, int],
+        flops_per_step: int,
+        peak_flops: float | None,
+        about: str = "",
     ) -> None:
-        """Takes the tokens and FLOPs of a step, and a line on the peak that MFU refers to."""
-        self._tokens, self._flops, self._peak = tokens_per_step, flops_per_step, peak_flops
+        """Takes the items (such as tokens) and FLOPs of a step, and a line on MFU's peak."""
+        self._items, self._flops, self._peak = items_per_step, flops_per_step, peak_flops
         self.about = about
         self._last = 0.0
         self._seconds: float | None = None
@@ -65,9 +70,8 @@ class StepTimer:
     def of(cls, program: Any) -> StepTimer:
         """Makes the timer of a program on its devices."""
         devices = program.placement.device_mesh.devices.flatten()
-        batch, sequence = program.batch_spec.tokens.shape
         peak, about = _peak_flops(devices, precision_of(program.precision()))
-        return cls(batch * sequence, program.step_flops(), peak, about)
+        return cls(batch_items(program.batch_spec), program.step_flops(), peak, about)
 
     def start(self, step: int) -> None:
         """Starts before the first step."""
@@ -101,7 +105,7 @@ class StepTimer:
         metrics: dict[str, float | int | str] = {
             "steps": steps,
             "step_seconds": self._latest,
-            "tokens_per_second": self._tokens / seconds,
+            **{f"{kind}_per_second": count / seconds for kind, count in self._items.items()},
             "memory_gb": peak_memory_bytes() / 1e9,
             "seconds_left": (steps - step) * seconds,
         }

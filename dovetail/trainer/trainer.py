@@ -9,10 +9,10 @@ from typing import Any
 import jax
 
 from dovetail.config import REQUIRED, Component, ConfigError, ConfigOf, incidental
-from dovetail.data import Input
+from dovetail.data import HasHeldOut, HasPreparedData, HasVocabulary, Input
 from dovetail.kernels import KernelSettings
 from dovetail.learner import Learner
-from dovetail.module import Module, parameter_specs
+from dovetail.module import Module, batch_size, parameter_specs
 from dovetail.parallel import AnyMesh, AxisRules, MeshLayout, Placement
 from dovetail.runtime import (
     Checkpointer,
@@ -23,7 +23,7 @@ from dovetail.runtime import (
     TensorBoard,
 )
 from dovetail.trainer.initialization import Initialization, RandomInit
-from dovetail.trainer.interfaces import ChecksData, Evaluator, StateLearner, StateSaver
+from dovetail.trainer.interfaces import Evaluator, StateLearner, StateSaver
 from dovetail.trainer.loop import Hooks, Outcome, TrainingLoop
 from dovetail.trainer.program import Program
 from dovetail.utils import format_count
@@ -66,7 +66,7 @@ class Trainer(Component):
         _check_range("seed", config.seed, *_SEEDS)
         self.steps, self.seed, self.log_every = config.steps, config.seed, config.log_every
         self.input = config.input.build()
-        self.model = _with_vocabulary(config.model, self.input.vocab_size).build()
+        self.model = _with_vocabulary(config.model, self.input).build()
         self.learner = config.learner.build(total_steps=config.steps)
         self.mesh, self.rules = config.mesh.build(), config.rules.build()
         self.kernels = config.kernels.build()
@@ -98,12 +98,12 @@ class Trainer(Component):
             prepare: prepares the data. Without it, only the presence of the corpus is checked.
         """
         self.program().check()
-        if prepare:
-            self.input.prepare()
-            if self.evaluators:
-                _ = self.input.held_out().num_batches  # an input without held-out data raises
-        elif isinstance(self.input, ChecksData):
+        if isinstance(self.input, HasPreparedData) and not prepare:
             self.input.check_data()
+        elif isinstance(self.input, HasPreparedData):
+            self.input.prepare()
+            if self.evaluators and isinstance(self.input, HasHeldOut):
+                _ = self.input.held_out().num_batches  # an empty held-out split raises
         saved = self.saved_step(folder)
         if not saved:
             self.initialization.check()
@@ -129,10 +129,11 @@ class Trainer(Component):
         return TrainingLoop(self, folder, hooks, stop).run()
 
 
-def _with_vocabulary(model: Any, size: int) -> Any:
+def _with_vocabulary(model: Any, source: Input) -> Any:
     """Sets the model's vocabulary size to the input's, unless it is set."""
-    if "vocab_size" not in model.fields():
+    if "vocab_size" not in model.fields() or not isinstance(source, HasVocabulary):
         return model
+    size = source.vocab_size
     if model.vocab_size is REQUIRED:
         return model.clone(vocab_size=size)
     if model.vocab_size < size:
@@ -160,5 +161,7 @@ def _check_sizes(model: Module) -> None:
 
 
 def _check_batch(spec: Any, placement: Placement) -> None:
-    tokens = spec.tokens
-    placement.sharding(tokens.axes, tokens.shape, "input.batch_size (the global batch)")
+    """Raises a ConfigError for a batch that does not divide over the mesh."""
+    batch_size(spec)
+    for leaf in jax.tree.leaves(spec):
+        placement.sharding(leaf.axes, leaf.shape, "input.batch_size (the global batch)")

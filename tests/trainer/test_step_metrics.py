@@ -68,7 +68,7 @@ def test_mfu_is_of_the_peak_at_which_most_products_run(
 def test_speed_is_smoothed_and_the_last_step_is_not(monkeypatch):
     now = iter([0.0, 8.0, 9.0, 10.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
-    timer = StepTimer(tokens_per_step=100, flops_per_step=1, peak_flops=None)
+    timer = StepTimer({"tokens": 100}, flops_per_step=1, peak_flops=None)
     timer.start(0)
     for step in (1, 2, 3):
         timer.tick(step)

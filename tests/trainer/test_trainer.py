@@ -27,7 +27,6 @@ from dovetail.trainer import (
     loop,
     program,
 )
-from dovetail.trainer.feed import epochs_warning
 
 
 def train(config, folder, **options):
@@ -316,11 +315,13 @@ def test_far_too_many_epochs_are_warned_of_once(config, tmp_path):
 
 
 @pytest.mark.parametrize(("steps", "warns"), [(50, False), (51, True)])
-def test_many_epochs_are_warned_of(steps, warns):
-    split = SplitSummary(documents=1, bytes=1, tokens=100)
+def test_many_epochs_are_warned_of(config, monkeypatch, steps, warns):
+    source = config.input.build()
+    (tokens,) = source.spec().items().values()
+    split = SplitSummary(documents=1, bytes=1, tokens=tokens)
     data = PreparedData(Path(), vocabulary=4, splits={"train": split}, reused=True, seconds=0.0)
-    warning = epochs_warning(data, tokens_per_step=100, steps=steps)
-    assert ("51 epochs" in (warning or "")) == warns
+    monkeypatch.setattr(source, "prepare", lambda: data)
+    assert ("51 epochs" in " ".join(source.warnings(steps))) == warns
 
 
 class FullDisk(Component):
