@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dovetail.interop import export_hf, import_hf
+from dovetail.interop import import_hf
+from dovetail.run import Run
 from dovetail.models import families
 from dovetail.module import match_weights, parameter_specs
 
@@ -46,7 +47,7 @@ def main() -> None:
         before, started = _peak(), time.monotonic()
         import_hf(str(work / "hf"), work / "run")
         imported, middle = _peak(), time.monotonic()
-        export_hf(work / "run", work / "out")
+        Run(work / "run").export_hf(work / "out")
         exported, ended = _peak(), time.monotonic()
     metrics = {
         "model_gb": total / 1e9,

@@ -165,7 +165,7 @@ def _compared_configs(arguments: argparse.Namespace) -> tuple[Config[Any], Confi
             "experiment, or a change: --with NAME, --target MACHINE, key.path=value, --seed or "
             "--steps."
         )
-    return chosen.base, chosen.config
+    return chosen.resolved.base, chosen.config
 
 
 def _params(arguments: argparse.Namespace) -> int:

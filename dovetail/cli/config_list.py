@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from dovetail.cli.config_targets import target_forms
-from dovetail.cli.experiment import add_import_argument, import_packages
+from dovetail.cli.experiment import add_import_argument
 from dovetail.cli.output import print_json
 from dovetail.config import ConfigError, did_you_mean, modifiers
-from dovetail.experiments import Experiment, experiments
+from dovetail.experiments import ExperimentEntry, experiments
 from dovetail.utils import format_table, plural
 
 
@@ -57,7 +57,7 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_experiments(found: dict[str, Experiment], show_variants: bool) -> None:
+def _print_experiments(found: dict[str, ExperimentEntry], show_variants: bool) -> None:
     """Prints experiments by family; without a filter, variants would be hundreds of lines."""
     sizes = {name: each for name, each in found.items() if show_variants or not each.variant_of}
     rows = {name: (name, each.about) for name, each in sizes.items()}

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib
-import sys
-from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dovetail.api import Experiment
 from dovetail.cli.output import check_number
-from dovetail.config import (
-    ConfigError,
-    apply_modifier,
-    apply_overrides,
-    collect_reports,
-    identity,
-    import_package,
-    modifiers,
-)
+from dovetail.config import ConfigError, import_packages, modifiers
 from dovetail.experiments import (
     ConfigKeys,
     cache_keys,
@@ -29,46 +17,10 @@ from dovetail.experiments import (
     experiments,
     find_experiment,
 )
-from dovetail.targets import AppliedTarget, Machine, apply_target, example_targets
-
-if TYPE_CHECKING:
-    from dovetail.runtime import RunFolder
-    from dovetail.trainer import Trainer
-
-# An installed package that names a module in this group of entry points is imported automatically.
-ENTRY_POINTS = "dovetail"
+from dovetail.targets import example_targets
 
 # The options that are short for a key of the trainer, with the range that it allows.
 _LIMITS = {"seed": (-(2**31), 2**32 - 1), "steps": (1, 2**31 - 1)}
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """An experiment as the user asked for it."""
-
-    name: str
-    base: Trainer.Config
-    config: Trainer.Config
-    imports: list[str]
-    entry_points: list[str]
-    reports: list[str]
-    machine: Machine | None = None
-
-    def about(self) -> dict[str, Any]:
-        """Returns what run.json records: name, target, and the imported packages."""
-        record: dict[str, Any] = {
-            "experiment": self.name,
-            "imports": self.imports,
-            "entry_points": self.entry_points,
-        }
-        return record if self.machine is None else record | {"target": self.machine.name}
-
-    def run_folder(self) -> Path:
-        """Returns `runs/<experiment>`, with a hash if its identity was changed."""
-        from dovetail.runtime import short_hash
-
-        changed = identity(self.base) != identity(self.config)
-        return Path("runs") / (f"{self.name}-{short_hash(self.config)}" if changed else self.name)
 
 
 def add_experiment_arguments(
@@ -128,36 +80,21 @@ def add_import_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def choose(arguments: argparse.Namespace, name: str | None = None) -> Chosen:
-    """Returns the experiment: as named, then --with, then the target's rule, then key=value."""
+def choose(arguments: argparse.Namespace, name: str | None = None) -> Experiment:
+    """Returns the experiment that the user asked for, with its changes applied."""
     entry_points = import_packages(arguments.imports)
     name = name or arguments.experiment
     _refuse_run_folder(name)
-    overrides = _overrides(arguments)
-    found = find_experiment(name)
-    # Packages and modifiers change which keys there are, so the cache is for plain experiments.
-    is_plain = not (arguments.imports or entry_points)
-    keys = cached_keys(name) if is_plain else None
-    if keys is not None and not (arguments.modifiers or arguments.target):
-        keys.check(overrides)
-    base = found.config()
-    if is_plain and keys is None:
-        cache_keys(name, base)
-    config = base
-    with collect_reports() as reports:
-        for text in arguments.modifiers:
-            config = apply_modifier(config, text)
-    shown = [str(report) for report in reports]
-    machine = None
-    if arguments.target is not None:
-        targeted = _fitted(config, arguments.target, overrides)
-        config, machine = targeted.config, targeted.machine
-        shown.append(
-            targeted.summary(exclude=[text.partition("=")[0].strip() for text in overrides])
-        )
-    ConfigKeys.of(config).check(overrides)
-    config = apply_overrides(config, overrides)
-    return Chosen(name, base, config, arguments.imports, entry_points, shown, machine)
+    chosen = Experiment(
+        name,
+        features=tuple(arguments.modifiers),
+        target_name=arguments.target,
+        overrides=tuple(_overrides(arguments)),
+        imports=tuple(arguments.imports),
+        entry_points=tuple(entry_points),
+    )
+    _ = chosen.resolved  # a mistake is an error now
+    return chosen
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:
@@ -167,41 +104,6 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
         check_number(f"--{name}", options[name], *limits)
     typed = list(getattr(arguments, "overrides", []))
     return typed + [f"{name}={value}" for name, value in options.items() if value is not None]
-
-
-def _fitted(config: Trainer.Config, target: str, overrides: list[str]) -> AppliedTarget:
-    """Applies the target's rule to the experiment with the sizes that it will have.
-
-    A rule depends on sizes, which key=value may change. So overrides are applied before the rule,
-    and again after it, because they take precedence. Those that only apply after the rule, to a
-    component that it adds, fail the first time.
-    """
-    for override in overrides:
-        with contextlib.suppress(ConfigError):  # a real mistake is reported the second time
-            config = apply_overrides(config, [override])
-    return apply_target(config, target)
-
-
-def import_packages(names: list[str]) -> list[str]:
-    """Imports the installed packages that ask for it, and those that the user named.
-
-    A named one may be in the working folder. Returns the modules of the first kind.
-    """
-    found = [_import_entry_point(point) for point in metadata.entry_points(group=ENTRY_POINTS)]
-    if names and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    for name in names:
-        import_package(name)
-    return sorted(set(found))
-
-
-def require_imports(folder: RunFolder, imports: list[str]) -> None:
-    """Imports what the user named; never what only the run folder names, because that runs code."""
-    known = {*imports, *import_packages(imports)}
-    missing = [name for name in folder.about().get("imports", []) if name not in known]
-    if missing:
-        options = " ".join(f"--import {name}" for name in missing)
-        raise ConfigError(f"{folder.path}: this run was trained with {options}; pass it.")
 
 
 def local_folder(text: str) -> Path:
@@ -251,12 +153,6 @@ def complete_modifiers(**_: Any) -> list[str]:
     return list(modifiers())
 
 
-def load_all_components() -> None:
-    """Imports every subpackage whose components config text may name."""
-    for subpackage in ("data", "layers", "learner", "models", "parallel", "runtime", "trainer"):
-        importlib.import_module(f"dovetail.{subpackage}")
-
-
 def _refuse_run_folder(name: str) -> None:
     """Raises a ConfigError for a run folder in place of an experiment, with what to do."""
     if name in experiments() or not (Path(name) / "run.json").is_file():
@@ -276,16 +172,3 @@ def _refuse_run_folder(name: str) -> None:
         f"{message}`dovetail generate {name}` generates text with it, and `dovetail train "
         f"EXPERIMENT --with from-run:path={name}` starts from its parameters."
     )
-
-
-def _import_entry_point(point: metadata.EntryPoint) -> str:
-    try:
-        import_package(point.module)
-    except ConfigError as error:
-        package = point.dist.name if point.dist is not None else "an installed package"
-        raise ConfigError(
-            f"{package} asks for its module {point.module} to be imported (entry point "
-            f"{point.name!r} of group {ENTRY_POINTS!r}), which fails: {error.__cause__}. Repair or "
-            "uninstall it."
-        ) from error
-    return point.module

@@ -14,12 +14,7 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
-from dovetail.cli.experiment import (
-    add_import_argument,
-    load_all_components,
-    local_folder,
-    require_imports,
-)
+from dovetail.cli.experiment import add_import_argument, local_folder
 from dovetail.cli.output import print_json, say
 from dovetail.config import ConfigError
 from dovetail.utils import format_bytes, plural
@@ -58,17 +53,14 @@ def _export_hf(arguments: argparse.Namespace) -> int:
     if arguments.adapter and arguments.shard_size is not None:
         raise ConfigError("--shard-size: adapters are one file; leave it out with --adapter.")
     shard_bytes = _bytes(arguments.shard_size or "5GB")
-    from dovetail.interop import export_adapter, export_hf
-    from dovetail.runtime import RunFolder
+    from dovetail.run import Run
 
-    require_imports(RunFolder(arguments.run_folder), arguments.imports)
-    load_all_components()
-    folders = (arguments.run_folder, arguments.target)
+    run = Run(arguments.run_folder, imports=arguments.imports)
     options = {"dtype": arguments.dtype, "family": arguments.family}
     if arguments.adapter:
-        made = export_adapter(*folders, **options)
+        made = run.export_adapter(arguments.target, **options)
     else:
-        made = export_hf(*folders, shard_bytes=shard_bytes, **options)
+        made = run.export_hf(arguments.target, shard_bytes=shard_bytes, **options)
     if arguments.json:
         print_json(asdict(made))
         return 0

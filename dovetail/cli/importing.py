@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from dovetail.cli.experiment import add_import_argument, import_packages, local_folder
+from dovetail.cli.experiment import add_import_argument, local_folder
 from dovetail.cli.output import print_json, say
 from dovetail.utils import format_bytes, format_count, plural
 

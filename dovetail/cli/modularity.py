@@ -68,7 +68,7 @@ def _add_scan(parser: argparse.ArgumentParser) -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> int:
-    from dovetail.cli.experiment import load_all_components
+    from dovetail.run import load_all_components
     from dovetail.experiments import find_experiment
     from dovetail.features import features
     from dovetail.modularity.meter import measure_modularity

@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Any
 from dovetail.cli.experiment import (
     add_experiment_arguments,
     choose,
-    load_all_components,
-    require_imports,
 )
 from dovetail.cli.output import check_file, check_number, print_json, say
 from dovetail.config import ConfigError
@@ -31,7 +29,7 @@ from dovetail.targets import create_virtual_devices, default_to_cpu
 from dovetail.utils import Progress, plural
 
 if TYPE_CHECKING:
-    from dovetail.cli.experiment import Chosen
+    from dovetail.api import Experiment
     from dovetail.plan import Plan, Planner, RankedPlan
 
 
@@ -116,7 +114,7 @@ def _without_pauses() -> Iterator[None]:
         gc.enable()
 
 
-def _chosen(arguments: argparse.Namespace) -> tuple[Chosen, Planner]:
+def _chosen(arguments: argparse.Namespace) -> tuple[Experiment, Planner]:
     default_to_cpu()
     chosen = choose(arguments)
     planner = _planner(chosen)
@@ -177,24 +175,21 @@ def _compare(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from dovetail.cli.plan_report import print_verified
     from dovetail.plan import Planner, ProgramCache, VerificationHistory, verify
-    from dovetail.runtime import RunFolder
+    from dovetail.run import Run
     from dovetail.targets import parse_target
 
     if len(arguments.overrides) != 1:
         raise ConfigError("plan verify: name one run folder, such as runs/tiny-lm.")
     default_to_cpu()
-    folder = RunFolder(Path(arguments.overrides[0]))
-    about = folder.about()
-    require_imports(folder, arguments.imports)
-    load_all_components()
-    machine = parse_target(_ran_on(about, arguments.target))
+    run = Run(arguments.overrides[0], imports=arguments.imports)
+    machine = parse_target(_ran_on(run.about, arguments.target))
     create_virtual_devices(machine)
-    config: Any = folder.config()
-    planner = Planner(about.get("experiment", folder.path.name), config, machine, ProgramCache())
+    name = run.about.get("experiment", run.path.name)
+    planner = Planner(name, run.config, machine, ProgramCache())
     if planner.compile_obstacle:
         raise ConfigError(f"plan verify: {planner.compile_obstacle}")
     with Progress(f"compiling for {machine}", enabled=not arguments.json):
-        found = verify(folder, planner)
+        found = verify(run, planner)
     VerificationHistory().add(found)
     if arguments.json:
         ratios = {"time_ratio": found.time_ratio, "memory_ratio": found.memory_ratio}
@@ -267,7 +262,7 @@ def _search(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _planner(chosen: Chosen) -> Planner:
+def _planner(chosen: Experiment) -> Planner:
     if chosen.machine is None:
         raise ConfigError(
             "plan: for which machine? Pass --target, such as --target tpu-v5p-512 or --target cpu; "
@@ -279,7 +274,7 @@ def _planner(chosen: Chosen) -> Planner:
     return Planner(chosen.name, chosen.config, chosen.machine, ProgramCache())
 
 
-def _first_result(planner: Planner, chosen: Chosen) -> Plan:
+def _first_result(planner: Planner, chosen: Experiment) -> Plan:
     """Prints the analytic plan and the ratio of verified runs, and returns the plan."""
     from dovetail.cli.plan_report import in_one_line
     from dovetail.plan import VerificationHistory

@@ -11,20 +11,19 @@ from __future__ import annotations
 import argparse
 import os
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dovetail.cli.experiment import Chosen, add_experiment_arguments, choose
+from dovetail.api import Experiment, refuse_elsewhere
+from dovetail.cli.experiment import add_experiment_arguments, choose
 from dovetail.cli.output import check_folder, print_json, say
 from dovetail.cli.train_profile import Profiler, check_range, profile_range
-from dovetail.config import ConfigError
 from dovetail.hardware import MFU_FORMULA
-from dovetail.targets import Machine, create_virtual_devices, local_device_kind, local_mismatch
+from dovetail.targets import create_virtual_devices, local_mismatch
 from dovetail.utils import Progress
 
 if TYPE_CHECKING:
-    from dovetail.runtime import RunFolder, StopRequest
+    from dovetail.runtime import RunFolder
     from dovetail.trainer import Outcome, Trainer
 
 _STOPPED = 75
@@ -64,17 +63,18 @@ def run(arguments: argparse.Namespace) -> int:
         if profiled is not None:
             check_range(profiled, 0, chosen.config.steps)
         from dovetail.parallel import start_distributed
+        from dovetail.run.training import open_trainer
         from dovetail.runtime import RunFolder, use_compilation_cache
 
         use_compilation_cache()
         create_virtual_devices(chosen.machine)
         process = start_distributed()
-        folder = RunFolder(arguments.run or chosen.run_folder())
-        folder.check_identity(chosen.config)
+        folder = RunFolder(arguments.run or chosen.folder)
         if arguments.dry_run:
+            folder.check_identity(chosen.config)
             return _dry_run(chosen, folder.path, arguments.json, progress)
-        _refuse_elsewhere(chosen.machine)
-        trainer = chosen.config.build()
+        refuse_elsewhere(chosen.machine)
+        trainer = open_trainer(chosen.config, folder, progress.say)
         saved = trainer.saved_step(folder.path)
         if saved > trainer.steps:
             progress.close()
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
             check_range(profiled, saved, trainer.steps)
         progress.stage("tracing the step")
         trainer.program().check()
-    outcome = _run_trainer(trainer, chosen, folder, arguments, profiled)
+    outcome = _train(trainer, chosen, folder, arguments, profiled)
     if isinstance(outcome, int):
         return outcome
     if process.index == 0:
@@ -97,38 +97,6 @@ def run(arguments: argparse.Namespace) -> int:
     return _STOPPED if outcome.stopped_by else 0
 
 
-def _run_trainer(
-    trainer: Trainer,
-    chosen: Chosen,
-    folder: RunFolder,
-    arguments: argparse.Namespace,
-    profiled: range | None,
-) -> Outcome | int:
-    """Prepares the data, claims the folder and trains; returns an exit code if it did not."""
-    from dovetail.parallel import start_distributed
-    from dovetail.runtime import StopRequest
-
-    process = start_distributed()  # started already
-    log = say if process.index == 0 else _keep_quiet  # one process writes and logs
-    with StopRequest() as stop:
-        trainer.check(folder.path)  # fails before anything is written
-        # With several processes none exits alone: all stop together before the first step.
-        if stop.received is not None and process.count == 1:
-            log(f"dovetail: stopped by {stop.received} before the first step; nothing is written")
-            return _STOPPED
-        if process.index == 0:
-            details = {"data": _data(trainer), "device": local_device_kind()}
-            folder.claim(chosen.config, chosen.about() | details)
-        try:
-            for report in chosen.reports:
-                log(report)
-            log(f"training {chosen.name} in {folder.path}")
-            outcome = _train(trainer, folder, arguments.debug_nans, profiled, stop, log)
-            return 1 if outcome is None else outcome
-        finally:
-            folder.release()
-
-
 def _index() -> int:
     """Returns the index of this process as the environment gives it, before JAX starts."""
     names = ("DOVETAIL_PROCESS", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
@@ -136,16 +104,7 @@ def _index() -> int:
     return next((int(text) for text in texts if text.isdecimal()), 0)
 
 
-def _refuse_elsewhere(machine: Machine | None) -> None:
-    """Raises a ConfigError if the experiment was fitted to another machine."""
-    if machine is not None and (difference := local_mismatch(machine)) is not None:
-        raise ConfigError(
-            f"--target {machine.name}: this is not that machine: {difference}. Run it there; "
-            "--dry-run reports what would happen; without --target it trains here."
-        )
-
-
-def _dry_run(chosen: Chosen, folder: Path, as_json: bool, progress: Progress) -> int:
+def _dry_run(chosen: Experiment, folder: Path, as_json: bool, progress: Progress) -> int:
     """Compiles the step if this is the machine; otherwise compiles nothing."""
     from dovetail.cli.train_dry_run import dry_run, dry_run_elsewhere
 
@@ -159,32 +118,31 @@ def _dry_run(chosen: Chosen, folder: Path, as_json: bool, progress: Progress) ->
 
 def _train(
     trainer: Trainer,
+    chosen: Experiment,
     folder: RunFolder,
-    debug_nans: bool,
-    steps: range | None,
-    stop: StopRequest,
-    log: Callable[[str], None],
-) -> Outcome | None:
-    """Trains, and profiles the chosen steps. None: a value was not finite, which was logged."""
+    arguments: argparse.Namespace,
+    profiled: range | None,
+) -> Outcome | int:
+    """Trains, and profiles the chosen steps; returns an exit code if that did not work."""
+    from dovetail.parallel import start_distributed
+    from dovetail.run import Interrupted, train_run
     from dovetail.trainer import Hooks, NonFiniteError
 
-    profiler = Profiler(folder.path, steps, log) if steps is not None else None
+    log = say if start_distributed().index == 0 else _keep_quiet  # one process writes and logs
+    profiler = Profiler(folder.path, profiled, log) if profiled is not None else None
     around = profiler.around_step if profiler is not None else None
+    hooks = Hooks(log, arguments.debug_nans, around)
     try:
-        return trainer.train(folder.path, Hooks(log, debug_nans, around), stop)
+        return train_run(trainer, folder, chosen.about(), reports=chosen.reports, hooks=hooks)
+    except Interrupted as error:
+        log(f"dovetail: {error}; nothing is written")
+        return _STOPPED
     except NonFiniteError as error:
         log(f"dovetail: {error}")
-        return None
+        return 1
     finally:
         if profiler is not None:
             profiler.finish()
-
-
-def _data(trainer: Trainer) -> str:
-    """Returns the name of the prepared data, which contains a hash of its content."""
-    from dovetail.data import prepare
-
-    return prepare(trainer.input).folder.name
 
 
 def _keep_quiet(line: str) -> None:

@@ -2,7 +2,7 @@
 
 from dovetail.config.base import Component, Config, ConfigOf, T_co, field_values
 from dovetail.config.diff import Difference, diff, explain, identity
-from dovetail.config.errors import ConfigError, did_you_mean, nearest
+from dovetail.config.errors import ConfigError, Error, RunError, did_you_mean, nearest
 from dovetail.config.fields import incidental, opaque, wraps
 from dovetail.config.functions import config_for
 from dovetail.config.old_names import is_old_field
@@ -13,6 +13,7 @@ from dovetail.config.overrides import (
     modifiers,
     value_choices,
 )
+from dovetail.config.packages import import_packages, missing_entry_points, missing_imports
 from dovetail.config.provenance import through
 from dovetail.config.registry import (
     Registry,
@@ -31,7 +32,9 @@ __all__ = [
     "ConfigError",
     "ConfigOf",
     "Difference",
+    "Error",
     "Registry",
+    "RunError",
     "T_co",
     "all_values",
     "apply_modifier",
@@ -46,10 +49,13 @@ __all__ = [
     "from_text",
     "identity",
     "import_package",
+    "import_packages",
     "import_submodules",
     "incidental",
     "is_old_field",
     "json_values",
+    "missing_entry_points",
+    "missing_imports",
     "modifier",
     "modifiers",
     "nearest",

@@ -1,4 +1,4 @@
-"""ConfigError, the exception for mistakes of users, and suggestions of the nearest names."""
+"""The exceptions for mistakes of users, and suggestions of the nearest names."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ from collections.abc import Iterable
 _LISTED = 20  # names in a message
 
 
-class ConfigError(ValueError):
+class Error(Exception):
+    """The base class of every error that Dovetail explains: `except dovetail.Error`."""
+
+
+class ConfigError(Error, ValueError):
     """The user's input is wrong; the message says what, where, and what to do next."""
+
+
+class RunError(ConfigError):
+    """A run folder cannot be used: it is none, is damaged, is newer, or needs a package."""
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5) -> list[str]:

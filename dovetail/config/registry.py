@@ -149,10 +149,19 @@ def register_function(name: Any) -> Any:
     return found
 
 
+def imported_packages() -> frozenset[str]:
+    """Returns the packages that `import_package` has imported in this process."""
+    return frozenset(_packages)
+
+
 def import_package(name: str) -> None:
-    """Imports a user's package (`--import`), so that text may name its components and functions."""
+    """Imports a user's package (`--import`), so that text may name its components and functions.
+
+    All files of a package are imported, so that its `__init__.py` may be empty.
+    """
     try:
-        importlib.import_module(name)
+        if hasattr(importlib.import_module(name), "__path__"):
+            import_submodules(name)
     except ImportError as error:
         raise ConfigError(
             f"--import {name}: {error}. Is it installed, or in the folder you start from?"

@@ -24,6 +24,7 @@ from dovetail.data.prefetch import Prefetcher
 from dovetail.data.prepare import prepare
 from dovetail.data.pretrained_tokenizer import PretrainedTokenizer
 from dovetail.data.python_lines import PythonLines
+from dovetail.data.store import DamagedStoreError, data_folder
 from dovetail.data.tokenizer import BytePairTokenizer, ByteTokenizer
 from dovetail.data.trigram import trigram_bits_per_byte
 
@@ -32,6 +33,7 @@ __all__ = [
     "BytePairTokenizer",
     "ByteTokenizer",
     "Corpus",
+    "DamagedStoreError",
     "Document",
     "EvaluationInput",
     "HasHeldOut",
@@ -48,6 +50,7 @@ __all__ = [
     "TextFiles",
     "TokenInput",
     "Tokenizer",
+    "data_folder",
     "has_tokenizer",
     "prepare",
     "trigram_bits_per_byte",

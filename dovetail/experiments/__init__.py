@@ -1,11 +1,11 @@
 """Named, runnable experiments: a model, data and a learner."""
 
 from dovetail.experiments.keys import ConfigKeys, cache_keys, cached_keys, did_you_mean_keys
-from dovetail.experiments.registry import Experiment, experiment, experiments, find_experiment
+from dovetail.experiments.registry import ExperimentEntry, experiment, experiments, find_experiment
 
 __all__ = [
     "ConfigKeys",
-    "Experiment",
+    "ExperimentEntry",
     "cache_keys",
     "cached_keys",
     "did_you_mean_keys",

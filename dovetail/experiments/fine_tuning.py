@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dovetail.config import ConfigError, modifier
+
+if TYPE_CHECKING:
+    from dovetail.run import Run
 
 
 @modifier("from-run")
@@ -17,26 +18,21 @@ def initialize_from_run(config: Any, path: str) -> Any:
         config: the experiment.
         path: the run folder, relative to the working directory.
     """
-    # The run's config may name components of any of these.
-    for subpackage in ("data", "layers", "learner", "models", "parallel", "runtime", "trainer"):
-        importlib.import_module(f"dovetail.{subpackage}")
-    from dovetail.runtime import RunFolder
-    from dovetail.trainer import InitFromRun
+    from dovetail.run import InitFromRun, Run
 
-    run = RunFolder(Path(path))
-    run.about()  # raises if this is not a run folder
-    source: Any = run.config()
-    config.set(model=source.model, initialization=InitFromRun.Config(run=path))
-    config.input.set(tokenizer=_tokenizer(run, source, config))
+    run = Run(path)
+    config.set(model=run.config.model, initialization=InitFromRun.Config(run=path))
+    config.input.set(tokenizer=_tokenizer(run, config))
     return config
 
 
-def _tokenizer(run: Any, source: Any, config: Any) -> Any:
+def _tokenizer(run: Run, config: Any) -> Any:
     from dovetail.data import PretrainedTokenizer
 
+    source: Any = run.config
     tokenizer = source.input.tokenizer
     if isinstance(tokenizer, PretrainedTokenizer.Config):
-        return tokenizer if tokenizer.folder else tokenizer.clone(folder=str(run.tokenizer))
+        return tokenizer if tokenizer.folder else tokenizer.clone(folder=str(run.folder.tokenizer))
     if source.input.corpus != config.input.corpus:
         raise ConfigError(
             f"--with from-run: the tokenizer of {run.path} was trained on its corpus, and this "

@@ -20,7 +20,7 @@ Maker = Callable[[], "Trainer.Config"]
 
 
 @dataclass(frozen=True)
-class Experiment:
+class ExperimentEntry:
     """A named, runnable experiment.
 
     Attributes:
@@ -50,7 +50,7 @@ class Experiment:
         return self.make_tiny()
 
 
-_experiments: Registry[Experiment] = Registry(
+_experiments: Registry[ExperimentEntry] = Registry(
     "experiment",
     "dovetail.features",
     "dovetail.experiments",
@@ -71,18 +71,18 @@ def experiment(
     def register(make: Maker) -> Maker:
         source = str(getattr(make, "func", make).__module__)  # also of a functools.partial
         _experiments.register(
-            name, Experiment(name, about, make, tiny, variant_of, changes, family), source
+            name, ExperimentEntry(name, about, make, tiny, variant_of, changes, family), source
         )
         return make
 
     return register
 
 
-def experiments() -> dict[str, Experiment]:
+def experiments() -> dict[str, ExperimentEntry]:
     """Returns all experiments by name: this folder's, and those of packages that were imported."""
     return _experiments.all()
 
 
-def find_experiment(name: str) -> Experiment:
+def find_experiment(name: str) -> ExperimentEntry:
     """Returns an experiment by name; an unknown one is an error that names the nearest."""
     return _experiments.find(name)

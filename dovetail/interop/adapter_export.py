@@ -11,13 +11,19 @@ from typing import Any
 import numpy as np
 
 from dovetail.config import ConfigError
-from dovetail.interop.hf_export import ExportReport, RunModel, json_file, number_type, run_model
+from dovetail.interop.hf_export import (
+    ExportReport,
+    FamilyModel,
+    in_family,
+    json_file,
+    number_type,
+)
 from dovetail.interop.model_folders import new_folder, refuse_existing
-from dovetail.interop.run_weights import MergeableModule, mergeable_modules, run_weights
+from dovetail.interop.run_weights import MergeableModule, ModelSource, mergeable_modules
 from dovetail.layers import LAYER_AXES, HasLowRankUpdate, LowRankUpdate
 from dovetail.learner import select_trainable
 from dovetail.module import ForeignTensor, Spec, Transpose, parameter_specs, variable_specs
-from dovetail.runtime import RunFolder, SafetensorsWriter
+from dovetail.runtime import SafetensorsWriter
 
 _ADVICE = "Export the merged model instead: leave out --adapter."
 _WEIGHT = "weight"  # the parameter that a low-rank update is added to
@@ -42,29 +48,29 @@ class LoraAdapter:
 
 
 def export_adapter(
-    run: Path, target: Path, *, dtype: str | None = None, family: str | None = None
+    source: ModelSource, target: Path, *, dtype: str | None = None, family: str | None = None
 ) -> ExportReport:
-    """Exports the newest adapters of a run into a new folder, which appears when it is complete.
+    """Exports the adapters of a model into a new folder, which appears when it is complete.
 
     Args:
-        run: the run folder; the components that its config names must have been imported.
+        source: the model; `Run.model_source()` returns that of a run.
         target: the new folder.
         dtype: the dtype to write; None keeps the stored dtypes.
         family: the family whose names to use; None takes one that expresses the model exactly, the
             imported one first.
     """
     refuse_existing(target)
-    found = run_model(run, family)
-    modules = mergeable_modules(found.model)
+    found = in_family(source, family)
+    modules = mergeable_modules(source.model)
     if not modules:
         raise ConfigError(
-            f"--adapter: the model of {found.folder.path} has no adapters. Train with `--with "
+            f"--adapter: the model of {source.name} has no adapters. Train with `--with "
             "lora:rank=8`, or leave out --adapter."
         )
-    base = _base_model(found)
+    base = _base_model(source)
     names = _module_names(found, modules)
     _check_base_is_frozen(found, modules)
-    weights = run_weights(found.folder, found.model)
+    weights = source.weights
     adapters = []
     for wrapper in modules:
         read_slice = weights.reader(wrapper.own_paths())
@@ -85,35 +91,32 @@ def export_adapter(
     return ExportReport(target, found.family.name, weights.step, len(arrays), size, False)
 
 
-def _base_model(found: RunModel) -> dict[str, Any]:
+def _base_model(source: ModelSource) -> dict[str, Any]:
     """Returns the keys of adapter_config.json that name the base model."""
-    run = getattr(getattr(found.trainer.config, "initialization", None), "run", None)
-    if not isinstance(run, str):
+    if source.base is None:
         raise ConfigError(
-            f"--adapter: {found.folder.path} was not started from another run, so its base model "
-            f"is not available to others. {_ADVICE}"
+            f"--adapter: {source.name} was not started from another run, so its base model is not "
+            f"available to others. {_ADVICE}"
         )
-    before = RunFolder(Path(run))
-    about = before.about() if (before.path / "run.json").is_file() else {}
-    source = about.get("imported", {}).get("from")
-    name, _, revision = (source or "").removeprefix("hub:").partition("@")
-    if not source or not source.startswith("hub:"):
-        name, revision = source, ""
+    origin = source.base.get("from")
+    name, _, revision = (origin or "").removeprefix("hub:").partition("@")
+    if not origin or not origin.startswith("hub:"):
+        name, revision = origin, ""
     return {"base_model_name_or_path": name, "revision": revision or None}
 
 
-def _check_base_is_frozen(found: RunModel, around: list[MergeableModule]) -> None:
+def _check_base_is_frozen(found: FamilyModel, around: list[MergeableModule]) -> None:
     """Raises ConfigError if base weights were trained too: the adapters alone would be wrong."""
     adapters = {path for wrapper in around for path in wrapper.own_paths()}
-    frozen = getattr(found.trainer.config.learner, "frozen", ())
-    trainable = select_trainable(parameter_specs(found.model), frozen).specs
+    model = found.source.model
+    trainable = select_trainable(parameter_specs(model), found.source.frozen).specs
     written = {
         parameter_slice.path
         for tensor in found.tensors.values()
         for row in tensor.slices
         for parameter_slice in row
     }
-    trained = sorted((trainable.keys() - adapters) | (variable_specs(found.model).keys() & written))
+    trained = sorted((trainable.keys() - adapters) | (variable_specs(model).keys() & written))
     if trained:
         raise ConfigError(
             f"--adapter: {trained[0]} is not an adapter, but was trained ({len(trained)} such), so "
@@ -122,7 +125,7 @@ def _check_base_is_frozen(found: RunModel, around: list[MergeableModule]) -> Non
 
 
 def _module_names(
-    found: RunModel, around: list[MergeableModule]
+    found: FamilyModel, around: list[MergeableModule]
 ) -> dict[str, dict[tuple[int, ...], str]]:
     """Returns the name of the adapted module in transformers, by wrapper path and layer index."""
     specs = parameter_specs(found.plain)

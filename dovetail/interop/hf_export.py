@@ -1,4 +1,4 @@
-"""Exports a run to a Hugging Face checkpoint that `transformers` loads without Dovetail."""
+"""Exports a model to a Hugging Face checkpoint that `transformers` loads without Dovetail."""
 
 from __future__ import annotations
 
@@ -15,15 +15,21 @@ import jax
 import numpy as np
 
 from dovetail.config import ConfigError
-from dovetail.data.pretrained_tokenizer import MAIN_FILE, copy_tokenizer
+from dovetail.data.pretrained_tokenizer import MAIN_FILE
 from dovetail.interop.family_match import differences, matching_family, model_tensors
 from dovetail.interop.hf_import import MAX_SHARD_BYTES, Sizes, common_dtype, shards
-from dovetail.interop.imported_runs import complete_tokenizer, source_folder
+from dovetail.interop.imported_runs import complete_tokenizer
 from dovetail.interop.model_folders import LocalFolder, new_folder, read_json, refuse_existing
-from dovetail.interop.run_weights import RunWeights, SliceReader, merged, run_weights, unwrapped
+from dovetail.interop.run_weights import (
+    ModelSource,
+    RunWeights,
+    SliceReader,
+    merged,
+    unwrapped,
+)
 from dovetail.models import ModelFamily
 from dovetail.module import ForeignTensor
-from dovetail.runtime import RunFolder, SafetensorsWriter, can_store
+from dovetail.runtime import SafetensorsWriter, can_store
 from dovetail.utils import Progress
 
 # Keys of the imported config.json, other than the model's, that an export copies.
@@ -43,7 +49,7 @@ class ExportReport:
 
 
 def export_hf(
-    run: Path,
+    source: ModelSource,
     target: Path,
     *,
     shard_bytes: int = MAX_SHARD_BYTES,
@@ -51,12 +57,12 @@ def export_hf(
     family: str | None = None,
     progress: bool = True,
 ) -> ExportReport:
-    """Exports the newest weights of a run into a new folder, which appears when it is complete.
+    """Exports a trained model into a new folder, which appears when it is complete.
 
     Adapters (LoRA, DoRA) are merged into the weights.
 
     Args:
-        run: the run folder; the components that its config names must have been imported.
+        source: the model; `Run.model_source()` returns that of a run.
         target: the new folder.
         shard_bytes: the largest size of a shard.
         dtype: the dtype to write; None keeps the stored dtypes.
@@ -65,27 +71,28 @@ def export_hf(
         progress: whether to show a progress bar.
     """
     refuse_existing(target)
-    found = run_model(run, family)
-    folder, trainer, tensors = found.folder, found.trainer, found.tensors
-    weights = merged(run_weights(folder, found.model), found.model)
+    found = in_family(source, family)
+    tensors, weights = found.tensors, merged(source.weights, source.model)
     sizes = _tensor_sizes(tensors, weights.dtypes, dtype)
     config_json = _config_json(found, sizes)
-    with new_folder(target) as temporary, Progress(f"exporting {run}", enabled=progress) as shown:
+    with (
+        new_folder(target) as temporary,
+        Progress(f"exporting {source.name}", enabled=progress) as shown,
+    ):
         _write_weights(temporary, tensors, sizes, weights, shard_bytes, shown)
         json_file(temporary / "config.json", config_json)
-        has_tokenizer = _write_tokenizer(folder, trainer, temporary)
-        _write_generation(folder, trainer, temporary)
+        has_tokenizer = _write_tokenizer(source, temporary)
+        _write_generation(source, temporary)
     size = sum(math.prod(shape) * kind.itemsize for kind, shape in sizes.values())
     return ExportReport(target, found.family.name, weights.step, len(tensors), size, has_tokenizer)
 
 
 @dataclass(frozen=True)
-class RunModel:
-    """A run's model in the format of a family.
+class FamilyModel:
+    """A trained model in the format of a family.
 
     Attributes:
-        folder: the run.
-        trainer: the trainer that its config builds.
+        source: the model.
         plain: the model without adapters and other mergeable layers.
         family: the family whose format is written.
         hf_config: the config.json of the model in that format.
@@ -93,31 +100,22 @@ class RunModel:
         tensors: the tensors of the checkpoint, by name.
     """
 
-    folder: RunFolder
-    trainer: Any
+    source: ModelSource
     plain: Any
     family: ModelFamily
     hf_config: dict[str, Any]
     imported: dict[str, Any]
     tensors: dict[str, ForeignTensor]
 
-    @property
-    def model(self) -> Any:
-        """The model as it is trained, with adapters."""
-        return self.trainer.model
 
-
-def run_model(run: Path, family: str | None = None) -> RunModel:
-    """Reads a run's config and finds a family that expresses its model exactly."""
-    folder = RunFolder(run)
-    folder.about()  # raises if this is not a run folder
-    trainer: Any = folder.config().build()
-    plain = unwrapped(trainer.model.config).build()
-    imported = _imported_config(folder)
+def in_family(source: ModelSource, family: str | None = None) -> FamilyModel:
+    """Finds a family that expresses a model exactly, the imported one first."""
+    plain = unwrapped(source.model.config).build()
+    imported = _imported_file(source, "config.json") or {}
     first = imported.get("model_type", "")
     chosen, hf_config = matching_family(plain.config, first=first, only=family)
     tensors = model_tensors(chosen, plain)
-    return RunModel(folder, trainer, plain, chosen, hf_config, imported, tensors)
+    return FamilyModel(source, plain, chosen, hf_config, imported, tensors)
 
 
 def _tensor_sizes(
@@ -210,16 +208,18 @@ def _file_name(number: int, count: int) -> str:
     )
 
 
-def _imported_config(folder: RunFolder) -> dict[str, Any]:
-    """Returns the config.json of the import that the run, or its first ancestor, came from."""
-    source = source_folder(folder)
-    return read_json(LocalFolder(source), "config.json") if source is not None else {}
+def _imported_file(source: ModelSource, name: str) -> dict[str, Any] | None:
+    """Returns a JSON file of the imported model, if it is there."""
+    folder = source.source_folder
+    if folder is None or not (folder / name).is_file():
+        return None
+    return read_json(LocalFolder(folder), name)
 
 
-def _config_json(found: RunModel, sizes: Sizes) -> dict[str, Any]:
+def _config_json(found: FamilyModel, sizes: Sizes) -> dict[str, Any]:
     """Returns config.json: the model in the family's format, with other keys of the import."""
     family, imported = found.family, found.imported
-    model = found.hf_config | _end_tokens(found.folder, found.trainer)
+    model = found.hf_config | _end_tokens(found.source)
     is_same_type = imported.get("model_type") == family.model_type
     written = {**imported, **model} if is_same_type else dict(model)
     for key in ("auto_map", "quantization_config", "torch_dtype"):  # describe other files
@@ -236,37 +236,32 @@ def _config_json(found: RunModel, sizes: Sizes) -> dict[str, Any]:
     return written | {"dtype": largest[0].name}
 
 
-def _end_tokens(folder: RunFolder, trainer: Any) -> dict[str, Any]:
-    """Returns the special token ids, if the run has its own tokenizer."""
-    if source_folder(folder) is not None or "imported" in folder.about():
+def _end_tokens(source: ModelSource) -> dict[str, Any]:
+    """Returns the special token ids, if the model was trained with a tokenizer of its own."""
+    if source.is_imported or source.tokenizer is None:
         return {}
-    end = trainer.input.tokenizer.end_of_text
+    end = source.tokenizer.end_of_text
     return {"bos_token_id": None, "eos_token_id": end, "pad_token_id": None}
 
 
-def _write_tokenizer(folder: RunFolder, trainer: Any, target: Path) -> bool:
+def _write_tokenizer(source: ModelSource, target: Path) -> bool:
     """Writes the tokenizer files; returns whether there are any."""
-    if (folder.tokenizer / MAIN_FILE).is_file():
-        copy_tokenizer(folder.tokenizer, target)
-        return True
-    if "imported" in folder.about():
+    if source.tokenizer is None:
         return False
-    trainer.input.tokenizer.save(target)
+    source.tokenizer.save(target)
     if not (target / MAIN_FILE).is_file():
         return False
-    complete_tokenizer(target, trainer.input.tokenizer.end_of_text)
+    if not source.is_imported:
+        complete_tokenizer(target, source.tokenizer.end_of_text)
     return True
 
 
-def _write_generation(folder: RunFolder, trainer: Any, target: Path) -> None:
-    source = source_folder(folder)
-    if source is not None and (source / "generation_config.json").is_file():
-        written = read_json(LocalFolder(source), "generation_config.json")
-    elif "imported" in folder.about():
-        return
-    else:
-        written = {"eos_token_id": trainer.input.tokenizer.end_of_text}
-    json_file(target / "generation_config.json", written)
+def _write_generation(source: ModelSource, target: Path) -> None:
+    written = _imported_file(source, "generation_config.json")
+    if written is None and not source.is_imported and source.tokenizer is not None:
+        written = {"eos_token_id": source.tokenizer.end_of_text}
+    if written is not None:
+        json_file(target / "generation_config.json", written)
 
 
 def json_file(path: Path, value: Mapping[str, Any]) -> None:

@@ -18,7 +18,6 @@ from dovetail.data.pretrained_tokenizer import (
 )
 from dovetail.interop.model_folders import LocalFolder, ModelFolder, read_json
 from dovetail.models import CausalLM
-from dovetail.runtime import RunFolder
 from dovetail.trainer import Trainer
 
 # A run config needs training settings. Fine-tuning only takes the model and the tokenizer from it.
@@ -26,7 +25,6 @@ _MAX_SEQUENCE_LENGTH = 1024
 _BATCH_SIZE = 8
 _STEPS = 1000
 
-_MAX_ANCESTORS = 20  # runs that started from each other; more is a cycle
 _MAX_TOKENIZER_BYTES = 2**30
 
 
@@ -83,26 +81,12 @@ def imported_run(
     )
 
 
-def stop_tokens(folder: RunFolder, end_of_text: int) -> list[int]:
-    """Returns the token ids that end generation: end of text, and those of the imported model."""
-    source = source_folder(folder)
+def end_tokens_of(source: Path | None) -> list[int]:
+    """Returns the end-of-text ids of an imported model, from the folder of its config.json."""
     if source is None:
-        return [end_of_text]
+        return []
     files = LocalFolder(source)
-    settings = [read_json(files, name) for name in files.names()]
-    return list(dict.fromkeys([end_of_text, *end_tokens(*settings)]))
-
-
-def source_folder(folder: RunFolder) -> Path | None:
-    """Returns the folder with the imported config.json: of the run, or of an ancestor."""
-    for _ in range(_MAX_ANCESTORS):
-        if (folder.path / "source").is_dir():
-            return folder.path / "source"
-        before = getattr(getattr(folder.config(), "initialization", None), "run", None)
-        if not isinstance(before, str) or not (Path(before) / "config.txt").is_file():
-            return None
-        folder = RunFolder(Path(before))
-    return None
+    return end_tokens(*(read_json(files, name) for name in files.names()))
 
 
 def end_tokens(*settings: Mapping[str, Any]) -> list[int]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
-import jax
 import numpy as np
 
 from dovetail.config import Config, ConfigError, select
@@ -24,7 +24,6 @@ from dovetail.module import (
     parameter_specs,
     variable_specs,
 )
-from dovetail.runtime import RunFolder, StoredWeights, read_parameters
 
 C = TypeVar("C", bound=Config[Any])
 SliceReader = Callable[[ParameterSlice], Any]
@@ -46,52 +45,29 @@ class RunWeights:
     reader: Callable[[list[str]], SliceReader]
 
 
-def run_weights(folder: RunFolder, model: Any) -> RunWeights:
-    """Opens the newest weights of a run: a checkpoint, or imported weights."""
-    variables = variable_specs(model)
-    specs = {**parameter_specs(model), **variables}
-    smallest = min(specs, key=lambda path: specs[path].size)
-    found = read_parameters(folder, _structs(specs, [smallest]))
-    if found is None:
-        raise ConfigError(f"{folder.path} has neither a checkpoint nor imported weights to export.")
-    step, weights = found[0], StoredWeights(folder.weights)
-    if step or not weights.shapes:
-        return _from_checkpoint(folder, specs, step)
-    missing = sorted(specs.keys() - weights.shapes.keys() - variables.keys())
-    if missing:
-        raise ConfigError(f"{folder.weights} lacks the parameter {missing[0]}.")
-    return RunWeights(0, weights.dtypes, lambda _: lambda at: weights.read_at(at.path, at.index))
+@dataclass(frozen=True)
+class ModelSource:
+    """A trained model, as an export reads it.
 
+    Attributes:
+        name: where it is, for messages.
+        model: the model as it was trained, with adapters.
+        weights: its weights.
+        frozen: the patterns of parameters that were not trained.
+        tokenizer: its tokenizer, if it has one.
+        is_imported: whether the model, or the one it started from, was imported.
+        source_folder: the folder with the config.json that was imported, if it is still there.
+        base: where the model that it was initialized from came from; None if from scratch.
+    """
 
-def _from_checkpoint(folder: RunFolder, specs: Mapping[str, Spec], step: int) -> RunWeights:
-    """Reads stacked arrays, only those that are needed together."""
-
-    def reader(paths: list[str]) -> SliceReader:
-        now, arrays = read_parameters(folder, _structs(specs, paths)) or (0, {})
-        if now != step:  # the run is still training: the export would mix two steps
-            raise ConfigError(
-                f"{folder.path} was at step {step} when this export began and is at {now} now. "
-                "Export again, or when training has ended."
-            )
-        missing = [path for path in paths if path not in arrays]
-        if missing:
-            raise ConfigError(f"{folder.path}: its checkpoint lacks the parameter {missing[0]}.")
-        stacked = {path: np.asarray(array) for path, array in arrays.items()}
-        return lambda at: stacked[at.path][at.index]
-
-    dtypes = {path: np.dtype(spec.dtype) for path, spec in specs.items()}
-    return RunWeights(step, dtypes, reader)
-
-
-def _structs(specs: Mapping[str, Spec], paths: list[str]) -> dict[str, jax.ShapeDtypeStruct]:
-    device = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
-    return {
-        path: jax.ShapeDtypeStruct(specs[path].shape, specs[path].dtype, sharding=device)
-        for path in paths
-    }
-
-
-# Adapters
+    name: str
+    model: Any
+    weights: RunWeights
+    frozen: tuple[str, ...]
+    tokenizer: Any
+    is_imported: bool
+    source_folder: Path | None
+    base: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,11 @@ class CausalLM(Module):
         stack = in_stages(config.decoder.stack, num_stages)
         return type(self)(config.clone(decoder=config.decoder.clone(stack=stack)))
 
+    def predict(self, tokens_BS: jax.Array) -> jax.Array:
+        """Returns the logits [B, S, V] of rows that are one document each."""
+        positions_BS = jnp.broadcast_to(jnp.arange(tokens_BS.shape[1]), tokens_BS.shape)
+        return self.all_logits(tokens_BS, TokenContext(positions_BS, jnp.ones_like(tokens_BS)))
+
     def logits(self, tokens_BS: jax.Array, context: TokenContext, last_B: jax.Array) -> jax.Array:
         """Returns the logits [B, V] of the token after index `last_B` of each row."""
         x_BSE = self.decoder(tokens_BS, context)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from dovetail.config import to_text
-from dovetail.experiments import Experiment, experiments
+from dovetail.experiments import ExperimentEntry, experiments
 from dovetail.features import Feature, features
 
 
@@ -30,7 +30,7 @@ def configs_without(owned: Collection[str]) -> dict[str, str]:
     """Returns the config text of all experiments but the variants made by features of this code."""
     known = features()
 
-    def is_variant_by(one: Experiment) -> bool:
+    def is_variant_by(one: ExperimentEntry) -> bool:
         return any(known[change.partition(":")[0]].definition in owned for change in one.changes)
 
     found = experiments()

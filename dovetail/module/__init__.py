@@ -8,7 +8,9 @@ from dovetail.module.batch import (
     batch_items,
     batch_size,
     sequence_batch_spec,
+    token_batch,
 )
+from dovetail.module.bound import BoundModule
 from dovetail.module.context import current_path
 from dovetail.module.functional import Outputs, functional, initialize, initialize_variables
 from dovetail.module.initializers import ConstantInitializer, Initializer, Normal, VarianceScaling
@@ -52,6 +54,7 @@ __all__ = [
     "ArraySpec",
     "Batch",
     "BatchSpec",
+    "BoundModule",
     "ConstantInitializer",
     "ForeignTensor",
     "GroupedParameter",
@@ -93,6 +96,7 @@ __all__ = [
     "scan",
     "sequence_batch_spec",
     "shard_map",
+    "token_batch",
     "value_and_grad",
     "variable",
     "variable_specs",

@@ -129,3 +129,18 @@ def sequence_batch_spec(
         loss_weights=spec("float32"),
         extras={name: spec(dtype) for name, dtype in (extras or {}).items()},
     )
+
+
+def token_batch(tokens: np.ndarray) -> HostBatch:
+    """Returns the batch in which each row [B, S] is one document, and predicts its next tokens."""
+    rows, length = tokens.shape
+    if length < 2:
+        raise ConfigError(f"expected rows of at least 2 tokens, to predict one, got {length}.")
+    inputs = np.asarray(tokens[:, :-1], np.int32)
+    return Batch(
+        tokens=inputs,
+        targets=np.asarray(tokens[:, 1:], np.int32),
+        positions=np.broadcast_to(np.arange(length - 1, dtype=np.int32), inputs.shape),
+        segment_ids=np.ones((rows, length - 1), np.int32),
+        loss_weights=np.ones((rows, length - 1), np.float32),
+    )

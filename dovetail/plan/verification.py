@@ -14,7 +14,7 @@ from dovetail.plan.planner import Planner
 from dovetail.utils import atomic_write, user_cache_folder
 
 if TYPE_CHECKING:
-    from dovetail.runtime import RunFolder
+    from dovetail.run import Run
 
 # The first steps of a run are not representative.
 _WARM_UP = 3
@@ -54,20 +54,20 @@ class PlanVerification:
         return self.measured_bytes / self.planned_bytes
 
 
-def verify(folder: RunFolder, planner: Planner) -> PlanVerification:
+def verify(run: Run, planner: Planner) -> PlanVerification:
     """Compares the metrics of a run with its plan on the same machine."""
-    lines = _metrics(folder.metrics)
+    lines = run.metrics()
     steps = [line["step_seconds"] for line in lines if "step_seconds" in line][_WARM_UP:]
     if not steps:
         raise ConfigError(
-            f"{folder.path}: expected the metrics of more than {_WARM_UP} steps in "
-            f"{folder.metrics.name}, got {len(lines)} lines. Let it train a little longer."
+            f"{run.path}: expected the metrics of more than {_WARM_UP} steps in "
+            f"{run.folder.metrics.name}, got {len(lines)} lines. Let it train a little longer."
         )
     plan = planner.compiled_plan()
     grown = [line["step_memory_gb"] for line in lines if "step_memory_gb" in line]
     memory = plan.memory
     return PlanVerification(
-        run=str(folder.path.resolve()),
+        run=str(run.path.resolve()),
         chip=plan.machine.chip.name,
         predicted_s=plan.step_s,
         measured_s=statistics.median(steps),
@@ -109,14 +109,3 @@ class VerificationHistory:
         if not isinstance(entries, list):
             return []
         return [each for each in entries if isinstance(each, dict)]
-
-
-def _metrics(path: Path) -> list[dict[str, Any]]:
-    """Returns the records of a metrics file, without truncated lines."""
-    if not path.is_file():
-        raise ConfigError(f"{path.parent}: there are no metrics of a run here ({path.name}).")
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError):
-            found.append(json.loads(line))
-    return found

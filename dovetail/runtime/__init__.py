@@ -9,10 +9,17 @@ from dovetail.runtime.peak_memory import PeakGrowth, peak_memory_bytes
 from dovetail.runtime.run_folder import RunFolder, short_hash
 from dovetail.runtime.safetensors import SafetensorsWriter, TensorInfo, can_store, read_header
 from dovetail.runtime.signals import StopRequest
-from dovetail.runtime.weights import StoredWeights, has_parameters, read_parameters
-from dovetail.runtime.writers import JsonLines, Metrics, MetricsWriter, TensorBoard
+from dovetail.runtime.weights import ArraySpecs, StoredWeights
+from dovetail.runtime.writers import (
+    JsonLines,
+    Metrics,
+    MetricsWriter,
+    TensorBoard,
+    read_metrics,
+)
 
 __all__ = [
+    "ArraySpecs",
     "Checkpointer",
     "Console",
     "JsonLines",
@@ -28,13 +35,12 @@ __all__ = [
     "abstract_state",
     "can_store",
     "count_cache_hits",
-    "has_parameters",
     "matmul_flops_by_dtype",
     "matmul_flops_of",
     "measured_cpu",
     "peak_memory_bytes",
     "read_header",
-    "read_parameters",
+    "read_metrics",
     "short_hash",
     "use_compilation_cache",
 ]

@@ -2,24 +2,28 @@
 
 config.txt       the complete config, as text
 identity.txt     what must not change on resume: model, learner, data, seed
-run.json         the experiment's name, packages to import, versions
+run.json         the experiment's name, packages to import, versions of code and packages
 metrics.jsonl    one line per logged step
 checkpoints/     the training state
 weights/         imported parameters, used until there is a checkpoint
-tokenizer/       the files of an imported tokenizer
+tokenizer/       the files of the tokenizer
+data/            the prepared data, if it is small
+source/          the config files of an imported model
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import platform
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from dovetail.config import Config, ConfigError, diff, from_text, identity, to_text
+from dovetail.config import Config, ConfigError, RunError, diff, from_text, identity, to_text
+from dovetail.runtime.code_version import code_versions, package_versions
 from dovetail.utils import Lock, atomic_write, try_lock
+
+FORMAT = 1
+"""The version of the layout of a run folder. A folder without one in run.json is older."""
 
 
 def short_hash(config: Config[Any]) -> str:
@@ -47,8 +51,18 @@ class RunFolder:
 
     @property
     def tokenizer(self) -> Path:
-        """The folder of an imported tokenizer."""
+        """The folder of the tokenizer's files."""
         return self.path / "tokenizer"
+
+    @property
+    def data(self) -> Path:
+        """The folder of prepared data."""
+        return self.path / "data"
+
+    @property
+    def source(self) -> Path:
+        """The folder with the config files of an imported model."""
+        return self.path / "source"
 
     @property
     def metrics(self) -> Path:
@@ -69,8 +83,8 @@ class RunFolder:
                 f"  {listed}\nChoose another folder with --run, or remove that one."
             )
 
-    def claim(self, config: Config[Any], about: dict[str, Any]) -> None:
-        """Makes the folder, locks it for this process, and writes the description of the run."""
+    def claim(self, config: Config[Any]) -> None:
+        """Makes the folder and locks it for this process; refuses a run of another identity."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = try_lock(self.path / ".lock")
@@ -84,23 +98,23 @@ class RunFolder:
                 "choose another folder with --run."
             )
         self.check_identity(config)
-        self._check_data(about)
-        self.describe(config, about)
 
     def describe(self, config: Config[Any], about: dict[str, Any]) -> None:
         """Writes the description of the run to the folder, which must exist."""
         atomic_write(self.path / "config.txt", to_text(config))
         atomic_write(self.path / "identity.txt", to_text(identity(config)))
-        described = {**about, "versions": _versions()}
+        modules = ["dovetail", *about.get("imports", []), *about.get("entry_points", [])]
+        versions = {"versions": package_versions(), "code": code_versions(modules)}
+        described = {**about, "format": FORMAT, **versions}
         atomic_write(self.path / "run.json", json.dumps(described, indent=2, sort_keys=True) + "\n")
 
-    def _check_data(self, about: dict[str, Any]) -> None:
+    def check_data(self, name: str) -> None:
         """Rejects data other than that with which the run began."""
         before = self.about().get("data") if (self.path / "run.json").exists() else None
-        if before is not None and before != about.get("data"):
-            raise ConfigError(
+        if before not in (None, name):
+            raise RunError(
                 f"{self.path} was trained on other data: {before}; the same config now gives "
-                f"{about.get('data')}. The corpus has changed; choose another folder with --run."
+                f"{name}. The corpus has changed; choose another folder with --run."
             )
 
     def release(self) -> None:
@@ -113,16 +127,23 @@ class RunFolder:
         """Returns the content of run.json."""
         file = self.path / "run.json"
         if not file.is_file():
-            raise ConfigError(
-                f"{self.path} is not a run folder: it has no run.json. `dovetail train` makes one."
-            )
+            there = "it has no run.json" if self.path.is_dir() else "there is no such folder"
+            raise RunError(f"{self.path} is not a run folder: {there}. `dovetail train` makes one.")
         try:
-            described: dict[str, Any] = json.loads(file.read_text())
+            described = json.loads(file.read_text())
+            if not isinstance(described, dict):
+                raise ValueError(f"expected an object, got {type(described).__name__}")
         except ValueError as error:
-            raise ConfigError(
+            raise RunError(
                 f"{file} cannot be read as JSON: {error}. Dovetail writes it atomically, so "
                 "something else has damaged it; restore it from a copy, or train again."
             ) from error
+        if described.get("format", FORMAT) not in range(FORMAT + 1):
+            writer = described.get("versions", {}).get("dovetail", "another version")
+            raise RunError(
+                f"{self.path} was written by a newer Dovetail ({writer}, format "
+                f"{described['format']}); this one reads up to format {FORMAT}. Upgrade it."
+            )
         return described
 
     def config(self) -> Config[Any]:
@@ -134,10 +155,10 @@ def _read_config(file: Path) -> Config[Any]:
     """Reads a config file of the run; an error names the file."""
     try:
         return from_text(file.read_text())
+    except FileNotFoundError as error:
+        raise RunError(
+            f"{file.parent} is not a complete run folder: it has no {file.name}. Restore it from "
+            "a copy, or train again."
+        ) from error
     except (ConfigError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: {error}") from error
-
-
-def _versions() -> dict[str, str]:
-    names = ("dovetail", "jax", "jaxlib", "optax", "orbax-checkpoint")
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
+        raise RunError(f"{file}: {error}") from error

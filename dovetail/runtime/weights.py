@@ -1,8 +1,7 @@
-"""A run's parameters: from its newest checkpoint, or else from imported weights.
+"""Imported parameters, as safetensors files in the folder `weights/` of a run.
 
-`weights/` in a run folder holds safetensors files. Their arrays are named by parameter path and
-have the shapes of the model, with the layers of a stack in one array. Each process reads only the
-slices of its own shards.
+Their arrays are named by parameter path and have the shapes of the model, with the layers of a
+stack in one array. Each process reads only the slices of its own shards.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ import jax
 import numpy as np
 
 from dovetail.config import ConfigError
-from dovetail.runtime.checkpointer import Checkpointer, check_compatible
-from dovetail.runtime.run_folder import RunFolder
+from dovetail.runtime.checkpointer import check_compatible
 from dovetail.runtime.safetensors import Array, SafetensorsFile
 
 ArraySpecs = Mapping[str, jax.ShapeDtypeStruct]
@@ -60,36 +58,6 @@ class StoredWeights:
         shapes = self.shapes
         check_compatible(self.folder, like, shapes)
         return {path: _sharded(self.array(path), like[path]) for path in like if path in shapes}
-
-
-def has_parameters(folder: RunFolder) -> bool:
-    """Says whether a run has a checkpoint or imported weights."""
-    return bool(_checkpointer(folder).steps()) or any(folder.weights.glob("*.safetensors"))
-
-
-def read_parameters(
-    folder: RunFolder, like: ArraySpecs, checkpointer: Any = None
-) -> tuple[int, dict[str, jax.Array]] | None:
-    """Returns (step, arrays) of a run's newest parameters; None if there are none yet.
-
-    Arrays of `like` that are not stored are left out. Imported weights are step 0.
-
-    Args:
-        folder: the run.
-        like: parameters and variables by path, as shapes, dtypes and shardings.
-        checkpointer: the run's own, if it is not the default one.
-    """
-    found = _checkpointer(folder, checkpointer).restore_parameters(like)
-    if found is not None:
-        return found
-    weights = StoredWeights(folder.weights)
-    return (0, weights.read(like)) if weights.shapes else None
-
-
-def _checkpointer(folder: RunFolder, checkpointer: Any = None) -> Any:
-    checkpointer = checkpointer or Checkpointer.Config().build()
-    checkpointer.open(folder.checkpoints)
-    return checkpointer
 
 
 def _sharded(stored: Array, like: jax.ShapeDtypeStruct) -> jax.Array:

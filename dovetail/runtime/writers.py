@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -36,10 +37,10 @@ class JsonLines(Component):
     def open(self, folder: Path, first_step: int) -> None:
         """Truncates the file to the restored step, so that no line is written twice."""
         path = folder / "metrics.jsonl"
-        lines = _lines_until(first_step, path.read_text()) if path.exists() else []
+        entries = [entry for entry in read_metrics(path) if entry["step"] <= first_step]
         if path.exists():
-            atomic_write(path, "".join(lines))
-        self._written = {_line_key(json.loads(line)) for line in lines}
+            atomic_write(path, "".join(json.dumps(entry) + "\n" for entry in entries))
+        self._written = {_line_key(entry) for entry in entries}
         self._file: IO[str] = path.open("a", encoding="utf-8")
 
     def write(self, step: int, metrics: Metrics) -> None:
@@ -82,17 +83,19 @@ class TensorBoard(Component):
             self._events.close()
 
 
-def _lines_until(last_step: int, text: str) -> list[str]:
-    """Returns the complete lines up to a step; drops a line that a crash cut off."""
-    lines = []
-    for line in text.splitlines():
-        try:
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Returns the entries of a `metrics.jsonl`; drops lines that are damaged or cut off."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    entries = []
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
             entry = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if entry.get("step", 0) <= last_step:
-            lines.append(line + "\n")
-    return lines
+            if isinstance(entry, dict) and type(entry.get("step")) is int:
+                entries.append(entry)
+    return entries
 
 
 def _line_key(entry: dict[str, Any]) -> tuple[int, frozenset[str]]:

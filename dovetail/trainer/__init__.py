@@ -1,13 +1,7 @@
 """The trainer: where model, learner, data and runtime meet."""
 
 from dovetail.trainer.evaluators import ByteTrigram, HeldOutLoss, PeriodicEvaluator
-from dovetail.trainer.initialization import (
-    InitFromRun,
-    Initialization,
-    InitSubmoduleFromModel,
-    InitSubmoduleFromRun,
-    RandomInit,
-)
+from dovetail.trainer.initialization import Initialization, InitSubmoduleFromModel, RandomInit
 from dovetail.trainer.interfaces import Evaluation, Evaluator, StateLearner, StateSaver
 from dovetail.trainer.loop import Hooks, NonFiniteError, Outcome
 from dovetail.trainer.program import Program
@@ -20,9 +14,7 @@ __all__ = [
     "Evaluator",
     "HeldOutLoss",
     "Hooks",
-    "InitFromRun",
     "InitSubmoduleFromModel",
-    "InitSubmoduleFromRun",
     "Initialization",
     "NonFiniteError",
     "Outcome",

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from dovetail.config import Error
 from dovetail.data import HasPreparedData, Prefetcher
 from dovetail.kernels import choices
 from dovetail.learner import StepReport, TrainState, averaged_parameters, clear_halt
@@ -43,7 +44,7 @@ _LOG = logging.getLogger("dovetail")
 _NOTICE_SECONDS = 0.8
 
 
-class NonFiniteError(RuntimeError):
+class NonFiniteError(Error, RuntimeError):
     """The loss or a gradient was not finite. The saved state is the last good one."""
 
 

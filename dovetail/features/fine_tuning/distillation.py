@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from dovetail.config import replace
@@ -34,22 +33,20 @@ def distill(config: Any, path: str = "", weight: float = 1.0, temperature: float
 
 def _teacher(config: Any, path: str) -> tuple[str, Any]:
     """Returns the teacher's run, if any, and its model. The teacher's own loss is not needed."""
-    import dovetail.models  # noqa: F401  # components that the run's config may name
     from dovetail.layers import NextTokenLoss
-    from dovetail.runtime import RunFolder
+    from dovetail.run import Run
 
     path = path or getattr(config.initialization, "run", None) or ""
     model = config.model
     if path:
-        run = RunFolder(Path(path))
-        run.about()  # raises if this is not a run folder
-        model = getattr(run.config(), "model")  # noqa: B009  # a run's config is a trainer's
+        model = Run(path).config.model
     return path, model.clone(loss=NextTokenLoss.Config())
 
 
 def _initialization(student: Any, path: str) -> Any:
     """Returns the initialization: the teacher from its run, or as a copy of the student."""
-    from dovetail.trainer import InitSubmoduleFromModel, InitSubmoduleFromRun
+    from dovetail.run import InitSubmoduleFromRun
+    from dovetail.trainer import InitSubmoduleFromModel
 
     if path:
         return InitSubmoduleFromRun.Config(submodule="loss/teacher", source=path, rest=student)

@@ -1,0 +1,278 @@
+"""The Python API: an experiment with its changes, trained, planned, and opened as a run.
+
+    import dovetail
+
+    experiment = dovetail.experiment("tiny-lm").with_features("moe:num_experts=4")
+    run = experiment.override("learner.schedule.peak=3e-4").train(steps=200)
+    print(run.generate("def main(", max_new_tokens=64).text)
+
+The command line calls the same functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dovetail.config import (
+    Config,
+    ConfigError,
+    apply_modifier,
+    apply_overrides,
+    collect_reports,
+    import_packages,
+)
+from dovetail.experiments import ConfigKeys, cache_keys, cached_keys, find_experiment
+from dovetail.targets import Machine, apply_target, create_virtual_devices, local_mismatch
+from dovetail.utils import Progress
+
+if TYPE_CHECKING:
+    from dovetail.plan import Plan
+    from dovetail.run import Run
+    from dovetail.trainer import Trainer
+
+
+def experiment(name: str, *, imports: Sequence[str] = ()) -> Experiment:
+    """Returns a named experiment.
+
+    Args:
+        name: one of `dovetail config list`, such as "tiny-lm".
+        imports: your own packages, with their components, features and experiments.
+    """
+    entry_points = import_packages(imports)
+    find_experiment(name)  # an unknown name is an error now, not at first use
+    return Experiment(name, imports=tuple(imports), entry_points=tuple(entry_points))
+
+
+def load(path: str | Path, *, imports: Sequence[str] = ()) -> Run:
+    """Opens a run folder, such as "runs/tiny-lm".
+
+    Args:
+        path: the folder.
+        imports: your own packages that it was trained with.
+    """
+    from dovetail.run import Run
+
+    return Run(path, imports=imports)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A named experiment with changes; every method returns a new one.
+
+    The order of the calls does not matter. Changes apply in this order: features, the target's
+    rule, overrides.
+    """
+
+    name: str
+    features: tuple[str, ...] = ()
+    target_name: str | None = None
+    overrides: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    entry_points: tuple[str, ...] = ()
+
+    def with_features(self, *features: str) -> Experiment:
+        """Adds features or other modifiers, as `--with` takes them: "moe:num_experts=4"."""
+        return replace(self, features=(*self.features, *features))
+
+    def override(self, *changes: str, **values: Any) -> Experiment:
+        """Sets values: "learner.schedule.peak=3e-4", or by name for fields of the trainer."""
+        named = [f"{name}={value!r}" for name, value in values.items()]
+        return replace(self, overrides=(*self.overrides, *changes, *named))
+
+    def target(self, name: str) -> Experiment:
+        """Fits the experiment to a machine, such as "tpu-v5p-512"."""
+        return replace(self, target_name=name)
+
+    @property
+    def config(self) -> Trainer.Config:
+        """The complete config. It is a copy: changing it changes nothing here."""
+        return self.resolved.config.clone()
+
+    @property
+    def machine(self) -> Machine | None:
+        """The target, if there is one."""
+        return self.resolved.machine
+
+    @property
+    def reports(self) -> tuple[str, ...]:
+        """What features and the target's rule report, one line each."""
+        return self.resolved.reports
+
+    @functools.cached_property
+    def resolved(self) -> ResolvedExperiment:
+        """The config with all changes, and what they reported."""
+        return resolve(self)
+
+    @property
+    def folder(self) -> Path:
+        """The default run folder, below `runs/`."""
+        from dovetail.run import default_folder
+
+        return default_folder(
+            self.name, self.features, self.resolved.with_features, self.resolved.config
+        )
+
+    def about(self) -> dict[str, Any]:
+        """Returns what run.json records of the experiment."""
+        record: dict[str, Any] = {
+            "experiment": self.name,
+            "features": list(self.features),
+            "overrides": list(self.overrides),
+            "imports": list(self.imports),
+            "entry_points": list(self.entry_points),
+        }
+        return record if self.target_name is None else record | {"target": self.target_name}
+
+    def train(
+        self, *, steps: int | None = None, folder: str | Path | None = None, progress: bool = True
+    ) -> Run:
+        """Trains to the last step, or continues a run of the same experiment; returns the run.
+
+        Ctrl-C finishes the step, saves, and raises `Interrupted`; the same call continues.
+
+        Args:
+            steps: the number of steps, if not that of the experiment.
+            folder: the run folder; by default below `runs/`, named after experiment and changes.
+            progress: whether to show progress, on standard error.
+        """
+        if steps is not None:
+            return self.override(steps=steps).train(folder=folder, progress=progress)
+        from dovetail.run import Interrupted, Run, train_run
+        from dovetail.run.training import open_trainer
+        from dovetail.runtime import RunFolder, use_compilation_cache
+        from dovetail.trainer import Hooks
+
+        with Progress(self.name, enabled=progress) as shown:
+            shown.stage("loading")
+            config = self.config if progress else without_console(self.config)
+            use_compilation_cache()
+            create_virtual_devices(self.machine)
+            refuse_elsewhere(self.machine)
+            run_folder = RunFolder(Path(folder) if folder is not None else self.folder)
+            trainer = open_trainer(config, run_folder, shown.say)
+            if trainer.saved_step(run_folder.path) > trainer.steps:
+                return Run(run_folder.path)
+            shown.stage("tracing the step")
+            trainer.program().check()
+        log = shown.say if progress else _say_nothing
+        reports, hooks = self.reports, Hooks(log)
+        outcome = train_run(trainer, run_folder, self.about(), reports=reports, hooks=hooks)
+        if outcome.stopped_by:
+            raise Interrupted(
+                f"stopped by {outcome.stopped_by} after step {outcome.step}; it is saved in "
+                f"{run_folder.path}, and the same call continues"
+            )
+        return Run(run_folder.path)
+
+    def plan(self, target: str | None = None, *, compile: bool = True) -> Plan:
+        """Predicts memory, step time and cost on a machine that need not be there.
+
+        Args:
+            target: the machine, such as "tpu-v5p-512"; None takes that of `target()`, or this one.
+            compile: compiles the step, if the machine's compiler is installed; else, and if it is
+                not, the plan is by arithmetic.
+        """
+        from dovetail.plan import Planner, ProgramCache
+        from dovetail.targets import parse_target
+
+        fitted = self if target is None else self.target(target)
+        machine = fitted.machine or parse_target("cpu")
+        create_virtual_devices(machine)
+        planner = Planner(
+            self.name, fitted.config, machine, ProgramCache(), is_analytic=not compile
+        )
+        return planner.best_plan()
+
+
+@dataclass(frozen=True)
+class ResolvedExperiment:
+    """An experiment with all its changes.
+
+    Attributes:
+        base: the config of the named experiment.
+        with_features: with its features.
+        config: complete.
+        reports: what features and the target's rule report, one line each.
+        machine: the target.
+    """
+
+    base: Trainer.Config
+    with_features: Trainer.Config
+    config: Trainer.Config
+    reports: tuple[str, ...]
+    machine: Machine | None
+
+
+def resolve(experiment: Experiment) -> ResolvedExperiment:
+    """Applies the changes to an experiment: features, then the target's rule, then overrides."""
+    config = base = _base_config(experiment)
+    with collect_reports() as found:
+        for text in experiment.features:
+            config = apply_modifier(config, text)
+    reports, with_features, machine = [str(report) for report in found], config, None
+    overrides = list(experiment.overrides)
+    if experiment.target_name is not None:
+        fitted = apply_target(_sized(config, overrides), experiment.target_name)
+        config, machine = fitted.config, fitted.machine
+        keys = [text.partition("=")[0].strip() for text in overrides]
+        reports.append(fitted.summary(exclude=keys))
+    ConfigKeys.of(config).check(overrides)
+    config = apply_overrides(config, overrides)
+    return ResolvedExperiment(base, with_features, config, tuple(reports), machine)
+
+
+def _base_config(experiment: Experiment) -> Trainer.Config:
+    """Returns the config of the named experiment; a mistyped key is refused without JAX.
+
+    A user's package may add any key, so the cache of keys is for the package's own experiments.
+    """
+    found = find_experiment(experiment.name)
+    if experiment.imports or experiment.entry_points:
+        return found.config()
+    keys = cached_keys(experiment.name)
+    if keys is not None:
+        is_final = not (experiment.features or experiment.target_name)
+        keys.check(experiment.overrides, is_final=is_final)
+        return found.config()
+    base = found.config()
+    cache_keys(experiment.name, base)
+    return base
+
+
+def _sized(config: Trainer.Config, overrides: Sequence[str]) -> Trainer.Config:
+    """Returns the config with the sizes that it will have, on which a target's rule depends.
+
+    Overrides are applied before the rule, and again after it, because they take precedence. Those
+    that only apply after the rule, to a component that it adds, fail the first time.
+    """
+    for override in overrides:
+        with contextlib.suppress(ConfigError):  # a real mistake is reported the second time
+            config = apply_overrides(config, [override])
+    return config
+
+
+def refuse_elsewhere(machine: Machine | None) -> None:
+    """Raises a ConfigError if an experiment was fitted to another machine than this one."""
+    if machine is not None and (difference := local_mismatch(machine)) is not None:
+        raise ConfigError(
+            f"--target {machine.name}: this is not that machine: {difference}. Run it there; "
+            "--dry-run reports what would happen; without --target it trains here."
+        )
+
+
+def without_console(config: Trainer.Config) -> Trainer.Config:
+    """Returns the config without the writer that shows progress to a person."""
+    from dovetail.runtime import Console
+
+    writers: Mapping[str, Config[Any]] = config.writers
+    kept = {k: child for k, child in writers.items() if not isinstance(child, Console.Config)}
+    return config.clone(writers=kept)
+
+
+def _say_nothing(line: str) -> None:
+    """Drops a line of the log."""

@@ -1,0 +1,50 @@
+"""BoundModule: a module with its parameters, called like a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from dovetail.module.functional import functional
+from dovetail.module.module import Module
+
+
+class BoundModule:
+    """A module with its parameters: call it, or one of its methods, like a function.
+
+    model = BoundModule(module, params)
+    logits = model(tokens)  # the method `predict` of the module, or else `__call__`
+    hidden = model.decoder(tokens, context)  # any other method, by name
+
+    Losses that the module adds are dropped, and so is its new state. For both, use `functional`.
+    """
+
+    def __init__(
+        self, module: Module, params: Mapping[str, Any], variables: Mapping[str, Any] | None = None
+    ) -> None:
+        """Stores the arguments; compiles nothing yet."""
+        self.module, self.params, self.variables = module, params, dict(variables or {})
+        self._compiled: dict[str, Callable[..., Any]] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        """Runs `predict`, or `__call__` of a module that has none."""
+        return self._method("predict" if hasattr(self.module, "predict") else "__call__")(*args)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Returns a method of the module, bound to the parameters."""
+        if name.startswith("_") or not callable(getattr(type(self.module), name, None)):
+            raise AttributeError(f"{type(self.module).__name__} has no method {name!r}.")
+        return self._method(name)
+
+    def _method(self, name: str) -> Callable[..., Any]:
+        if name not in self._compiled:
+
+            @jax.jit
+            def run(params: Any, variables: Any, args: tuple[Any, ...]) -> Any:
+                options: dict[str, Any] = {"losses": "discard", "method": name}
+                return functional(self.module, params, args, variables=variables, **options)[0]
+
+            self._compiled[name] = run
+        return lambda *args: self._compiled[name](self.params, self.variables, args)

@@ -1,0 +1,108 @@
+"""What makes a run folder self-contained: its tokenizer, its data, and the source of its model."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dovetail.config import RunError
+from dovetail.data import DamagedStoreError, HasPreparedData, data_folder, has_tokenizer
+from dovetail.runtime import RunFolder
+from dovetail.utils import atomic_folder, format_bytes
+
+if TYPE_CHECKING:
+    from dovetail.data import Input
+
+# Data up to this size is kept with the run (as hard links where possible).
+_MAX_DATA_BYTES = 64 * 10**6
+
+
+def save_tokenizer(folder: RunFolder, source: Input) -> dict[str, str] | None:
+    """Saves the tokenizer of an input, and returns the digest of each file; None without one."""
+    if not has_tokenizer(source):
+        return None
+    if not folder.tokenizer.is_dir():
+        with atomic_folder(folder.tokenizer) as temporary:
+            source.tokenizer.save(temporary)
+    return {file.name: _digest(file) for file in sorted(folder.tokenizer.iterdir())}
+
+
+def check_tokenizer(folder: RunFolder, about: Mapping[str, Any]) -> bool:
+    """Raises a RunError if a file of the tokenizer is missing or damaged.
+
+    Returns whether the folder has the tokenizer; older runs have that of an imported model alone.
+    """
+    for name, expected in (about.get("tokenizer") or {}).items():
+        file = folder.tokenizer / name
+        got = _digest(file) if file.is_file() else None
+        if got != expected:
+            state = "is missing" if got is None else f"is damaged: its digest is {got}"
+            raise RunError(
+                f"{file} {state}, expected {expected} as {folder.path}/run.json says. Restore it "
+                "from a copy of the run; with another tokenizer the text would be nonsense."
+            )
+    return "tokenizer" in about or "imported" in about or folder.tokenizer.is_dir()
+
+
+def save_data(folder: RunFolder, source: Input) -> str | None:
+    """Keeps small prepared data with the run, and returns its name; None without prepared data."""
+    if not isinstance(source, HasPreparedData):
+        return None
+    prepared = source.prepare().folder
+    kept = folder.data / prepared.name
+    files = [file for file in prepared.rglob("*") if file.is_file()]
+    if not kept.is_dir() and sum(file.stat().st_size for file in files) <= _MAX_DATA_BYTES:
+        with atomic_folder(kept) as temporary:
+            for file in files:
+                _link(file, temporary / file.relative_to(prepared))
+    return prepared.name
+
+
+def use_saved_data(folder: RunFolder, about: Mapping[str, Any], source: Input) -> str | None:
+    """Makes an input use the data that a run began with, if it is still there.
+
+    It is looked for in the run folder, then in the user's cache. So a run goes on with the same
+    data if the corpus has changed or is gone. Returns a warning if the data is damaged.
+    """
+    name = about.get("data")
+    if name is None or not isinstance(source, HasPreparedData):
+        return None
+    warning = None
+    for kept in (folder.data / name, data_folder() / name):
+        if kept.is_dir():
+            try:
+                source.use_prepared(kept)
+            except DamagedStoreError as error:
+                warning = f"{error} Data is prepared from the corpus instead."
+            else:
+                return None
+    return warning
+
+
+def save_source(folder: RunFolder, source: Path | None) -> None:
+    """Copies the config files of the imported model that this one was initialized from."""
+    if source is not None and not folder.source.is_dir():
+        with atomic_folder(folder.source) as temporary:
+            shutil.copytree(source, temporary, dirs_exist_ok=True)
+
+
+def folder_size(path: Path) -> str:
+    """Returns the size of all files of a folder, for people."""
+    return format_bytes(sum(file.stat().st_size for file in path.rglob("*") if file.is_file()))
+
+
+def _link(source: Path, target: Path) -> None:
+    """Makes a hard link, or a copy where that cannot be."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _digest(file: Path) -> str:
+    return hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()

@@ -1,0 +1,413 @@
+"""Run: a trained run, opened for reading.
+
+Opening reads `run.json` alone. Config, tokenizer and parameters are loaded at first use, from the
+files of the run folder: neither the corpus nor the folders that it was trained in are needed.
+Reading changes nothing on disk, so a run can be read while another process trains it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dovetail.config import (
+    ConfigError,
+    ConfigOf,
+    RunError,
+    did_you_mean,
+    import_packages,
+    missing_entry_points,
+    missing_imports,
+)
+from dovetail.data import HasPreparedData, Tokenizer, has_tokenizer
+from dovetail.generate import Generation, GenerationChunk, Generator, Greedy, Sampler, Sampling
+from dovetail.generate.interfaces import Prompt
+from dovetail.interop import ExportReport, ModelSource, end_tokens_of, export_adapter, export_hf
+from dovetail.learner import main_loss
+from dovetail.module import BoundModule, functional, token_batch
+from dovetail.run.contents import check_tokenizer
+from dovetail.run.parameters import LoadedParameters, RunParameters
+from dovetail.runtime import ArraySpecs, RunFolder, read_metrics, use_compilation_cache
+from dovetail.trainer import Evaluation
+
+if TYPE_CHECKING:
+    from dovetail.trainer import Trainer
+
+# The subpackages whose components a config may name.
+_COMPONENTS = ("data", "layers", "learner", "models", "parallel", "run", "runtime", "trainer")
+
+_MAX_ANCESTORS = 20  # runs that started from each other; more is a cycle
+_LENGTH_MULTIPLE = 64  # of a KV cache, so that few programs are compiled
+
+
+class Run:
+    """A trained run.
+
+    run = Run("runs/tiny-lm")
+    run.generate("def main(", max_new_tokens=64).text
+    run.logits("def main(").shape
+    """
+
+    def __init__(self, path: str | Path, *, imports: Sequence[str] = ()) -> None:
+        """Opens a run folder.
+
+        Args:
+            path: the run folder, such as runs/tiny-lm.
+            imports: your own packages that it was trained with. They are imported here; a package
+                that only the run folder names never is, because that would run its code.
+        """
+        self.folder = RunFolder(Path(path))
+        self.about = self.folder.about()
+        import_packages(imports)
+        if missing := missing_imports(self.about.get("imports", [])):
+            options = " ".join(f"--import {name}" for name in missing)
+            raise RunError(
+                f"{path}: this run was trained with {options}; pass it (in Python: "
+                f"imports={missing})."
+            )
+
+    def __repr__(self) -> str:
+        """Returns the call that opens it."""
+        return f"Run({str(self.path)!r})"
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return self.folder.path
+
+    @functools.cached_property
+    def config(self) -> Trainer.Config:
+        """The complete config of the run."""
+        load_all_components()
+        try:
+            return cast("Trainer.Config", self.folder.config())
+        except ConfigError as error:
+            missing = missing_entry_points(self.about.get("entry_points", []))
+            if not missing:
+                raise
+            raise RunError(
+                f"{error} The run was trained with an installed package that provides the module "
+                f"{missing[0]!r}. It is not installed here; install it."
+            ) from error
+
+    @functools.cached_property
+    def trainer(self) -> Trainer:
+        """The trainer that the config builds, with the tokenizer and the data of the run."""
+        trainer = self.config.build()
+        recorded = self.folder.data / str(self.about.get("data"))
+        if isinstance(trainer.input, HasPreparedData) and recorded.is_dir():
+            trainer.input.use_prepared(recorded)
+        return trainer
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Returns the entries of metrics.jsonl, without damaged lines."""
+        return read_metrics(self.folder.metrics)
+
+    # The model
+
+    @functools.cached_property
+    def parameters(self) -> RunParameters:
+        """The stored parameters, to be read a few at a time."""
+        return RunParameters(self.folder, self.config)
+
+    @functools.cached_property
+    def loaded(self) -> LoadedParameters:
+        """All parameters on the devices of this machine, loaded at first use."""
+        use_compilation_cache()
+        return self.parameters.load(self.trainer.model, self.trainer.rules)
+
+    @property
+    def step(self) -> int:
+        """The training step of the newest parameters; 0 for imported ones."""
+        return self.loaded.step
+
+    @property
+    def params(self) -> dict[str, jax.Array]:
+        """The newest parameters by path; averaged ones (EMA) if the run has them."""
+        return self.loaded.params
+
+    @functools.cached_property
+    def model(self) -> BoundModule:
+        """The model with its parameters: `run.model(tokens)` returns logits."""
+        return BoundModule(self.trainer.model, self.params, self.loaded.variables)
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, from the files of the run."""
+        source = self.trainer.input
+        if not has_tokenizer(source):
+            raise RunError(
+                f"{self.path}: the input of this run, {type(source).__name__}, has no tokenizer, "
+                "so it takes and gives no text."
+            )
+        if check_tokenizer(self.folder, self.about):
+            return source.load_tokenizer(self.folder.tokenizer)
+        self._check_corpus()  # a run of before: its tokenizer is in the prepared data alone
+        return source.tokenizer
+
+    def _check_corpus(self) -> None:
+        source, before = self.trainer.input, self.about.get("data")
+        if not isinstance(source, HasPreparedData) or before is None:
+            return
+        if (now := source.prepare().folder.name) != before:
+            raise RunError(
+                f"{self.path}: the corpus has changed since this run was trained (its data was "
+                f"{before}, now it is {now}), so the tokenizer may differ and the text would be "
+                "nonsense. Restore the corpus, or train again."
+            )
+
+    # Generation
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int = 128,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        stop: Sequence[str] = (),
+        seed: int = 0,
+    ) -> Generation:
+        """Continues a prompt.
+
+        Args:
+            prompt: text, or token ids.
+            max_new_tokens: the largest number of new tokens.
+            temperature: the sampling temperature; 0 is greedy.
+            top_k: samples from the k most probable tokens.
+            top_p: nucleus sampling: samples from the smallest set with this probability.
+            stop: strings that end the text.
+            seed: the random seed.
+        """
+        generator = self._generator([prompt], max_new_tokens)
+        sampler = _sampler(temperature, top_k, top_p)
+        options = self._stop_options(max_new_tokens, stop, seed)
+        (result,) = generator.generate([prompt], sampler=sampler, **options)
+        return result
+
+    def generate_batch(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        max_new_tokens: int = 128,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        stop: Sequence[str] = (),
+        seed: int = 0,
+    ) -> list[Generation]:
+        """Continues several prompts at once; the other arguments are those of `generate`."""
+        generator = self._generator(prompts, max_new_tokens)
+        sampler = _sampler(temperature, top_k, top_p)
+        options = self._stop_options(max_new_tokens, stop, seed)
+        return generator.generate(prompts, sampler=sampler, **options)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int = 128,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        stop: Sequence[str] = (),
+        seed: int = 0,
+    ) -> Iterator[GenerationChunk]:
+        """Continues a prompt and yields chunks as they are decoded, as `generate` would."""
+        generator = self._generator([prompt], max_new_tokens)
+        sampler = _sampler(temperature, top_k, top_p)
+        options = self._stop_options(max_new_tokens, stop, seed)
+        return generator.stream([prompt], sampler=sampler, **options)
+
+    @functools.cached_property
+    def stop_tokens(self) -> list[int]:
+        """The token ids that end generation: end of text, and those of the imported model."""
+        own = [self.tokenizer.end_of_text] if has_tokenizer(self.trainer.input) else []
+        return list(dict.fromkeys([*own, *end_tokens_of(self.source_folder)]))
+
+    def _stop_options(self, new: int, stop: Sequence[str], seed: int) -> dict[str, Any]:
+        tokens = self.stop_tokens
+        return {"max_new_tokens": new, "stop_tokens": tokens, "stop_strings": stop, "seed": seed}
+
+    def _generator(self, prompts: Sequence[Prompt], new: int) -> Generator:
+        """Returns a generator with a KV cache that is long enough."""
+        longest = max((len(self._tokens(prompt)) for prompt in prompts), default=0)
+        return self._generator_of(-(-(longest + new) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE)
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019  # a run lives as long as its generators
+    def _generator_of(self, length: int) -> Generator:
+        loaded, tokenizer = self.loaded, None
+        if has_tokenizer(self.trainer.input):
+            tokenizer = self.tokenizer
+        return Generator(
+            cast("ConfigOf[Any]", self.trainer.model.config),
+            loaded.params,
+            length=length,
+            variables=loaded.variables,
+            tokenizer=tokenizer,
+            placement=loaded.placement,
+        )
+
+    def _tokens(self, text: Prompt) -> Any:
+        return self.tokenizer.encode(text) if isinstance(text, str) else np.asarray(text)
+
+    # Evaluation
+
+    def logits(self, text: Prompt) -> jax.Array:
+        """Returns the logits [S, V] of the token after each token of a text (or of token ids)."""
+        logits_BSV: jax.Array = self.model(jnp.asarray(self._tokens(text))[None])
+        return logits_BSV[0]
+
+    def loss(self, data: Any, params: dict[str, Any] | None = None) -> jax.Array:
+        """Returns the loss of the model; it can be differentiated by `params`.
+
+        jax.grad(lambda params: run.loss("def main():", params))(run.params)
+
+        Args:
+            data: a text, token ids of one row [S] or of several [B, S], or a batch of the input.
+            params: other parameters than those of the run.
+        """
+        batch = data
+        if isinstance(data, str | Sequence | np.ndarray | jax.Array):
+            batch = token_batch(np.atleast_2d(self._tokens(cast("Prompt", data))))
+        params = self.params if params is None else params
+        return _loss(self.trainer.model, params, self.loaded.variables, batch)
+
+    def evaluate(self, tasks: Sequence[str] | None = None) -> dict[str, float | int | str]:
+        """Runs evaluators of the experiment and returns their metrics, by evaluator and name.
+
+        Args:
+            tasks: the names of evaluators; None runs all.
+        """
+        evaluators = self.trainer.evaluators
+        for name in tasks or ():
+            if name not in evaluators:
+                raise ConfigError(
+                    f"evaluate: {self.path} has no evaluator {name!r}. "
+                    + did_you_mean(name, evaluators)
+                )
+        loaded = self.loaded
+        metrics: dict[str, float | int | str] = {}
+        evaluation = Evaluation(
+            loaded.step,
+            self.trainer.model,
+            loaded.params,
+            loaded.variables,
+            self.trainer.input,
+            loaded.placement,
+            self.path,
+        )
+        for name in evaluators if tasks is None else tasks:
+            result = evaluators[name].evaluate(evaluation)
+            metrics |= {f"{name}/{key}": value for key, value in result.items()}
+        return metrics
+
+    # Export
+
+    def export_hf(
+        self,
+        target: str | Path,
+        *,
+        shard_bytes: int | None = None,
+        dtype: str | None = None,
+        family: str | None = None,
+        progress: bool = True,
+    ) -> ExportReport:
+        """Exports the model to a new folder that `transformers` loads; adapters are merged.
+
+        Args:
+            target: the new folder; it appears when it is complete.
+            shard_bytes: the largest size of a file.
+            dtype: the dtype to write; None keeps the stored dtypes.
+            family: the family whose format to write; None takes one that expresses the model
+                exactly, the imported one first.
+            progress: whether to show a progress bar.
+        """
+        options = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
+        return export_hf(
+            self.model_source(),
+            Path(target),
+            dtype=dtype,
+            family=family,
+            progress=progress,
+            **options,
+        )
+
+    def export_adapter(
+        self, target: str | Path, *, dtype: str | None = None, family: str | None = None
+    ) -> ExportReport:
+        """Exports only the LoRA adapters, as a folder that `peft` loads onto the base model."""
+        return export_adapter(self.model_source(), Path(target), dtype=dtype, family=family)
+
+    def model_source(self) -> ModelSource:
+        """Returns what an export reads of this run."""
+        model = self.trainer.model
+        is_imported = "imported" in self.about and not self.folder.tokenizer.is_dir()
+        return ModelSource(
+            name=str(self.path),
+            model=model,
+            weights=self.parameters.weights(model),
+            frozen=getattr(self.config.learner, "frozen", ()),
+            tokenizer=None if is_imported else self.tokenizer,
+            is_imported="imported" in self.about or self.source_folder is not None,
+            source_folder=self.source_folder,
+            base=self.base(),
+        )
+
+    @functools.cached_property
+    def source_folder(self) -> Path | None:
+        """The folder with the imported config.json: of the run, or of one that it started from."""
+        run: Run | None = self
+        for _ in range(_MAX_ANCESTORS):
+            if run is None or run.folder.source.is_dir():
+                break
+            run = run.parent()
+        return run.folder.source if run is not None and run.folder.source.is_dir() else None
+
+    def parent(self) -> Run | None:
+        """Returns the run that this one was initialized from, if that is still there."""
+        path = getattr(self.config.initialization, "run", None)
+        if not isinstance(path, str) or not (Path(path) / "config.txt").is_file():
+            return None
+        return Run(path)
+
+    def base(self) -> dict[str, Any] | None:
+        """Returns where the model it was initialized from came from; None if from scratch."""
+        if not isinstance(getattr(self.config.initialization, "run", None), str):
+            return None
+        if "base" in self.about:
+            return dict(self.about["base"])
+        parent = self.parent()
+        return {} if parent is None else dict(parent.about.get("imported", {}))
+
+    def read_arrays(self, like: ArraySpecs) -> tuple[int, dict[str, jax.Array]] | None:
+        """Returns (step, arrays) of those parameters that the run has; None if it has none yet."""
+        return self.parameters.read(like)
+
+
+def load_all_components() -> None:
+    """Imports every subpackage whose components config text may name."""
+    for subpackage in _COMPONENTS:
+        importlib.import_module(f"dovetail.{subpackage}")
+
+
+def _sampler(temperature: float, top_k: int | None, top_p: float | None) -> ConfigOf[Sampler]:
+    if temperature == 0:
+        return Greedy.Config()
+    return Sampling.Config(temperature=temperature, top_k=top_k, top_p=top_p)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _loss(model: Any, params: Any, variables: Any, batch: Any) -> jax.Array:
+    """Returns the main loss of a batch (see `main_loss`)."""
+    _, outputs = functional(model, params, batch, variables=variables, losses="return")
+    value: jax.Array = outputs.losses[main_loss(list(outputs.losses))].value()
+    return value
