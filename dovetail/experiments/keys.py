@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -119,8 +120,11 @@ class ConfigKeys:
         holder, _, name = path.rpartition(".")
         return self.configs.get(holder, ("", {}))[1].get(name, [])
 
-    def check(self, overrides: Sequence[str]) -> None:
-        """Raises a ConfigError for the first key that does not exist, with suggestions."""
+    def check(self, overrides: Sequence[str], *, is_final: bool = True) -> None:
+        """Raises a ConfigError for the first key that does not exist, with suggestions.
+
+        If the tree is not final, a modifier may still add any field that the package declares.
+        """
         changed = {text.partition("=")[0].strip() for text in overrides}
         for text in overrides:
             path, equals, value = text.partition("=")
@@ -132,6 +136,8 @@ class ConfigKeys:
             above = {".".join(pieces[:count]) for count in range(1, len(pieces) + 1)}
             if changed & above or is_old_field(name):
                 continue  # another override replaces the holder, or the name was renamed
+            if not is_final and self._may_be_added(name):
+                continue
             owner, fields = self.configs[holder]
             raise ConfigError(
                 f"{holder}{'.' if holder else ''}{name}: {owner} has no field {name!r}. "
@@ -156,6 +162,13 @@ class ConfigKeys:
             holder = f"{holder}.{piece}" if holder else piece
         return None
 
+    def _may_be_added(self, name: str) -> bool:
+        """Says whether a modifier may add this field, or the one whose name was mistyped."""
+        return not nearest(name, self._leaves(), cutoff=0.8) or name in _declared_names()
+
+    def _leaves(self) -> set[str]:
+        return {path.rpartition(".")[2] for path in self.paths()}
+
     def _advice(self, path: str, holder: str, name: str, fields: Iterable[str], value: str) -> str:
         leaf = path.rpartition(".")[2]
         is_leaf = leaf == name
@@ -163,7 +176,7 @@ class ConfigKeys:
             return did_you_mean_keys(found, value)
         if nearest(name, fields):
             return did_you_mean(name, fields)
-        leaves = {each.rpartition(".")[2] for each in self.paths()} | ALIASES.keys()
+        leaves = self._leaves() | ALIASES.keys()
         close = nearest(leaf, leaves, count=1, cutoff=0.75) if is_leaf else []
         if close:
             return did_you_mean_keys(self.suggest(close[0], holder), value)
@@ -205,14 +218,23 @@ def _file(experiment: str) -> Path:
 
 def _fingerprint() -> list[Any]:
     """Returns what changes with any file of the package: their number and the newest change."""
-    newest, count = 0, 0
-    for folder, _, names in os.walk(_PACKAGE):
-        if folder.endswith("__pycache__"):
-            continue
-        for name in names:
-            newest = max(newest, Path(folder, name).stat().st_mtime_ns)
-            count += 1
-    return [str(_PACKAGE), list(sys.version_info[:2]), newest, count]
+    changes = [file.stat().st_mtime_ns for file in _package_files()]
+    return [str(_PACKAGE), list(sys.version_info[:2]), max(changes), len(changes)]
+
+
+def _declared_names() -> set[str]:
+    """Returns every name that a line of the package annotates, which all config fields are."""
+    sources = [file.read_text("utf-8") for file in _package_files() if file.suffix == ".py"]
+    return set(re.findall(r"^ +(\w+): ", "\n".join(sources), re.MULTILINE))
+
+
+def _package_files() -> list[Path]:
+    return [
+        Path(folder, name)
+        for folder, _, names in os.walk(_PACKAGE)
+        if not folder.endswith("__pycache__")
+        for name in names
+    ]
 
 
 def _ends_with(path: str, ends: Iterable[str]) -> bool:

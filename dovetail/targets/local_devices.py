@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from dovetail.targets.machine import Machine
 
@@ -28,6 +29,9 @@ def default_to_cpu() -> None:
     Commands that only compile call this. Otherwise JAX starts every installed plugin, and plugins
     that come with the compilers complain when they find no device.
     """
+    if "jax" not in sys.modules:  # it reads the variable when something imports it
+        os.environ["JAX_PLATFORMS"] = os.environ.get("JAX_PLATFORMS") or "cpu"
+        return
     import jax
 
     if not jax.config.values["jax_platforms"]:

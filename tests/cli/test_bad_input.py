@@ -136,6 +136,10 @@ CASES = {
         ["there is no file or folder 'nothing'"],
     ),
     "missing run": (["generate", "runs/nothing"], ["is not a run folder"]),
+    "no targets": (
+        ["plan", "tiny-lm", "--targets", " ,"],
+        ["--targets ' ,' names no machine. Pass `all`, or names"],
+    ),
 }
 
 
@@ -191,6 +195,9 @@ def test_a_dry_run_checks_the_folder(capsys, tmp_path, monkeypatch):
     argv = ["train", "tiny-lm", *TINY, "--dry-run", "--run"]
     assert main([*argv, "file/run"]) == 2
     assert "--run file/run: " in capsys.readouterr().err
+    if sys.platform == "linux":  # nobody can create a folder there, whatever its permissions say
+        assert main([*argv, "/proc/x"]) == 2
+        assert "--run /proc/x: nothing can be created in /proc" in capsys.readouterr().err
     from dovetail.config import identity, to_text
     from dovetail.experiments import find_experiment
 
@@ -205,20 +212,25 @@ def test_a_mistyped_key_is_refused_without_jax(cache_folder):
     """The first use of an experiment caches its keys; a changed package makes them stale."""
     code = (
         "import sys; from dovetail.cli import main\n"
-        "code = main(['train', 'tiny-lm', 'modle.width=3'])\n"
+        "code = main(sys.argv[1:])\n"
         "print(code, 'jax' in sys.modules)"
     )
 
-    def run():
-        command = [sys.executable, "-c", code]
+    def run(*argv):
+        command = [sys.executable, "-c", code, *argv]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         assert "Trainer has no field 'modle'. Did you mean 'model'?" in done.stderr
         return done.stdout.split()
 
-    assert run() == ["2", "True"]
-    assert run() == ["2", "False"]
+    mistyped = ["tiny-lm", "modle.width=3"]
+    assert run("train", *mistyped) == ["2", "True"]
+    assert run("train", *mistyped) == ["2", "False"]
+    assert run("train", *mistyped, "--with", "moe") == ["2", "False"]
+    for verb in (["train"], ["plan"], ["config", "sharding"]):
+        assert run(*verb, *mistyped, "--target", "tpu-v5p-8") == ["2", "False"]
+    assert run("plan", *mistyped, "--targets", "all") == ["2", "False"]
     (cache_folder / "dovetail" / "keys" / "tiny-lm.json").write_text('{"fingerprint": []}')
-    assert run() == ["2", "True"]
+    assert run("train", *mistyped) == ["2", "True"]
 
 
 def test_cached_keys_never_refuse_a_key_of_a_new_component():
@@ -228,6 +240,16 @@ def test_cached_keys_never_refuse_a_key_of_a_new_component():
     keys.check(["input.corpus=TextFiles", "input.corpus.files=x", "evaluators.mine.every=3"])
     with pytest.raises(ConfigError, match="StandardLibrary has no field 'files'"):
         keys.check(["input.corpus.files=x"])
+
+
+def test_cached_keys_never_refuse_a_key_that_a_modifier_may_add():
+    from dovetail.experiments import ConfigKeys, find_experiment
+
+    keys = ConfigKeys.of(find_experiment("tiny-lm").config())
+    keys.check(["model.decoder.stack.layer.feed_forward.num_experts=4"], is_final=False)
+    keys.check(["num_expert=4"], is_final=False)  # the advice will name a key of the modifier
+    with pytest.raises(ConfigError, match=r"no field 'num_layer'\. Did you mean 'num_layers'"):
+        keys.check(["model.decoder.stack.num_layer=4"], is_final=False)
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "unreadable"])
