@@ -28,16 +28,19 @@ def add_sharding(actions: Any) -> None:
 
 
 def _sharding(arguments: argparse.Namespace) -> int:
-    default_to_cpu()
-    chosen = choose(arguments)
-    if chosen.machine is None:
+    if arguments.target is None:
         raise ConfigError(
             "config sharding: on which machine? Pass --target, such as --target tpu-v5p-512 or "
             "--target cpu-8; `dovetail config targets` lists them."
         )
     if arguments.html is not None:
         check_file("--html", arguments.html)
-    with Progress("tracing the step", enabled=not arguments.json):
+    default_to_cpu()
+    with Progress(arguments.experiment, enabled=not arguments.json) as progress:
+        progress.stage("loading")
+        chosen = choose(arguments)
+        progress.stage("tracing the step")
+        assert chosen.machine is not None
         layout = experiment_sharding(chosen.config, chosen.machine)
     if arguments.html is not None:
         from dovetail.cli.config_sharding_page import sharding_page

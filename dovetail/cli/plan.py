@@ -146,22 +146,26 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from dovetail.cli.plan_report import print_rows, row_facts
-    from dovetail.plan import SORT_KEYS, TargetComparison
-
     if arguments.target is not None or arguments.search or arguments.experiment == _VERIFY:
         raise ConfigError("--targets compares machines: leave --target, --search and verify out.")
     check_number("--chips", arguments.chips, 1, 2**20)
+    names = [name for name in arguments.targets.split(",") if name.strip()]
+    if not names:
+        raise ConfigError(
+            f"--targets {arguments.targets!r} names no machine. Pass `all`, or names such as "
+            "tpu-v5p-512,gpu-h100-256."
+        )
     default_to_cpu()
-    chosen = choose(arguments)
-    compared = TargetComparison(chosen.name, chosen.config)
     with Progress("planning", enabled=not arguments.json) as progress:
-        if arguments.targets == "all":
-            found = compared.catalogue(arguments.chips)
-        else:
-            found = compared.named([name for name in arguments.targets.split(",") if name.strip()])
+        progress.stage("loading")
+        chosen = choose(arguments)
+        from dovetail.cli.plan_report import print_rows, row_facts
+        from dovetail.plan import SORT_KEYS, TargetComparison
+
+        compared = TargetComparison(chosen.name, chosen.config)
         rows = []
-        for row in found:
+        is_all = arguments.targets == "all"
+        for row in compared.catalogue(arguments.chips) if is_all else compared.named(names):
             progress.stage(row.machine.name)
             rows.append(row)
     rows.sort(key=SORT_KEYS[arguments.by])
@@ -225,10 +229,12 @@ def _remedies(planner: Planner, as_json: bool) -> list[RankedPlan]:
 
 
 def _search(arguments: argparse.Namespace) -> int:
+    with Progress(arguments.experiment, enabled=not arguments.json) as progress:
+        progress.stage("loading")
+        chosen, planner = _chosen(arguments)
     from dovetail.cli.plan_report import print_search, search_facts
     from dovetail.plan import configured_candidate, rule_source, search
 
-    chosen, planner = _chosen(arguments)
     for report in chosen.reports:
         say(report)
     if any(text.startswith("mesh.") for text in arguments.overrides):
