@@ -71,9 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     parser = build_parser()
     if "_ARGCOMPLETE" in os.environ:
-        import argcomplete
+        from dovetail.cli.completion import complete
 
-        argcomplete.autocomplete(parser, always_complete_options="long")
+        complete(parser)
     arguments = _parse(parser, argv)
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     code: int = arguments.handler(arguments)
@@ -162,7 +162,7 @@ def _refuse_unknown(
 
 def _report_failure(error: Exception) -> int:
     """Prints what went wrong, and returns the exit code."""
-    from dovetail.config import ConfigError
+    from dovetail.config import ConfigError, failed_user_line
 
     if isinstance(error, ConfigError):
         return _complain(_with_notes(error), 2)
@@ -171,13 +171,15 @@ def _report_failure(error: Exception) -> int:
     hint = "(DOVETAIL_TRACEBACK=1 shows the traceback)"
     if isinstance(error, OSError) and error.errno in _BAD_PATH:
         return _complain(f"{error.filename}: {error.strerror}. Choose another path. {hint}", 2)
-    if isinstance(error, OSError | FloatingPointError):
-        return _complain(f"{_one_line(error)} {hint}", 1)
     if _is_out_of_memory(error):
         advice = "Try a smaller input.batch_size, --with remat, or `dovetail plan`."
         return _complain(f"out of memory: {_one_line(error)}. {advice} {hint}", 1)
     if _is_backend_failure(error):
         return _complain(f"JAX cannot use its devices: {backend_failure(error)} {hint}", 1)
+    if not isinstance(error, FloatingPointError) and (line := failed_user_line(error)):
+        return _complain(f"{line}. {hint}", 2)
+    if isinstance(error, OSError | FloatingPointError):
+        return _complain(f"{_one_line(error)} {hint}", 1)
     text = f"{type(error).__name__}: {_one_line(error)}".removesuffix(f": {type(error).__name__}")
     return _complain(
         f"internal error: {text}; run with DOVETAIL_TRACEBACK=1 for the traceback, and please "

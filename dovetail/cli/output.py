@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,5 +58,10 @@ def check_folder(flag: str, folder: Path) -> None:
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not there.is_dir():
         raise ConfigError(f"{flag} {folder}: {there} is a file. Name a folder.")
-    if not os.access(there, os.W_OK):
-        raise ConfigError(f"{flag} {folder}: {there} is not writable. Name another folder.")
+    try:  # root may write everywhere, by its permissions, and yet not in /proc
+        tempfile.TemporaryDirectory(dir=there).cleanup()
+    except OSError as error:
+        raise ConfigError(
+            f"{flag} {folder}: nothing can be created in {there} ({error.strerror}). Name another "
+            "folder."
+        ) from error

@@ -17,6 +17,7 @@ from dovetail.config.packages import import_packages, missing_entry_points, miss
 from dovetail.config.provenance import through
 from dovetail.config.registry import (
     Registry,
+    failed_user_line,
     import_package,
     import_submodules,
     register_function,
@@ -44,6 +45,7 @@ __all__ = [
     "did_you_mean",
     "diff",
     "explain",
+    "failed_user_line",
     "field_values",
     "find",
     "from_text",

@@ -181,6 +181,18 @@ def _failed_line(error: BaseException) -> str:
     return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {error}"
 
 
+def failed_user_line(error: Exception) -> str | None:
+    """Returns the file, line and message of an error that a user's package raised, else None."""
+    roots = {name.partition(".")[0] for name in _packages}
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        root = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if root in roots:
+            return f"{frame.f_code.co_filename}:{line}: {type(error).__name__}: {error}"
+        if root == _OWN:  # a library that it calls is neither
+            return None
+    return None
+
+
 def component_name(component: type) -> str:
     """Returns the name by which text refers to a component."""
     full = f"{component.__module__}:{component.__qualname__}"

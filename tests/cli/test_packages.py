@@ -9,6 +9,8 @@ import pytest
 
 from dovetail.cli import experiment, main
 from dovetail.cli.experiment import complete_modifiers
+from dovetail.experiments import experiments
+from dovetail.experiments.registry import _experiments
 from tests.cli.test_train_and_generate import TINY
 
 MINE = '''
@@ -126,3 +128,54 @@ def test_generate_names_the_installed_package_that_has_gone(tmp_path, capsys):
     message = capsys.readouterr().err
     assert "'gone_package.parts:Thing' is neither a registered component" in message
     assert "provides the module 'gone_package'. It is not installed here; install it." in message
+
+
+RAISING = """
+import json
+
+from dovetail.config import modifier
+from dovetail.experiments import experiment
+
+
+@experiment("NAME-lm", "raises", tiny=None)
+def mine():
+    return 1 // 0
+
+
+@modifier("NAME")
+def changed(config):
+    return json.loads("{")
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "line", "words"),
+    [
+        (["{}-lm"], 10, "ZeroDivisionError: integer division or modulo by zero"),
+        (["tiny-lm", "--with", "{}"], 15, "JSONDecodeError: Expecting property name"),
+    ],
+)
+def test_an_error_in_ones_own_code_names_its_line(
+    argv, line, words, package, monkeypatch, capsys, tmp_path
+):
+    name = package(f"my_raising_{line}")
+    file = tmp_path / name / "__init__.py"
+    file.write_text(RAISING.replace("NAME", name))
+    argv = ["config", "show", *[word.format(name) for word in argv], "--import", name]
+    assert "tiny-lm" in experiments(), "the first use loads the package's own"
+    with _experiments.restored():
+        assert main(argv) == 2
+        monkeypatch.setenv("DOVETAIL_TRACEBACK", "1")
+        with pytest.raises((ZeroDivisionError, ValueError)):
+            main(argv)
+    message = capsys.readouterr().err
+    assert message.startswith(f"dovetail: {file}:{line}: {words}")
+    assert "DOVETAIL_TRACEBACK=1" in message
+    assert "report" not in message
+
+
+def test_a_bug_that_ones_own_code_meets_is_still_a_bug(package, monkeypatch, capsys):
+    name = package("my_victim")
+    monkeypatch.setattr("dovetail.layers.FeedForward.Config.__init__", lambda *_, **__: 1 // 0)
+    assert main(["config", "show", "tiny-lm", "--import", name, "--with", name]) == 1
+    assert "internal error: ZeroDivisionError" in capsys.readouterr().err
