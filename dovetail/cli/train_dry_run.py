@@ -121,7 +121,7 @@ def _facts(config: Trainer.Config, folder: Path, progress: Progress) -> dict[str
     progress.stage("checking the data and tracing the step")
     trainer.check(folder, prepare=False)
     program = trainer.program()
-    progress.stage("compiling the step")
+    progress.stage("loading or compiling the step")
     memory = program.lowered.compile().memory_analysis()
     need = _need(memory, program.placement.device_mesh.devices.flatten())
     return _known(config, trainer, program) | {

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("dovetail")
 
-# A step that is in the compilation cache is loaded sooner than this.
+# Most steps that are in the compilation cache are loaded sooner than this.
 _NOTICE_SECONDS = 0.8
 
 
@@ -260,9 +260,12 @@ class TrainingLoop:
 
 
 def compile_step(lowered: Any, log: Callable[[str], None]) -> Any:
-    """Compiles a lowered step, or loads it from the compilation cache, and logs which."""
+    """Compiles a lowered step, or loads it from the compilation cache, and logs which.
+
+    JAX does not say which before it is done, so a notice in between names both.
+    """
     started = time.monotonic()
-    notice = threading.Timer(_NOTICE_SECONDS, log, ["compiling the step"])
+    notice = threading.Timer(_NOTICE_SECONDS, log, ["loading or compiling the step"])
     notice.daemon = True
     notice.start()
     try:

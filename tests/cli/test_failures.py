@@ -142,32 +142,36 @@ def test_other_names_among_checkpoints_are_left_alone(tmp_path):
     assert all((tmp_path / name / "_CHECKPOINT_METADATA").exists() for name in odd)
 
 
-def test_a_metric_that_is_not_a_number_is_an_error_and_valid_json(tmp_path, monkeypatch, capsys):
-    from dovetail.cli import train
-    from dovetail.trainer import Outcome
+def train_one_step(tmp_path, *argv):
+    """Trains one step with a learning rate that breaks the model."""
+    evaluator = ["evaluators.held_out=HeldOutLoss", "evaluators.held_out.num_batches=1"]
+    schedule = ["learner.schedule=ConstantSchedule", *argv]
+    command = ["train", "tiny-lm", *TINY, *evaluator, *schedule, "--steps", "1", "--json"]
+    return main([*command, "--run", str(tmp_path / "run")])
 
-    outcome = Outcome(2, metrics={"held_out/loss": float("nan"), "x": float("inf")})
-    monkeypatch.setattr(train, "_run_trainer", lambda *_: outcome)
-    argv = ["train", "tiny-lm", *TINY, "--steps", "2", "--run", str(tmp_path / "run"), "--json"]
-    assert main(argv) == 1
+
+def test_a_metric_that_is_not_a_number_is_an_error_and_valid_json(tmp_path, capsys):
+    """The step is finite, and so are the parameters; activations of the next batch overflow."""
+    assert train_one_step(tmp_path, "learner.schedule.peak=1e15") == 1
     out, err = capsys.readouterr()
 
     def refuse(constant):
         raise AssertionError(f"{constant} is not JSON")
 
     metrics = json.loads(out, parse_constant=refuse)["metrics"]
-    assert metrics == {"held_out/loss": None, "x": None}
-    assert "held_out/loss is not a number" in err
+    assert metrics["held_out/loss"] is None
+    assert metrics["loss"] > 0
+    assert "after the last step, held_out/loss is not a number" in err
 
 
-def test_a_parameter_that_the_last_update_made_infinite_is_found():
-    import jax.numpy as jnp
-
-    from dovetail.trainer.loop import _non_finite
-
-    fine = {"b": jnp.ones(3), "c": jnp.zeros(2, jnp.bfloat16)}
-    assert _non_finite(fine) is None
-    assert _non_finite({**fine, "a": jnp.array([1.0, jnp.inf])}) == "a"
+def test_a_parameter_that_the_last_update_made_infinite_is_not_saved(tmp_path, capsys):
+    """The learning rate is finite; weight decay makes the update larger than that."""
+    broken = ["learner.schedule.peak=3e38", "learner.weight_decay=100"]
+    assert train_one_step(tmp_path, *broken) == 1
+    err = capsys.readouterr().err
+    assert "After step 1, the last one, the parameter decoder/embedding/weight is not finite" in err
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert not checkpoints.exists() or not list(checkpoints.iterdir())
 
 
 def test_ctrl_c_anywhere_is_code_75(fail):

@@ -89,6 +89,9 @@ def complete(line, tmp_path):
     ("line", "words"),
     [
         ("dovetail train tiny-lm learner.schedule.p", ["learner.schedule.peak="]),
+        ("dovetail train tiny-lm --steps 5 learner.schedule.p", ["learner.schedule.peak="]),
+        ("dovetail train tiny-lm seed=3 --dry-run kernels.s", ["kernels.strict="]),
+        ("dovetail train tiny-lm --steps 5 kernels.strict=", ["true", "false"]),
         ("dovetail train tiny-lm kernels.strict=", ["true", "false"]),
         ("dovetail train tiny-lm input.split=", ["train", "held_out"]),
         ("dovetail train tiny-lm input.corpus=", ["StandardLibrary", "TextFiles"]),
@@ -115,7 +118,7 @@ def test_a_dry_run_says_what_it_is_doing(capsys, monkeypatch, tmp_path):
     assert main(["train", "tiny-lm", *TINY, "--dry-run"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert "tiny-lm: loading" in lines
-    assert "tiny-lm: compiling the step" in lines
+    assert "tiny-lm: loading or compiling the step" in lines
 
 
 class Lowered:
@@ -136,6 +139,25 @@ def test_a_step_from_the_cache_is_not_announced_as_compiling():
     compile_step(Lowered(is_cached=False), lines.append)
     assert lines[0].startswith("loaded the step from the cache in ")
     assert lines[1].startswith("compiled the step in ")
+
+
+def test_a_slow_load_from_the_cache_is_not_announced_as_compiling(monkeypatch):
+    monkeypatch.setattr("dovetail.trainer.loop._NOTICE_SECONDS", 0.0)
+    lines, is_noticed = [], threading.Event()
+
+    def log(line):
+        lines.append(line)
+        is_noticed.set()
+
+    class SlowToLoad(Lowered):
+        def compile(self):
+            assert is_noticed.wait(30)
+            return super().compile()
+
+    compile_step(SlowToLoad(is_cached=True), log)
+    notice, done = lines
+    assert notice == "loading or compiling the step"
+    assert done.startswith("loaded the step from the cache in ")
 
 
 def test_what_another_thread_loads_is_not_counted():
