@@ -132,6 +132,7 @@ def _model_config(
 ) -> CausalLM.Config:
     """Converts config.json to a model config. Any error in it is an error in the file."""
     file = f"{folder.name}/{_CONFIG}"
+    _check_values(hf_config, f"{file}: ")
     try:
         return family.from_hf(hf_config)
     except ConfigError as error:
@@ -144,6 +145,22 @@ def _model_config(
             f"{file} does not describe a {family.model_type} model ({type(error).__name__}: "
             f"{error}). {advice}"
         ) from error
+
+
+def _check_values(hf_config: Mapping[str, Any], above: str) -> None:
+    """Raises ConfigError for NaN, infinity and dtypes that do not exist, which no family reads."""
+    for key, value in hf_config.items():
+        if isinstance(value, Mapping):
+            _check_values(value, f"{above}{key}.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{above}{key}: expected a finite number, got {value}.")
+        elif key in ("dtype", "torch_dtype") and value not in (None, "auto"):
+            try:
+                np.dtype(str(value).removeprefix("torch."))
+            except TypeError as error:
+                raise ConfigError(
+                    f"{above}{key}: expected a dtype such as 'bfloat16', got {value!r}."
+                ) from error
 
 
 def _mistyped(family: ModelFamily, hf_config: Mapping[str, Any]) -> str:

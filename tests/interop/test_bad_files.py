@@ -264,6 +264,28 @@ def test_a_wrong_type_is_reported_with_the_key_of_the_file(
     refuse(tmp_path, capsys, r"hf/config.json\b", f"{key}: expected {expected}")
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("rms_norm_eps", float("nan"), "rms_norm_eps: expected a finite number, got nan"),
+        ("unread", {"factor": float("inf")}, "unread.factor: expected a finite number, got inf"),
+        ("torch_dtype", "float7", "torch_dtype: expected a dtype such as 'bfloat16', got 'float7'"),
+        ("dtype", 16, "dtype: expected a dtype such as 'bfloat16', got 16"),
+    ],
+)
+def test_a_value_that_is_no_number_or_no_dtype(
+    tmp_path: Path, arrays: Arrays, capsys: Any, key: str, value: Any, words: str
+) -> None:
+    write_model(tmp_path / "hf", {**TINY, key: value}, arrays)
+    refuse(tmp_path, capsys, f"config.json: {words}")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "torch.float16", "auto", None])
+def test_dtypes_that_exist_are_accepted(tmp_path: Path, arrays: Arrays, dtype: str | None) -> None:
+    folder = write_model(tmp_path / "hf", {**TINY, "torch_dtype": dtype}, arrays)
+    assert main(["import", "hf", str(folder), "--to", str(tmp_path / "run")]) == 0
+
+
 def test_a_folder_without_a_model(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "hf").mkdir()
     refuse(tmp_path, capsys, "hf/config.json: there is no such file", "this one is empty")
