@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.interop import import_hf
-from dovetail.run import Run
 from dovetail.models import families
 from dovetail.module import match_weights, parameter_specs
+from dovetail.run import Run
 
 VALUES = {
     "model_type": "llama",

@@ -10,7 +10,7 @@ from typing import Any
 from dovetail.cli.config_targets import target_forms
 from dovetail.cli.experiment import add_import_argument
 from dovetail.cli.output import print_json
-from dovetail.config import ConfigError, did_you_mean, modifiers
+from dovetail.config import ConfigError, did_you_mean, import_packages, modifiers
 from dovetail.experiments import ExperimentEntry, experiments
 from dovetail.utils import format_table, plural
 

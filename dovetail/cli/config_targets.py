@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-
 from dovetail.cli.output import print_json
+from dovetail.config import import_packages
 from dovetail.targets import MACHINE_FAMILIES, MachineFamily, parse_target, target_rules
 from dovetail.utils import format_bytes, format_table
 

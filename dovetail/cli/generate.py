@@ -14,7 +14,6 @@ from dovetail.cli.output import check_number, print_json
 from dovetail.config import ConfigError
 from dovetail.utils import Progress
 
-
 _MAX_TOKENS = 2**24  # more than any model can attend to
 
 

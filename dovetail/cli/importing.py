@@ -14,6 +14,7 @@ from dataclasses import asdict
 
 from dovetail.cli.experiment import add_import_argument, local_folder
 from dovetail.cli.output import print_json, say
+from dovetail.config import import_packages
 from dovetail.utils import format_bytes, format_count, plural
 
 

@@ -68,11 +68,11 @@ def _add_scan(parser: argparse.ArgumentParser) -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> int:
-    from dovetail.run import load_all_components
     from dovetail.experiments import find_experiment
     from dovetail.features import features
     from dovetail.modularity.meter import measure_modularity
     from dovetail.modularity.report import as_text, write_report
+    from dovetail.run import load_all_components
 
     load_all_components()
     for name in arguments.experiment:

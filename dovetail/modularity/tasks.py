@@ -16,10 +16,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import dovetail
 from dovetail.utils import atomic_write, user_cache_folder
 
-PACKAGE = Path(next(iter(dovetail.__path__)))
+PACKAGE = Path(__file__).parent.parent
 # Called with the stage, and the number of tasks done and in all.
 OnProgress = Callable[[str, int, int], None]
 

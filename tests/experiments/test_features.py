@@ -25,8 +25,9 @@ from dovetail.layers.positions.rotary import RotaryEmbedding
 from dovetail.learner import Elementwise, Ema
 from dovetail.module import ConstantInitializer, Module, functional, parameter, parameter_specs
 from dovetail.parallel import MeshLayout
+from dovetail.run import InitFromRun
 from dovetail.runtime import abstract_state
-from dovetail.trainer import Hooks, InitFromRun
+from dovetail.trainer import Hooks
 from dovetail.trainer.initialization import initial_state
 from tests.experiments.tiny_models import every_tiny_model
 

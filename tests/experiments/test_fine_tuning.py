@@ -15,8 +15,8 @@ from dovetail.config import ConfigError, apply_modifier
 from dovetail.data import PretrainedTokenizer, TextFiles
 from dovetail.experiments import find_experiment
 from dovetail.interop import import_hf
+from dovetail.run import InitFromRun
 from dovetail.runtime import RunFolder
-from dovetail.trainer import InitFromRun
 from tests.interop.files import random_tensors, write_model, write_tokenizer
 from tests.interop.tiny_llama import TINY, ensure_llama
 

@@ -15,8 +15,8 @@ from dovetail.config import apply_modifier
 from dovetail.experiments import experiments
 from dovetail.layers import TokenContext
 from dovetail.module import functional, parameter_specs, variable_specs
+from dovetail.run import InitFromRun
 from dovetail.runtime import RunFolder, StoredWeights
-from dovetail.trainer import InitFromRun
 
 experiments()  # with them come the modifiers
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.interop import export_hf, import_hf, matching_family
+from dovetail.interop import import_hf, matching_family
 from dovetail.interop.family_match import differences
 from dovetail.models import families
+from dovetail.run import Run
 from tests.interop.files import BFLOAT16, random_tensors, write_model
 from tests.interop.test_round_trip import assert_same, read_all
 
@@ -21,7 +22,7 @@ def test_there_and_back(name: str, tmp_path: Path) -> None:
     arrays = random_tensors(family, hf_config, BFLOAT16)
     write_model(tmp_path / "hf", hf_config, arrays, shards=2)
     assert import_hf(str(tmp_path / "hf"), tmp_path / "run", progress=False).family == name
-    made = export_hf(tmp_path / "run", tmp_path / "out", shard_bytes=20_000, progress=False)
+    made = Run(tmp_path / "run").export_hf(tmp_path / "out", shard_bytes=20_000, progress=False)
     assert made.family == name
     assert_same(arrays, read_all(tmp_path / "out"))
     written = json.loads((tmp_path / "out" / "config.json").read_text())

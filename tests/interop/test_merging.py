@@ -14,12 +14,13 @@ from safetensors.numpy import load_file
 
 from dovetail.cli import main
 from dovetail.config import REQUIRED, ConfigError, ConfigOf, replace, wraps
-from dovetail.interop import export_adapter, export_hf, import_hf, unwrapped
+from dovetail.interop import import_hf, unwrapped
 from dovetail.layers import Attention, Linear, TokenMap
 from dovetail.layers.linear.adapters import LoRA
 from dovetail.layers.linear.linear import NormedLinear
 from dovetail.models import families
 from dovetail.module import Module, parameter
+from dovetail.run import Run
 from dovetail.runtime import RunFolder
 from tests.interop.adapted import adapted_run, logits, with_lora
 from tests.interop.files import random_tensors, write_model
@@ -49,7 +50,7 @@ def imported(name: str, folder: Path) -> Path:
 def test_a_merged_model_computes_the_same(name: str, tmp_path: Path) -> None:
     base = imported(name, tmp_path)
     run = adapted_run(base, tmp_path / "run")
-    assert export_hf(run, tmp_path / "out", progress=False).family == name
+    assert Run(run).export_hf(tmp_path / "out", progress=False).family == name
     import_hf(str(tmp_path / "out"), tmp_path / "merged", progress=False)
     plain: Any = RunFolder(base).config()
     merged: Any = RunFolder(tmp_path / "merged").config()
@@ -63,10 +64,10 @@ def test_a_merged_model_computes_the_same(name: str, tmp_path: Path) -> None:
 def test_adapters_alone_fit_plain_linear_maps_only(name: str, tmp_path: Path) -> None:
     run = adapted_run(imported(name, tmp_path), tmp_path / "run")
     if name not in REFUSED:
-        assert export_adapter(run, tmp_path / "out").family == name
+        assert Run(run).export_adapter(tmp_path / "out").family == name
         return
     with pytest.raises(ConfigError, match=rf"--adapter: .* {REFUSED[name]}.*leave out --adapter"):
-        export_adapter(run, tmp_path / "out")
+        Run(run).export_adapter(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -110,15 +111,15 @@ def test_any_mergeable_layer_is_merged_from_the_inside_out(
     assert unwrapped(adapted.model) == plain.model
     if order == (Scaled, LoRA):  # an adapter beside a map that is not a plain Linear
         with pytest.raises(ConfigError, match="Scaled is not a Linear"):
-            export_hf(run, tmp_path / "out", progress=False)
+            Run(run).export_hf(tmp_path / "out", progress=False)
         return
-    export_hf(run, tmp_path / "out", progress=False)
+    Run(run).export_hf(tmp_path / "out", progress=False)
     import_hf(str(tmp_path / "out"), tmp_path / "merged", progress=False)
     np.testing.assert_allclose(logits(tmp_path / "merged", IDS), logits(run, IDS), atol=1e-5)
     with pytest.raises(
         ConfigError, match=r"--adapter: .* is a Scaled, which PEFT does not support"
     ):
-        export_adapter(run, tmp_path / "alone")
+        Run(run).export_adapter(tmp_path / "alone")
 
 
 def test_rank_and_alpha_patterns(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_rank_and_alpha_patterns(tmp_path: Path) -> None:
         return adapted.set(learner=adapted.learner.clone(frozen=("*", "!*/lora_?")))
 
     run = adapted_run(imported("llama", tmp_path), tmp_path / "run", adapt)
-    export_adapter(run, tmp_path / "out", dtype="bfloat16")
+    Run(run).export_adapter(tmp_path / "out", dtype="bfloat16")
     adapter_config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
     assert adapter_config["target_modules"] == ["k_proj", "o_proj", "q_proj", "v_proj"]
     queries = [f"model.layers.{layer}.self_attn.q_proj" for layer in range(2)]
@@ -149,7 +150,7 @@ def test_an_adapter_without_a_base_of_its_own_is_refused(tmp_path: Path) -> None
 
     run = adapted_run(imported("llama", tmp_path), tmp_path / "run", adapt)
     with pytest.raises(ConfigError, match=r"was not started from another run.*leave out --adapter"):
-        export_adapter(run, tmp_path / "out")
+        Run(run).export_adapter(tmp_path / "out")
 
 
 def test_an_adapter_around_a_norm_is_refused(tmp_path: Path) -> None:
@@ -158,9 +159,10 @@ def test_an_adapter_around_a_norm_is_refused(tmp_path: Path) -> None:
         return adapted.set(learner=adapted.learner.clone(frozen=("*", "!*/lora_?")))
 
     run = adapted_run(imported("qwen3", tmp_path), tmp_path / "run", adapt)
-    for export in (export_hf, export_adapter):
+    opened = Run(run)
+    for export in (opened.export_hf, opened.export_adapter):
         with pytest.raises(ConfigError, match="NormedLinear is not a Linear"):
-            export(run, tmp_path / "out")
+            export(tmp_path / "out")
 
 
 def test_adapters_are_one_file(capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,13 +133,14 @@ import resource, sys
 from pathlib import Path
 from tests.interop.tiny_llama import ensure_llama
 from tests.interop.test_model_folders import TINY
-from dovetail.interop import export_hf, import_hf
+from dovetail.interop import import_hf
+from dovetail.run import Run
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 ensure_llama().from_hf(TINY).build()
 before = peak()
 import_hf(sys.argv[1], Path(sys.argv[2]), progress=False)
 imported = peak()
-export_hf(Path(sys.argv[2]), Path(sys.argv[3]), progress=False)
+Run(Path(sys.argv[2])).export_hf(Path(sys.argv[3]), progress=False)
 print(imported - before, peak() - before)
 """
 

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from dovetail.cli import main
 from dovetail.config import ConfigError, select
-from dovetail.interop import export_hf, import_hf, matching_family
+from dovetail.interop import import_hf, matching_family
 from dovetail.layers.feed_forward import PlainFeedForward
 from dovetail.layers.norms import LayerNorm
 from dovetail.layers.positions.rotary import RotaryEmbedding
@@ -21,6 +21,7 @@ from dovetail.models import ModelFamily, families
 from dovetail.models.llama import llama
 from dovetail.module import parameter_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement
+from dovetail.run import Run
 from dovetail.runtime import RunFolder, StoredWeights, read_parameters
 from tests.interop.files import BFLOAT16, random_tensors, write_model, write_tokenizer
 from tests.interop.tiny_llama import TINY
@@ -62,7 +63,7 @@ def test_every_tensor_comes_back_bit_by_bit(
     write_model(tmp_path / "hf", hf_config, arrays, shards)
     made = import_hf(str(tmp_path / "hf"), tmp_path / "run", progress=False)
     assert made.parameters == sum(array.size for array in arrays.values())
-    export_hf(tmp_path / "run", tmp_path / "out", progress=False)
+    Run(tmp_path / "run").export_hf(tmp_path / "out", progress=False)
     assert_same(arrays, read_all(tmp_path / "out"))
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     assert written["architectures"] == ["LlamaForCausalLM"]
@@ -73,7 +74,7 @@ def test_every_tensor_comes_back_bit_by_bit(
 
 def test_a_large_export_is_divided_with_an_index(source: Path, tmp_path: Path) -> None:
     import_hf(str(source), tmp_path / "run", progress=False)
-    export_hf(tmp_path / "run", tmp_path / "out", shard_bytes=6000, progress=False)
+    Run(tmp_path / "run").export_hf(tmp_path / "out", shard_bytes=6000, progress=False)
     index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
     files = sorted(file.name for file in (tmp_path / "out").glob("*.safetensors"))
     assert len(files) > 2
@@ -106,7 +107,7 @@ def test_base_models_leave_the_first_piece_of_names_out(
     short = {name.removeprefix("model."): array for name, array in arrays.items()}
     write_model(tmp_path / "hf", hf_config, short)
     import_hf(str(tmp_path / "hf"), tmp_path / "run", progress=False)
-    export_hf(tmp_path / "run", tmp_path / "out", progress=False)
+    Run(tmp_path / "run").export_hf(tmp_path / "out", progress=False)
     assert_same(arrays, read_all(tmp_path / "out"))
 
 

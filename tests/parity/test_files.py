@@ -14,8 +14,9 @@ import transformers
 from safetensors.numpy import load_file
 
 from dovetail.cli import main
-from dovetail.interop import export_hf, import_hf
+from dovetail.interop import import_hf
 from dovetail.models import families
+from dovetail.run import Run
 from tests.parity.reference import load, write_model
 
 every_family = pytest.mark.parametrize("name", families())
@@ -33,7 +34,7 @@ def test_there_and_back(name: str, tmp_path: Path) -> None:
     family = families()[name]
     state = write_model(family, str(tmp_path / "hf"))
     import_hf(str(tmp_path / "hf"), tmp_path / "run", progress=False)
-    export_hf(tmp_path / "run", tmp_path / "out", progress=False)
+    Run(tmp_path / "run").export_hf(tmp_path / "out", progress=False)
     written = load_file(tmp_path / "out" / "model.safetensors")
     assert state.keys() == written.keys()
     for key, array in state.items():
@@ -50,7 +51,7 @@ def test_an_export_without_the_imported_words(name: str, tmp_path: Path) -> None
     write_model(family, str(tmp_path / "hf"))
     import_hf(str(tmp_path / "hf"), tmp_path / "run", progress=False)
     shutil.rmtree(tmp_path / "run" / "source")
-    export_hf(tmp_path / "run", tmp_path / "out", family=name, progress=False)
+    Run(tmp_path / "run").export_hf(tmp_path / "out", family=name, progress=False)
     before, after = load(family, str(tmp_path / "hf")), load(family, str(tmp_path / "out"))
     np.testing.assert_array_equal(logits(before), logits(after))
 

@@ -10,8 +10,9 @@ import peft
 import pytest
 import torch
 
-from dovetail.interop import export_adapter, export_hf, import_hf
+from dovetail.interop import import_hf
 from dovetail.models import families
+from dovetail.run import Run
 from tests.interop.adapted import adapted_run, logits
 from tests.interop.test_merging import REFUSED
 from tests.parity.reference import load, write_model
@@ -34,7 +35,7 @@ def imported(name: str, folder: Path) -> Path:
 @pytest.mark.parametrize("name", families())
 def test_transformers_loads_the_merged_model(name: str, tmp_path: Path) -> None:
     run = adapted_run(imported(name, tmp_path), tmp_path / "run")
-    export_hf(run, tmp_path / "out", progress=False)
+    Run(run).export_hf(tmp_path / "out", progress=False)
     theirs = their_logits(load(families()[name], str(tmp_path / "out")))
     close(logits(run, IDS), theirs)
     before = their_logits(load(families()[name], str(tmp_path / "hf")))
@@ -44,7 +45,7 @@ def test_transformers_loads_the_merged_model(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(families().keys() - REFUSED.keys()))
 def test_peft_loads_the_adapters(name: str, tmp_path: Path) -> None:
     run = adapted_run(imported(name, tmp_path), tmp_path / "run")
-    made = export_adapter(run, tmp_path / "out")
+    made = Run(run).export_adapter(tmp_path / "out")
     base = load(families()[name], str(tmp_path / "hf"))
     model = peft.PeftModel.from_pretrained(base, str(tmp_path / "out")).eval()
     state = peft.get_peft_model_state_dict(model)

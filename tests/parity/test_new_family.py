@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from dovetail.interop import export_hf, import_hf
+from dovetail.interop import import_hf
 from dovetail.layers import PreNorm, TokenContext, TransformerBlock, layers_of
 from dovetail.layers.norms import LayerNorm
 from dovetail.models import CausalLM, ModelFamily, families, family, register_family
@@ -19,6 +19,7 @@ from dovetail.models.compose import common_to_hf, feed_forward, feed_forward_to_
 from dovetail.models.hf import ATTENTION, EMBED_AND_HEAD, FEED_FORWARD, PRE_NORMS, HFConfig
 from dovetail.models.rotary import rotary_attention, rotary_to_hf
 from dovetail.module import WeightRule, functional
+from dovetail.run import Run
 from tests.models.formula import to_parameters
 from tests.parity.reference import load, write_model
 
@@ -104,7 +105,7 @@ def test_logits_and_files(stablelm: ModelFamily, tmp_path: Path) -> None:
     np.testing.assert_allclose(logits, expected, atol=1e-4)
 
     import_hf(str(tmp_path / "hf"), tmp_path / "run", progress=False)
-    export_hf(tmp_path / "run", tmp_path / "out", progress=False)
+    Run(tmp_path / "run").export_hf(tmp_path / "out", progress=False)
     with torch.no_grad():
         again = load(stablelm, str(tmp_path / "out"))(torch.tensor(ids)).logits.numpy()
     np.testing.assert_array_equal(again, expected)

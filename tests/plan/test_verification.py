@@ -10,7 +10,7 @@ import pytest
 from dovetail.config import ConfigError
 from dovetail.experiments import find_experiment
 from dovetail.plan import Planner, ProgramCache, VerificationHistory, verify
-from dovetail.runtime import RunFolder
+from dovetail.run import Run
 from dovetail.targets import parse_target
 
 
@@ -21,13 +21,14 @@ def planner(tmp_path_factory: pytest.TempPathFactory) -> Planner:
     return Planner("tiny", config, parse_target("cpu-8"), cache)
 
 
-def run(folder: Path, seconds: list[float], memory: float = 0.5) -> RunFolder:
+def run(folder: Path, seconds: list[float], memory: float = 0.5) -> Run:
     lines = [
         {"step": step, "step_seconds": value, "step_memory_gb": memory}
         for step, value in enumerate(seconds, start=1)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return RunFolder(folder)
+    (folder / "run.json").write_text("{}")
+    return Run(folder)
 
 
 def test_a_run_is_compared_with_its_plan(planner: Planner, tmp_path: Path) -> None:
@@ -49,8 +50,8 @@ def test_a_run_with_too_few_metrics_is_an_error(planner: Planner, tmp_path: Path
     with pytest.raises(ConfigError, match="more than 3 steps"):
         verify(run(tmp_path, [1.0, 1.0]), planner)
     (tmp_path / "metrics.jsonl").unlink()
-    with pytest.raises(ConfigError, match="no metrics"):
-        verify(RunFolder(tmp_path), planner)
+    with pytest.raises(ConfigError, match="got 0 lines"):
+        verify(Run(tmp_path), planner)
 
 
 def test_a_damaged_history_is_ignored(tmp_path: Path) -> None:
