@@ -32,12 +32,13 @@ class InitFromRun(Component):
 
     def check(self) -> None:
         """Raises a ConfigError if the run or its checkpoint is missing."""
-        if not self.path.is_dir() or not self.run.parameters.exist():
-            there = "has no checkpoint" if self.path.is_dir() else "does not exist"
+        if not self.path.is_dir():
             raise ConfigError(
-                f"{self.name}: the run folder {self.path} {there}. Train it first, or name "
-                "another; a relative path is relative to the working directory."
+                f"{self.name}: the run folder {self.path} does not exist. A relative path is "
+                "relative to the working directory."
             )
+        if not self.run.parameters.exist():
+            raise ConfigError(f"{self.name}: {self.path} has no checkpoint. Train it first.")
 
     def arrays(self, like: Requested, log: Callable[[str], None]) -> Arrays:
         """Reads the newest good parameters, each array directly to its shards."""

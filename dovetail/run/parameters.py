@@ -65,7 +65,9 @@ class RunParameters:
         like = _structs(specs, placement)
         found = self.read(like)
         if found is None:
-            raise RunError(f"{self.folder.path} has no checkpoint yet. Train it first.")
+            raise RunError(
+                f"{self.folder.path} has no checkpoint yet. Train first: `dovetail train`."
+            )
         step, arrays = found
         missing = sorted(like.keys() - arrays.keys())
         if not step:  # imported weights have no variables

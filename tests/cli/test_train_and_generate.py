@@ -9,8 +9,9 @@ import sys
 import jax
 import pytest
 
-from dovetail.cli import generate, main
+from dovetail.cli import main
 from dovetail.cli.train_summary import summary
+from dovetail.run import parameters
 from dovetail.trainer import Outcome
 
 TINY = [
@@ -109,9 +110,9 @@ def test_generate_needs_neither_the_mesh_nor_the_batch_of_the_run(run, count, mo
     few = jax.local_devices()[:count]
     monkeypatch.setattr(jax, "local_devices", lambda: few)
     made = []
-    placement = generate._local_placement
+    placement = parameters._local_placement
     monkeypatch.setattr(
-        generate, "_local_placement", lambda *args: made.append(placement(*args)) or made[-1]
+        parameters, "_local_placement", lambda *args: made.append(placement(*args)) or made[-1]
     )
     assert main(["generate", str(run), "--prompt", "def ", "--tokens", "6"]) == 0
     assert capsys.readouterr().out.startswith("def ")
@@ -146,8 +147,12 @@ def test_generate_with_the_packages_of_the_run(edited, capsys):
     capsys.readouterr()
 
 
-def test_generate_refuses_another_corpus(edited, capsys):
+def test_generate_refuses_another_corpus_for_a_run_without_a_tokenizer(edited, capsys):
     folder = edited(data="another-corpus")
+    about = json.loads((folder / "run.json").read_text())
+    del about["tokenizer"]
+    (folder / "run.json").write_text(json.dumps(about))
+    shutil.rmtree(folder / "tokenizer")
     assert main(["generate", str(folder), "--tokens", "2"]) == 2
     assert re.search(
         "corpus has changed .*another-corpus, now .*tokenizer may differ", capsys.readouterr().err

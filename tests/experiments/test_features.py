@@ -182,7 +182,7 @@ def test_a_run_to_start_from_must_be_there(tmp_path):
     ):
         config.build().initialization.arrays({}, print)
     (tmp_path / "nowhere").mkdir()
-    with pytest.raises(ConfigError, match=r"nowhere has no checkpoint. Train it first"):
+    with pytest.raises(ConfigError, match=r"nowhere is not a run folder"):
         config.build().initialization.check()
 
 

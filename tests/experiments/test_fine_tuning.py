@@ -56,7 +56,8 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
 def test_a_learned_tokenizer_stays_with_its_corpus(tmp_path: Path) -> None:
     base = find_experiment("tiny-lm").tiny()
     run = RunFolder(tmp_path / "run")
-    run.claim(base, {"experiment": "tiny-lm"})
+    run.claim(base)
+    run.describe(base, {"experiment": "tiny-lm"})
     run.release()
     same: Any = apply_modifier(base, f"from-run:path={run.path}")
     assert same.input.tokenizer == base.input.tokenizer

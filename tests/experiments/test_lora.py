@@ -19,7 +19,8 @@ from dovetail.layers import Linear, PrecisionSensitive
 from dovetail.layers.linear.adapters import LoRA
 from dovetail.learner import Ema
 from dovetail.parallel import MeshLayout
-from dovetail.runtime import RunFolder, StoredWeights, abstract_state, read_parameters
+from dovetail.run import Run
+from dovetail.runtime import StoredWeights, abstract_state
 from tests.experiments.tiny_models import every_tiny_model
 from tests.interop.files import random_tensors, write_model, write_tokenizer
 from tests.interop.tiny_llama import TINY, ensure_llama
@@ -194,7 +195,7 @@ def test_the_base_stays_as_it_was_imported(work: Path) -> None:
         path: jax.ShapeDtypeStruct(shape, weights.dtypes[path], sharding=device)
         for path, shape in weights.shapes.items()
     }
-    found = read_parameters(RunFolder(work / "tuned"), like)
+    found = Run(work / "tuned").read_arrays(like)
     assert found is not None
     step, arrays = found
     assert (step, arrays.keys()) == (3, weights.shapes.keys())

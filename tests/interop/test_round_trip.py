@@ -22,7 +22,7 @@ from dovetail.models.llama import llama
 from dovetail.module import parameter_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement
 from dovetail.run import Run
-from dovetail.runtime import RunFolder, StoredWeights, read_parameters
+from dovetail.runtime import RunFolder, StoredWeights
 from tests.interop.files import BFLOAT16, random_tensors, write_model, write_tokenizer
 from tests.interop.tiny_llama import TINY
 
@@ -147,7 +147,7 @@ def test_parameters_go_straight_to_their_shards(source: Path, tmp_path: Path) ->
         )
         for path, spec in specs.items()
     }
-    found = read_parameters(folder, like)
+    found = Run(folder.path).read_arrays(like)
     assert found is not None
     step, arrays = found
     assert step == 0

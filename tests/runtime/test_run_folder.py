@@ -6,16 +6,17 @@ from dovetail.config import REQUIRED, Component, ConfigError, incidental
 from dovetail.runtime import RunFolder, short_hash
 
 
-class Run(Component):
-    class Config(Component.Config["Run"]):
+class Sized(Component):
+    class Config(Component.Config["Sized"]):
         width: int = REQUIRED
         every: int = incidental(10)
 
 
 def test_a_folder_describes_its_run(tmp_path):
     folder = RunFolder(tmp_path / "run")
-    config = Run.Config(width=4, every=3)
-    folder.claim(config, {"experiment": "x", "imports": []})
+    config = Sized.Config(width=4, every=3)
+    folder.claim(config)
+    folder.describe(config, {"experiment": "x", "imports": []})
     folder.release()
     assert RunFolder(tmp_path / "run").config() == config
     about = RunFolder(tmp_path / "run").about()
@@ -25,28 +26,27 @@ def test_a_folder_describes_its_run(tmp_path):
 
 def test_what_is_incidental_may_change_and_the_rest_may_not(tmp_path):
     folder = RunFolder(tmp_path)
-    folder.claim(Run.Config(width=4), {})
-    folder.release()
-    RunFolder(tmp_path).check_identity(Run.Config(width=4, every=99))
+    folder.describe(Sized.Config(width=4), {})
+    RunFolder(tmp_path).check_identity(Sized.Config(width=4, every=99))
     with pytest.raises(ConfigError) as error:
-        RunFolder(tmp_path).check_identity(Run.Config(width=5))
+        RunFolder(tmp_path).check_identity(Sized.Config(width=5))
     assert "width: 4 -> 5" in str(error.value)
     assert "--run" in str(error.value)
 
 
 def test_the_hash_is_that_of_the_identity():
-    assert short_hash(Run.Config(width=4)) == short_hash(Run.Config(width=4, every=2))
-    assert short_hash(Run.Config(width=4)) != short_hash(Run.Config(width=5))
+    assert short_hash(Sized.Config(width=4)) == short_hash(Sized.Config(width=4, every=2))
+    assert short_hash(Sized.Config(width=4)) != short_hash(Sized.Config(width=5))
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path):
     folder = RunFolder(tmp_path)
-    folder.claim(Run.Config(width=4), {})
+    folder.claim(Sized.Config(width=4))
     # Another open file of the same process is another holder to flock, as another process would be.
     with pytest.raises(ConfigError, match="another process is writing"):
-        RunFolder(tmp_path).claim(Run.Config(width=4), {})
+        RunFolder(tmp_path).claim(Sized.Config(width=4))
     folder.release()
-    folder.claim(Run.Config(width=4), {})
+    folder.claim(Sized.Config(width=4))
     folder.release()
 
 
@@ -55,4 +55,4 @@ def test_a_folder_that_is_none_says_so(tmp_path):
         RunFolder(tmp_path).about()
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be used as a run folder"):
-        RunFolder(tmp_path / "file").claim(Run.Config(width=4), {})
+        RunFolder(tmp_path / "file").claim(Sized.Config(width=4))

@@ -21,12 +21,11 @@ from dovetail.layers.loss.next_token import DocumentLoss
 from dovetail.layers.moe import LossFreeBias, MixtureOfExperts, TopKRouter
 from dovetail.layers.moe.losses import LoadBalanceLoss
 from dovetail.module import functional, initialize_variables, parameter_specs, variable_specs
+from dovetail.run import InitFromRun, InitSubmoduleFromRun
 from dovetail.runtime import RunFolder, abstract_state
 from dovetail.trainer import (
     Hooks,
-    InitFromRun,
     InitSubmoduleFromModel,
-    InitSubmoduleFromRun,
     RandomInit,
 )
 from dovetail.trainer.initialization import initial_state
@@ -140,7 +139,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained run to learn from."""
     folder = tmp_path_factory.mktemp("large")
     run = RunFolder(folder)
-    run.claim(tiny("tiny-lm"), {"experiment": "tiny-lm"})
+    run.claim(tiny("tiny-lm"))
+    run.describe(tiny("tiny-lm"), {"experiment": "tiny-lm"})
     tiny("tiny-lm").build().train(folder)
     run.release()
     return folder

@@ -1,0 +1,182 @@
+"""A run folder is self-contained: moved, with other homes and without its corpus, it still works."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail.cli import main
+
+CHANGES = (
+    "model.width=16",
+    "model.decoder.stack.num_layers=1",
+    "model.decoder.stack.layer.attention.num_heads=2",
+    "model.decoder.stack.layer.feed_forward.hidden=16",
+    "input.tokenizer.vocab_size=300",
+    "input.sequence_length=16",
+    "input.batch_size=8",
+    "evaluators.held_out.num_batches=1",
+    "evaluators.samples.max_new_tokens=8",
+    "evaluators.samples.samples_per_prompt=1",
+)
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.fixture(scope="module")
+def experiment(work):
+    corpus = work / "corpus"
+    corpus.mkdir()
+    for number in range(40):
+        text = "".join(f"def f{number}_{line}(x):\n    return x + {line}\n" for line in range(9))
+        (corpus / f"{number}.txt").write_text(text)
+    files = ("input.corpus=TextFiles", f"input.corpus.files={corpus}")
+    return dovetail.experiment("tiny-lm").override(*CHANGES, *files)
+
+
+@pytest.fixture(scope="module")
+def trained(work, experiment):
+    return experiment.train(steps=3, folder=work / "run", progress=False)
+
+
+@pytest.fixture(scope="module")
+def moved(work, trained, experiment):
+    """The same run elsewhere; corpus and cache are gone (the cache is found through a variable)."""
+    before = {
+        "text": trained.generate("def f", max_new_tokens=12).text,
+        "metrics": trained.evaluate(["held_out"]),
+        "logits": np.asarray(trained.logits("def f(x):")),
+    }
+    again = shutil.copytree(trained.path, work / "again")
+    experiment.train(steps=5, folder=again, progress=False)
+    before["losses"] = [e["loss"] for e in dovetail.load(again).metrics() if "loss" in e]
+    folder = shutil.move(trained.path, work / "other" / "place")
+    (work / "corpus").rename(work / "gone")
+    before["folder"] = Path(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(work / "other" / "cache"))
+        yield before
+
+
+def test_a_moved_run_generates_evaluates_and_exports(moved, tmp_path):
+    run = dovetail.load(moved["folder"])
+    assert run.step == 3
+    assert run.generate("def f", max_new_tokens=12).text == moved["text"]
+    assert "".join(c.text for c in run.stream("def f", max_new_tokens=12)) == moved["text"]
+    (twice, _) = run.generate_batch(["def f", "x"], max_new_tokens=12)
+    assert twice.text == moved["text"]
+    assert run.evaluate(["held_out"]) == moved["metrics"]
+    np.testing.assert_array_equal(run.logits("def f(x):"), moved["logits"])
+    run.export_hf(tmp_path / "out", progress=False)
+    assert json.loads((tmp_path / "out" / "tokenizer.json").read_text())["decoder"]
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token_id"] == 299
+
+
+def test_a_moved_run_generates_and_exports_from_the_command_line(moved, tmp_path, capsys):
+    folder = str(moved["folder"])
+    assert main(["generate", folder, "--prompt", "def f", "--tokens", "12"]) == 0
+    assert capsys.readouterr().out == f"def f{moved['text']}\n"
+    assert main(["export", "hf", folder, "--to", str(tmp_path / "out")]) == 0
+
+
+def test_a_moved_run_continues_with_the_same_data_in_another_process(moved, experiment, tmp_path):
+    folder = shutil.copytree(moved["folder"], tmp_path / "run")
+    script = (
+        "import dovetail, sys\n"
+        "experiment = dovetail.experiment('tiny-lm').override(*sys.argv[2:])\n"
+        "run = experiment.train(steps=5, folder=sys.argv[1], progress=False)\n"
+        "print([e['loss'] for e in run.metrics() if 'loss' in e])\n"
+    )
+    home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(folder), *experiment.overrides],
+        env=os.environ | home | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout) == pytest.approx(moved["losses"], rel=1e-6)
+
+
+def test_a_new_run_without_its_corpus_names_it(moved, experiment, tmp_path):
+    with pytest.raises(dovetail.Error, match=r"corpus"):
+        experiment.train(steps=1, folder=tmp_path / "new", progress=False)
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_folder_says_what_the_run_was_made_with(moved):
+    about = dovetail.load(moved["folder"]).about
+    assert about["versions"]["jax"] == jax.__version__
+    assert about["overrides"][: len(CHANGES)] == list(CHANGES)
+    assert set(about["tokenizer"]) == {"tokenizer.json"}
+    assert about["code"].get("dovetail", {}).keys() <= {"commit", "diff"}
+
+
+def test_loss_and_gradients_by_parameters(moved):
+    run = dovetail.load(moved["folder"])
+    text = "def f(x): return x"
+    loss, gradients = jax.value_and_grad(lambda params: run.loss(text, params))(run.params)
+    assert loss == pytest.approx(float(run.loss(run.tokenizer.encode(text))), rel=1e-6)
+    assert gradients.keys() == run.params.keys()
+    assert all(np.isfinite(gradient).all() for gradient in gradients.values())
+    tokens = run.tokenizer.encode(text)
+    logits = np.asarray(run.model(tokens[None])[0], np.float64)
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    expected = -np.mean([log_probs[i, token] for i, token in enumerate(tokens[1:])])
+    assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def edit(folder, **values):
+    file = folder / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def missing_tokenizer(folder):
+    (folder / "tokenizer" / "tokenizer.json").unlink()
+
+
+def damaged_tokenizer(folder):
+    file = folder / "tokenizer" / "tokenizer.json"
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: shutil.rmtree(folder), "is not a run folder: there is no such folder"),
+        (lambda folder: (folder / "run.json").unlink(), "is not a run folder: it has no run.json"),
+        (lambda folder: (folder / "run.json").write_text("[1]"), "expected an object, got list"),
+        (lambda folder: edit(folder, format=2), "was written by a newer Dovetail .*Upgrade it"),
+        (lambda folder: edit(folder, imports=["my_gone"]), "trained with --import my_gone; pass"),
+        (lambda folder: (folder / "config.txt").unlink(), "has no config.txt. Restore it"),
+        (missing_tokenizer, "tokenizer.json is missing, expected .* Restore it"),
+        (damaged_tokenizer, "tokenizer.json is damaged: its digest is .* Restore it"),
+        (lambda folder: shutil.rmtree(folder / "checkpoints"), "has no checkpoint yet"),
+    ],
+)
+def test_a_spoiled_run_is_one_sentence(moved, tmp_path, capsys, spoil, message):
+    folder = shutil.copytree(moved["folder"], tmp_path / "run")
+    spoil(folder)
+    with pytest.raises(dovetail.Error, match=message):
+        dovetail.load(folder).generate("def", max_new_tokens=2)
+    assert main(["generate", str(folder), "--tokens", "2"]) == 2
+    shown = capsys.readouterr().err
+    assert "Traceback" not in shown
+    assert shown.count("dovetail: ") == 1
+
+
+def test_an_unknown_evaluator_names_those_there_are(moved):
+    with pytest.raises(dovetail.Error, match=r"no evaluator 'held'.*'held_out'"):
+        dovetail.load(moved["folder"]).evaluate(["held"])
