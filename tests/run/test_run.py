@@ -1,4 +1,4 @@
-"""A run folder is self-contained: moved, with other homes and without its corpus, it still works."""
+"""A run folder is self-contained: moved, with another home and no corpus, it still works."""
 
 import json
 import os
@@ -155,7 +155,7 @@ def damaged_tokenizer(folder):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda folder: shutil.rmtree(folder), "is not a run folder: there is no such folder"),
+        (shutil.rmtree, "is not a run folder: there is no such folder"),
         (lambda folder: (folder / "run.json").unlink(), "is not a run folder: it has no run.json"),
         (lambda folder: (folder / "run.json").write_text("[1]"), "expected an object, got list"),
         (lambda folder: edit(folder, format=2), "was written by a newer Dovetail .*Upgrade it"),
