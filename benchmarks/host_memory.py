@@ -25,7 +25,7 @@ from dovetail.targets import parse_target
 
 TARGET = "tpu-v5e-4"
 VOCABULARY, SEQUENCE, HEAD_WIDTH = 32_000, 2_048, 128
-_REMAT = "remat:keep=nothing"
+_REMAT = "remat:save=nothing"
 
 
 class Size(NamedTuple):

@@ -22,23 +22,23 @@ from typing import Any
 CONFIGURATIONS: dict[str, tuple[str, list[str], list[str]]] = {
     "dense, all saved": (
         "tiny-lm",
-        ["remat:keep=everything"],
+        ["remat:save=everything"],
         ["input.batch_size=64", "input.sequence_length=512"],
     ),
     "dense, nothing saved": (
         "small-lm",
-        ["remat:keep=nothing"],
+        ["remat:save=nothing"],
         ["input.batch_size=64", "input.sequence_length=1024"],
     ),
     "experts": (
         "tiny-lm",
-        ["moe:num_experts=8", "remat:keep=attention"],
+        ["moe:num_experts=8", "remat:save=attention"],
         ["input.batch_size=96", "input.sequence_length=512"],
     ),
     "hybrid": ("tiny-hybrid", [], ["input.batch_size=64", "input.sequence_length=512"]),
     "many parameters": (
         "small-lm",
-        ["remat:keep=dots"],
+        ["remat:save=dots"],
         ["model.decoder.stack.num_layers=48", "input.batch_size=8"],
     ),
 }

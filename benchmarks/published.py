@@ -58,7 +58,7 @@ class Row:
         peers: seconds of other systems.
         overrides: `key=value` overrides of the experiment.
         mesh: the published mesh; None takes the rule's.
-        keep: the published remat policy, a value of `remat:save=`.
+        save: the published remat policy, a value of `remat:save=`.
     """
 
     experiment: str
@@ -68,7 +68,7 @@ class Row:
     peers: dict[str, float] = field(default_factory=dict)
     overrides: tuple[str, ...] = ()
     mesh: dict[str, int] | None = None
-    keep: str = ""
+    save: str = ""
 
     @property
     def name(self) -> str:
@@ -85,7 +85,7 @@ ROWS = (
         0.662,
         {"MaxText": 2.7, "XLA-FSDP": 3.5},
         mesh={"data": 4, "fsdp": 64},
-        keep=PRODUCTS,
+        save=PRODUCTS,
     ),
     Row("llama2-7b", "trn2-1024", 1.2, 0.242),
     Row(
@@ -95,7 +95,7 @@ ROWS = (
         0.400,
         {"Megatron": 7.8, "MaxText": 9.4, "FSDP": 10.6},
         mesh={"fsdp": 64, "model": 8},
-        keep="nothing",
+        save="nothing",
     ),
     Row(
         "llama2-70b",
@@ -104,7 +104,7 @@ ROWS = (
         0.680,
         {"MaxText": 12.3},
         mesh={"fsdp": 512},
-        keep="(attention_output,feed_forward_gate)",
+        save="(attention_output,feed_forward_gate)",
     ),
     Row("llama2-70b", "trn2-1024", 11.2, 0.250),
     Row("qwen3-30b-a3b", "tpu-v5p-1024", 12.86, 0.3158, {"MaxText": 12.97}, LONG),
@@ -168,7 +168,7 @@ def _published_candidate(row: Row, planner: Planner) -> Candidate:
         return now
     mesh = dict.fromkeys(dict(now.mesh), 1) | row.mesh
     for microbatches in (1, 2, 4, 8):
-        candidate = Candidate(tuple(mesh.items()), row.keep, microbatches, False)
+        candidate = Candidate(tuple(mesh.items()), row.save, microbatches, False)
         if planner.analytic_plan(candidate).fits:
             return candidate
     raise SystemExit(f"{row.name}: the published set-up does not fit analytically")

@@ -1,4 +1,4 @@
-"""Old names of components, fields and functions, so that saved config text still loads.
+"""Old names of components, fields, functions and arguments of modifiers, which still load.
 
 A renamed class or field gets a line here. A class that moves to another file needs none.
 """
@@ -83,6 +83,13 @@ OLD_FIELDS: dict[tuple[str, str], str] = {
 # (class, field, old key) -> new key, for fields that hold dicts, such as the logical axes.
 OLD_KEYS: dict[tuple[str, str, str], str] = {
     ("AxisRules", "rules", "stream"): "residual_sequence",
+}
+
+# (modifier, old argument) -> new argument, as after `--with`.
+OLD_ARGUMENTS: dict[tuple[str, str], str] = {
+    ("offload", "keep"): "save",
+    ("pipeline", "rounds"): "repeats",
+    ("remat", "keep"): "save",
 }
 
 # Old name of a listed function -> new one, in the same form as the classes.

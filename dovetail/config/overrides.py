@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from dovetail.config.base import Config
 from dovetail.config.errors import ConfigError, did_you_mean
 from dovetail.config.fields import field_hints
+from dovetail.config.old_names import OLD_ARGUMENTS
 from dovetail.config.parsing import choices_of, parse_value, split_outside
 from dovetail.config.provenance import Origin, through, typed_by_user
 from dovetail.config.registry import Registry
@@ -128,6 +129,7 @@ def _arguments(function: Modifier, name: str, text: str) -> dict[str, Any]:
                 f"{where}: expected {name}:key=value,key=value, got {item!r}. A value with a comma "
                 "needs brackets, as in axes=(1,2)."
             )
+        key = OLD_ARGUMENTS.get((name, key), key)
         if key not in parameters:
             raise ConfigError(f"{where}: no such argument. {did_you_mean(key, parameters)}")
         if key in values:

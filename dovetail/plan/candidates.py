@@ -23,7 +23,7 @@ _MATMUL_OUTPUTS = (
     "feed_forward_gate,feed_forward_up)"
 )
 # Values of `remat:save=`, from most memory and least time to the opposite.
-KEEP = (
+SAVES = (
     "everything",
     _MATMUL_OUTPUTS,
     "dots",
@@ -42,13 +42,13 @@ class Candidate:
 
     Attributes:
         mesh: the size of every mesh axis.
-        keep: what the remat policy saves, a value of `remat:save=`; empty leaves it unchanged.
+        save: what the remat policy saves, a value of `remat:save=`; empty leaves it unchanged.
         microbatches: microbatches of a step.
         offloads_optimizer: whether optimizer state is in host memory.
     """
 
     mesh: tuple[tuple[str, int], ...]
-    keep: str
+    save: str
     microbatches: int
     offloads_optimizer: bool
 
@@ -60,7 +60,7 @@ class Candidate:
 
     def modifiers(self) -> list[str]:
         """Returns it as modifiers, as after `--with`."""
-        found = [f"remat:save={self.keep}"] if self.keep else []
+        found = [f"remat:save={self.save}"] if self.save else []
         if self.microbatches > 1:
             found.append(f"accumulate:steps={self.microbatches}")
         if self.offloads_optimizer:
@@ -109,18 +109,18 @@ def candidates(work: Workload, config: Trainer.Config, machine: Machine) -> Iter
     """Yields every mesh that divides, with every remat policy and number of microbatches."""
     from dovetail.layers import Stack
 
-    keeps = KEEP if find(config, Stack) is not None else ("",)
+    saves = SAVES if find(config, Stack) is not None else ("",)
     meshes = [mesh for mesh in _meshes(work, machine) if _divides(work, mesh)]
-    for mesh, keep, microbatches, offloads in itertools.product(
-        meshes, keeps, _microbatches(config), (False, True)
+    for mesh, save, microbatches, offloads in itertools.product(
+        meshes, saves, _microbatches(config), (False, True)
     ):
-        found = Candidate(tuple(mesh.items()), keep, microbatches, offloads)
+        found = Candidate(tuple(mesh.items()), save, microbatches, offloads)
         if work.size.batch_size % (found.batch_shards * microbatches) == 0:
             yield found
 
 
 def configured_candidate(config: Trainer.Config, machine: Machine) -> Candidate:
-    """Returns the current choices of a config; `keep` is empty, so its remat stays as it is."""
+    """Returns the current choices of a config; `save` is empty, so its remat stays as it is."""
     from dovetail.parallel import HostMemory
 
     learner: Any = config.learner

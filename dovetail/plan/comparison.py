@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dovetail.config import ConfigError
-from dovetail.plan.candidates import KEEP, candidates
+from dovetail.plan.candidates import SAVES, candidates
 from dovetail.plan.plan import HOUR, Plan
 from dovetail.plan.planner import Planner
 from dovetail.plan.program_cache import ProgramCache
@@ -115,7 +115,7 @@ class TargetComparison:
         try:
             found = candidates(planner.workload(), self.config, machine)
             return any(
-                planner.analytic_plan(each).fits for each in found if each.keep in ("", KEEP[-1])
+                planner.analytic_plan(each).fits for each in found if each.save in ("", SAVES[-1])
             )
         except ConfigError:
             return False

@@ -69,7 +69,7 @@ class Planner:
     def workload(self, candidate: Candidate | None = None) -> Workload:
         """Returns the workload, which depends on what layers save but not on the mesh."""
         platform = self.machine.chip.platform
-        key = platform, candidate.keep if candidate is not None else ""
+        key = platform, candidate.save if candidate is not None else ""
         if key not in self.workloads:
             self.workloads[key] = trace_workload(self._config(candidate), platform)
         return self.workloads[key]

@@ -84,7 +84,7 @@ def remedies(planner: Planner, most: int = 3) -> list[RankedPlan]:
     now = configured_candidate(planner.config, planner.machine)
     everything = list(candidates(planner.workload(), planner.config, planner.machine))
     found: list[RankedPlan] = []
-    for field in ("keep", "microbatches", "mesh", "offloads_optimizer"):
+    for field in ("save", "microbatches", "mesh", "offloads_optimizer"):
         fitting = _fitting(rank_candidates(planner, _changed(now, field, everything)))
         found += _fitting(_verified(planner, fitting, 1))
         if len(found) == most:
@@ -116,7 +116,7 @@ def rule_source(name: str, machine: Machine, candidate: Candidate) -> str:
             "",
             "    found = Candidate(",
             f"        mesh={sizes!r},",
-            f"        keep={candidate.keep!r},",
+            f"        save={candidate.save!r},",
             f"        microbatches={candidate.microbatches},",
             f"        offloads_optimizer={candidate.offloads_optimizer},",
             "    )",
@@ -153,8 +153,8 @@ def _changed(now: Candidate, field: str, others: Sequence[Candidate]) -> list[Ca
     """Returns variants of a candidate that differ in one field."""
     values = dict.fromkeys(getattr(other, field) for other in others)
     changed = [replace(now, **{field: value}) for value in values if value != getattr(now, field)]
-    possible = {replace(other, keep="") for other in others}
-    return [each for each in changed if replace(each, keep="") in possible]
+    possible = {replace(other, save="") for other in others}
+    return [each for each in changed if replace(each, save="") in possible]
 
 
 def _fitting(ranked: Sequence[RankedPlan]) -> list[RankedPlan]:
@@ -172,7 +172,7 @@ def _distinct(ranked: Sequence[RankedPlan]) -> list[RankedPlan]:
         duplicates = [
             other
             for other in found
-            if other.candidate.keep == each.candidate.keep
+            if other.candidate.save == each.candidate.save
             and other.candidate.microbatches == each.candidate.microbatches
             and abs(other.plan.step_s - each.plan.step_s) < _SAME_TIME * each.plan.step_s
         ]

@@ -59,7 +59,7 @@ def test_a_modifier_comes_before_the_rule(capsys):
 
 
 @pytest.mark.parametrize(
-    ("asked", "kept"), [("remat:keep=nothing", "SaveNothing"), ("offload", "OffloadNamed")]
+    ("asked", "kept"), [("remat:save=nothing", "SaveNothing"), ("offload", "OffloadNamed")]
 )
 def test_a_rule_leaves_what_a_modifier_asked_to_keep(capsys, asked, kept):
     argv = ["config", "diff", "llama2-7b", "--target", "tpu-v5p-512"]

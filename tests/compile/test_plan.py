@@ -37,7 +37,7 @@ def planner(target: str, folder: Path, batch: int = 64, width: int = 256) -> Pla
 
 
 def at_batch(batch: int, folder: Path) -> Planner:
-    config = experiment(batch, 1024, "remat:keep=everything")
+    config = experiment(batch, 1024, "remat:save=everything")
     return Planner("small", config, parse_target("tpu-v5e-4"), ProgramCache(folder))
 
 

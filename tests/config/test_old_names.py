@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,18 @@ from dovetail.config import (
     apply_overrides,
     from_text,
     import_submodules,
+    modifiers,
     to_text,
 )
 from dovetail.config import registry as registry_module
 from dovetail.config.functions import config_class_for
-from dovetail.config.old_names import OLD_CLASSES, OLD_FIELDS, OLD_FUNCTIONS, OLD_KEYS
+from dovetail.config.old_names import (
+    OLD_ARGUMENTS,
+    OLD_CLASSES,
+    OLD_FIELDS,
+    OLD_FUNCTIONS,
+    OLD_KEYS,
+)
 from dovetail.config.registry import find_function, function_name
 from tests.config.components import FeedForward, Model
 
@@ -31,7 +39,7 @@ SUBPACKAGES = sorted({name.split(".")[1] for name in OLD["components"]})
 
 @pytest.fixture(scope="module", autouse=True)
 def everything() -> None:
-    for name in (*SUBPACKAGES, "run"):
+    for name in (*SUBPACKAGES, "features", "run"):
         import_submodules(f"dovetail.{name}")
 
 
@@ -71,6 +79,10 @@ def test_the_tables_name_what_exists() -> None:
         assert field in own(owner).Config.fields()
     for new in OLD_FUNCTIONS.values():
         find_function(new.rpartition(":")[2], "", by_short_name=True)
+    for (name, old), new in OLD_ARGUMENTS.items():
+        arguments = inspect.signature(modifiers()[name]).parameters
+        assert new in arguments, (name, new)
+        assert old not in arguments, f"{name}:{old} is an argument again"
 
 
 @pytest.fixture

@@ -20,18 +20,18 @@ from dovetail.parallel import (
 )
 from tests.features.representatives import every_representative, tiny
 
-KEPT = {
+SAVED = {
     "remat": SaveNothing.Config(),
     "remat:save=nothing": SaveNothing.Config(),
-    "remat:keep=dots": SaveDots.Config(),
+    "remat:save=dots": SaveDots.Config(),
     "remat:save=attention": SaveNamed.Config(names=("attention_output",)),
-    "remat:keep=everything": SaveAll.Config(),
-    "remat:keep=attention_key": SaveNamed.Config(names=("attention_key",)),
-    "remat:keep=(attention_key,feed_forward_up)": SaveNamed.Config(
+    "remat:save=everything": SaveAll.Config(),
+    "remat:save=attention_key": SaveNamed.Config(names=("attention_key",)),
+    "remat:save=(attention_key,feed_forward_up)": SaveNamed.Config(
         names=("attention_key", "feed_forward_up")
     ),
     "offload": OffloadNamed.Config(names=("layer_input", "attention_output")),
-    "offload:names=(layer_input),keep=(attention_output)": OffloadNamed.Config(
+    "offload:names=(layer_input),save=(attention_output)": OffloadNamed.Config(
         names=("layer_input",), save=("attention_output",)
     ),
 }
@@ -41,21 +41,21 @@ def policies(config: Any) -> list[Any]:
     return [stack.remat for stack in select(config, Stack)]
 
 
-@pytest.mark.parametrize("text", KEPT)
+@pytest.mark.parametrize("text", SAVED)
 @every_representative
-def test_every_stack_keeps_what_is_asked_for(name: str, text: str) -> None:
+def test_every_stack_saves_what_is_asked_for(name: str, text: str) -> None:
     found = policies(tiny(name, text))
     assert found
-    assert all(policy == KEPT[text] for policy in found)
+    assert all(policy == SAVED[text] for policy in found)
 
 
 def test_a_ready_policy_and_tags_do_not_mix() -> None:
     with pytest.raises(ConfigError, match=r"save: expected one of nothing, dots, .* or a list of"):
-        tiny("tiny-lm", "remat:keep=(dots,attention_key)")
+        tiny("tiny-lm", "remat:save=(dots,attention_key)")
 
 
 @every_representative
-def test_the_optimizers_state_lies_with_the_host(name: str) -> None:
+def test_the_optimizer_state_is_in_host_memory(name: str) -> None:
     config = tiny(name, "offload-optimizer")
     assert config.learner.optimizer_memory == HostMemory.Config()
     config.build()
@@ -64,8 +64,23 @@ def test_the_optimizers_state_lies_with_the_host(name: str) -> None:
 @every_representative
 def test_pipelines(name: str) -> None:
     assert tiny(name, "pipeline").learner.gradients == OneForwardOneBackward.Config(microbatches=8)
-    text = "pipeline:microbatches=4,schedule=gpipe,rounds=2"
+    text = "pipeline:microbatches=4,schedule=gpipe,repeats=2"
     assert tiny(name, text).learner.gradients == GPipe.Config(microbatches=4, repeats=2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("remat:keep=dots", "remat:save=dots"),
+        ("offload:keep=attention_key", "offload:save=attention_key"),
+        ("pipeline:rounds=2", "pipeline:repeats=2"),
+    ],
+)
+def test_old_names_of_arguments(old: str, new: str) -> None:
+    assert tiny("tiny-lm", old) == tiny("tiny-lm", new) != tiny("tiny-lm")
+    argument = new.partition(":")[2]
+    with pytest.raises(ConfigError, match=f"{argument.partition('=')[0]}: given twice"):
+        tiny("tiny-lm", f"{old},{argument}")
 
 
 def test_an_unknown_schedule() -> None:

@@ -118,10 +118,10 @@ def small(*modifiers: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keep", ["everything", "nothing"])
-def test_it_is_near_the_compiled_plan(keep: str, tmp_path: Any) -> None:
+@pytest.mark.parametrize("save", ["everything", "nothing"])
+def test_it_is_near_the_compiled_plan(save: str, tmp_path: Any) -> None:
     """Saved activations are counted exactly; XLA's temporaries are a guess."""
-    config = small(f"remat:keep={keep}")
+    config = small(f"remat:save={save}")
     config.input.set(sequence_length=512, batch_size=64)
     targeted = apply_target(config, "cpu-8")
     planner = Planner("tiny-lm", targeted.config, targeted.machine, ProgramCache(tmp_path))

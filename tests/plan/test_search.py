@@ -110,7 +110,7 @@ def test_the_best_is_never_slower_than_the_rule(planner: Planner) -> None:
 
 def test_remedies_change_one_thing_and_fit(planner: Planner) -> None:
     judge = refusing(planner)
-    judge.config = apply_modifier(planner.config, "remat:keep=everything")
+    judge.config = apply_modifier(planner.config, "remat:save=everything")
     judge.workloads = {}
     assert not judge.analytic_plan().fits
     found = remedies(judge)

@@ -35,9 +35,9 @@ def compiled_flops(config: Any) -> float:
     )
 
 
-@pytest.mark.parametrize("keep", ["everything", "nothing", "dots"])
-def test_matmul_flops_are_those_of_the_compiled_step(keep: str) -> None:
-    config = tiny("llama2-7b", f"remat:keep={keep}")
+@pytest.mark.parametrize("save", ["everything", "nothing", "dots"])
+def test_matmul_flops_are_those_of_the_compiled_step(save: str) -> None:
+    config = tiny("llama2-7b", f"remat:save={save}")
     work = trace_workload(config, "cpu")
     assert work.kernel_flops == 0, "on a CPU attention is XLA's own"
     planned = work.matmul_flops * work.size.batch_size
@@ -45,16 +45,16 @@ def test_matmul_flops_are_those_of_the_compiled_step(keep: str) -> None:
 
 
 def test_recomputed_matmuls_count_again() -> None:
-    everything = trace_workload(tiny("llama2-7b", "remat:keep=everything"), "tpu")
-    nothing = trace_workload(tiny("llama2-7b", "remat:keep=nothing"), "tpu")
+    everything = trace_workload(tiny("llama2-7b", "remat:save=everything"), "tpu")
+    nothing = trace_workload(tiny("llama2-7b", "remat:save=nothing"), "tpu")
     assert nothing.matmul_flops > 1.2 * everything.matmul_flops
     saved = [sum(each.bytes for each in work.saved_activations) for work in (nothing, everything)]
     assert saved[0] < saved[1]
 
 
 def test_a_kernel_whose_result_is_saved_is_not_recomputed() -> None:
-    def kernels(keep: str) -> float:
-        config = tiny("llama2-7b", f"remat:keep={keep}")
+    def kernels(save: str) -> float:
+        config = tiny("llama2-7b", f"remat:save={save}")
         config.input.sequence_length = 128
         return trace_workload(config, "tpu").kernel_flops
 

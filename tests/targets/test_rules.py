@@ -89,9 +89,9 @@ def test_remat_depends_on_the_memory() -> None:
 @pytest.mark.parametrize(
     ("modifier", "policy"),
     [
-        ("remat:keep=nothing", SaveNothing),
+        ("remat:save=nothing", SaveNothing),
         ("offload", OffloadNamed),
-        ("remat:keep=everything", SaveAll),
+        ("remat:save=everything", SaveAll),
     ],
 )
 def test_an_explicit_remat_policy_is_not_changed(modifier: str, policy: Any) -> None:
@@ -107,7 +107,7 @@ def test_saving_more_takes_more_microbatches() -> None:
     assert not isinstance(
         apply_target(plain, "tpu-v5p-512").config.learner.gradients, Accumulate.Config
     )
-    explicit = apply_modifier(plain, "remat:keep=everything")
+    explicit = apply_modifier(plain, "remat:save=everything")
     gradients = apply_target(explicit, "tpu-v5p-512").config.learner.gradients
     assert isinstance(gradients, Accumulate.Config)
     assert gradients.microbatches == 4

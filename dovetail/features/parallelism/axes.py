@@ -15,13 +15,13 @@ def pipeline(
     config: Any,
     microbatches: int = 8,
     schedule: Literal["1f1b", "gpipe"] = "1f1b",
-    rounds: int = 1,
+    repeats: int = 1,
 ) -> Any:
     """Pipeline parallelism over the mesh axis `pipeline`."""
     from dovetail.learner import GPipe, OneForwardOneBackward
 
     kind: Any = {"1f1b": OneForwardOneBackward, "gpipe": GPipe}[schedule]
-    config.learner.gradients = kind.Config(microbatches=microbatches, repeats=rounds)
+    config.learner.gradients = kind.Config(microbatches=microbatches, repeats=repeats)
     return config
 
 

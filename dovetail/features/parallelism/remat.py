@@ -20,28 +20,25 @@ _OFFLOADED = ("layer_input", "attention_output")
         {"save": _REMAT_TRIAL},
     ),
 )
-def remat(config: Any, save: tuple[str, ...] = ("nothing",), keep: tuple[str, ...] = ()) -> Any:
-    """Rematerialization: saves nothing, dots, attention, everything or tagged activations.
-
-    `keep` is the old name of `save`.
-    """
+def remat(config: Any, save: tuple[str, ...] = ("nothing",)) -> Any:
+    """Rematerialization: saves nothing, dots, attention, everything or tagged activations."""
     from dovetail.layers import Stack
     from dovetail.parallel.remat import named_remat
 
-    return select(config, Stack).set(remat=named_remat(keep or save))
+    return select(config, Stack).set(remat=named_remat(save))
 
 
 @feature(
     "offload",
     needs={"dovetail.layers:Stack": "there is no stack of layers to offload"},
-    trials=({}, {"names": ("layer_input",), "keep": ("attention_output",)}),
+    trials=({}, {"names": ("layer_input",), "save": ("attention_output",)}),
 )
-def offload(config: Any, names: tuple[str, ...] = _OFFLOADED, keep: tuple[str, ...] = ()) -> Any:
-    """Activation offload: moves tagged activations to host memory; `keep` stays on device."""
+def offload(config: Any, names: tuple[str, ...] = _OFFLOADED, save: tuple[str, ...] = ()) -> Any:
+    """Activation offload: moves tagged activations to host memory; saves others on device."""
     from dovetail.layers import Stack
     from dovetail.parallel import OffloadNamed
 
-    return select(config, Stack).set(remat=OffloadNamed.Config(names=names, save=keep))
+    return select(config, Stack).set(remat=OffloadNamed.Config(names=names, save=save))
 
 
 @feature("offload-optimizer")
