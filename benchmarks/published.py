@@ -249,7 +249,7 @@ def main() -> None:
         print(json.dumps({"rows": rows, "constants": vars(fit(planned))}, indent=2))
         return
     print(
-        "| step | published s | MFU | peers | memory by, GB a chip | time by | predicted s | MFU "
+        "| step | published s | MFU | peers | memory by, GB per chip | time by | predicted s | MFU "
         "| error | best found s | MFU |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|")

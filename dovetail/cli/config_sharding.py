@@ -96,7 +96,7 @@ def taken(arrays: Sequence[ArraySharding]) -> str:
     """Formats the bytes of arrays in one memory space."""
     total = format_bytes(sum(array.bytes_per_device for array in arrays))
     on_device = arrays[0].memory is None
-    return f"{total} a device" if on_device else f"{total} on the host for each device"
+    return f"{total} per device" if on_device else f"{total} on the host for each device"
 
 
 def _print(name: str, layout: ExperimentSharding) -> None:
@@ -108,7 +108,9 @@ def _print(name: str, layout: ExperimentSharding) -> None:
         arrays = [array for array in layout.group(group) if id(array) not in shown]
         if arrays:
             total = layout.totals().get(group)
-            print(f"\n{group}" + (f", {format_bytes(total)} a device" if total is not None else ""))
+            print(
+                f"\n{group}" + (f", {format_bytes(total)} per device" if total is not None else "")
+            )
         for array in arrays:
             states = states_by_path.get(array.path, []) if group == "parameters" else []
             _print_array(array, states)

@@ -72,7 +72,7 @@ def _memory(layout: ExperimentSharding) -> list[Html]:
 def _table(heading: str, arrays: list[ArraySharding]) -> list[Html]:
     if not arrays:
         return []
-    header = ("array", "axes", "on each device", "bytes a device")
+    header = ("array", "axes", "on each device", "bytes per device")
     return [tag("h2", heading), table([_row(array) for array in arrays], header, numbers=(3,))]
 
 

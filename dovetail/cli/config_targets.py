@@ -76,8 +76,8 @@ def _facts(family: MachineFamily) -> dict[str, Any]:
 
 def _print_specs(families: dict[str, dict[str, Any]]) -> None:
     header = (
-        *("target", "N counts", "bf16 TFLOP/s", "memory", "a second", "links", "network"),
-        "chips a host",
+        *("target", "N counts", "bf16 TFLOP/s", "memory", "per second", "links", "network"),
+        "chips per host",
     )
     rows = [
         (
@@ -98,11 +98,11 @@ def _print_specs(families: dict[str, dict[str, Any]]) -> None:
         for prefix, facts in families.items()
     ]
     print(format_table([*rows, *_CPU.items()], header=header, align="<<>>>>>>"))
-    print("\nOf one chip; links and network: bytes a second out of it, in one direction.")
+    print("\nOf one chip; links and network: bytes per second out of it, in one direction.")
 
 
 def _print_prices(families: dict[str, dict[str, Any]]) -> None:
-    print("\nlist prices, an hour of one chip:")
+    print("\nlist prices per chip-hour:")
     rows: list[tuple[str, ...]] = []
     for prefix, facts in families.items():
         price = facts["price"]

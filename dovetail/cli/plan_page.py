@@ -35,7 +35,7 @@ def plan_page(plan: Plan, remedies: Sequence[RankedPlan] = ()) -> str:
 
 def _remedy(each: RankedPlan) -> str:
     memory = format_bytes(each.plan.memory.total * each.plan.machine.chip.devices_per_chip)
-    return f"{each.candidate}: {memory} a chip, {seconds(each.plan)} a step, {each.plan.source}"
+    return f"{each.candidate}: {memory} per chip, {seconds(each.plan)} per step, {each.plan.source}"
 
 
 def _memory(plan: Plan) -> list[Html]:
@@ -45,7 +45,7 @@ def _memory(plan: Plan) -> list[Html]:
     is_over = plan.memory.total > plan.memory.limit
     what = "the total; the chip has" if is_over else "the chip's memory,"
     return [
-        tag("h2", "Memory a chip"),
+        tag("h2", "Memory per chip"),
         _bar(values, max(plan.memory.limit, plan.memory.total)),
         _legend(rows),
         _note(f"The bar is {what} {format_bytes(plan.memory.limit * chip)}."),
@@ -80,7 +80,7 @@ def _communication(plan: Plan) -> list[Html]:
     ]
     header = ("kind", "over", "bytes", "times", "takes")
     return [
-        tag("h2", "Communication a step, of one device"),
+        tag("h2", "Communication per step, of one device"),
         table(rows, header, numbers=(2, 3, 4)),
     ]
 
@@ -90,8 +90,8 @@ def _price(plan: Plan) -> list[Html]:
     text = "No public list price is known."
     if price is not None:
         text = (
-            f"{money(plan.usd_per_step)} a step, {money(plan.usd_per_trillion_tokens)} a trillion "
-            f"tokens, at ${price.usd_per_chip_hour:.2f} an hour and chip ({price.offer}, "
+            f"{money(plan.usd_per_step)} per step, {money(plan.usd_per_trillion_tokens)} per "
+            f"trillion tokens, at ${price.usd_per_chip_hour:.2f} per chip-hour ({price.offer}, "
             f"{price.date})."
         )
     return [tag("h2", "Price"), tag("p", text)]

@@ -25,8 +25,8 @@ SECONDS = {
 
 def in_one_line(plan: Plan) -> str:
     """Returns the most important numbers of a plan in one line."""
-    return f"{plan.source}: {verdict(plan)}; a step {seconds(plan)}, MFU {plan.mfu:.1%}" + (
-        f", {money(plan.usd_per_step)} a step" if plan.usd_per_step is not None else ""
+    return f"{plan.source}: {verdict(plan)}; step time {seconds(plan)}, MFU {plan.mfu:.1%}" + (
+        f", {money(plan.usd_per_step)} per step" if plan.usd_per_step is not None else ""
     )
 
 
@@ -34,7 +34,7 @@ def verdict(plan: Plan) -> str:
     """Returns whether the plan fits, and the memory that it uses."""
     chip = plan.machine.chip.devices_per_chip
     total, limit = plan.memory.total * chip, plan.memory.limit * chip
-    share = f"{format_bytes(total)} of {format_bytes(limit)} a chip"
+    share = f"{format_bytes(total)} of {format_bytes(limit)} per chip"
     if plan.fits:
         return f"fits, {share} ({total / limit:.0%})"
     over = total - limit
@@ -113,7 +113,7 @@ def print_search(found: SearchResult) -> None:
     if not found.rule.fits:
         print("the rule's own choice does not fit")
     elif gain > 0:
-        print(f"the best takes {gain:.1%} less time a step than the rule's choice")
+        print(f"the best takes {gain:.1%} less time per step than the rule's choice")
     else:
         print("the rule's choice is the best")
 
@@ -122,15 +122,15 @@ def print_verified(found: PlanVerification) -> None:
     """Prints a run beside its plan."""
     print(f"{found.run} on {found.chip}")
     print(
-        f"  a step   predicted {format_duration(found.predicted_s)}, measured "
+        f"  step time  predicted {format_duration(found.predicted_s)}, measured "
         f"{format_duration(found.measured_s)}: {found.time_ratio:.2f} times as long"
     )
     if found.measured_bytes is None or found.memory_ratio is None:
-        print("  memory   not recorded (runs on a CPU record it, on Linux)")
+        print("  memory     not recorded (runs on a CPU record it, on Linux)")
         return
     print(
-        f"  memory   beside state and batch, planned {format_bytes(found.planned_bytes)}, measured "
-        f"{format_bytes(found.measured_bytes)}: {found.memory_ratio:.2f} times as much"
+        f"  memory     beside state and batch, planned {format_bytes(found.planned_bytes)}, "
+        f"measured {format_bytes(found.measured_bytes)}: {found.memory_ratio:.2f} times as much"
     )
 
 
@@ -154,7 +154,7 @@ def search_facts(found: SearchResult) -> dict[str, Any]:
 def print_rows(name: str, rows: Sequence[ComparisonRow], by: str) -> None:
     """Prints one experiment on many machines."""
     print(f"{name} by arithmetic, sorted by {by}; seconds within 50%, prices as listed")
-    header = ("target", "chips", "smallest", "memory", "a step", "MFU", "in all", "costs", "how")
+    header = ("target", "chips", "smallest", "memory", "step time", "MFU", "in all", "costs", "how")
     print(format_table([_row(row) for row in rows], header=header, align="<>>>>>>><"))
 
 
@@ -202,8 +202,8 @@ def _print_ranked(found: Sequence[RankedPlan]) -> None:
         fits = "" if plan.fits else "does not fit  "
         rows.append(
             (
-                f"{format_duration(plan.step_s)} a step ({plan.time_source})",
-                f"{memory} a chip ({plan.source})",
+                f"{format_duration(plan.step_s)} per step ({plan.time_source})",
+                f"{memory} per chip ({plan.source})",
                 f"{fits}{candidate}",
             )
         )
@@ -212,7 +212,7 @@ def _print_ranked(found: Sequence[RankedPlan]) -> None:
 
 def _memory(plan: Plan) -> None:
     chip = plan.machine.chip.devices_per_chip
-    print("\nmemory a chip")
+    print("\nmemory per chip")
     values = {label: getattr(plan.memory, name) for name, label in MEMORY.items()}
     rows = [
         (label, format_bytes(value * chip), bar(value / plan.memory.limit))
@@ -224,7 +224,7 @@ def _memory(plan: Plan) -> None:
 
 
 def _seconds(plan: Plan) -> None:
-    print(f"\na step: {seconds(plan)}")
+    print(f"\nstep time: {seconds(plan)}")
     values = {label: getattr(plan.timing, name) for name, label in SECONDS.items()}
     rows = [
         (label, format_duration(value), bar(value / plan.step_s)) for label, value in values.items()
@@ -242,7 +242,7 @@ def _seconds(plan: Plan) -> None:
 def _communication(plan: Plan) -> None:
     if not plan.collectives:
         return
-    print("\ncommunication a step, of one device")
+    print("\ncommunication per step, of one device")
     rows = [
         (
             each.kind,
@@ -273,7 +273,7 @@ def _price(plan: Plan) -> None:
         f"\na step has {tokens} and costs {money(plan.usd_per_step)}; a trillion tokens "
         f"{money(plan.usd_per_trillion_tokens)}"
     )
-    print(f"  at ${price.usd_per_chip_hour:.2f} an hour and chip ({price.offer}, {price.date})")
+    print(f"  at ${price.usd_per_chip_hour:.2f} per chip-hour ({price.offer}, {price.date})")
 
 
 def bar(share: float) -> str:

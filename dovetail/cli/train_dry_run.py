@@ -57,7 +57,7 @@ def dry_run_elsewhere(
             ("machine", facts["machine"]),
             ("mesh", ", ".join(f"{axis}={n}" for axis, n in facts["mesh"].items())),
             (
-                "memory a device",
+                "memory per device",
                 f"{format_bytes(state)} of state and batch, of {format_bytes(limit)}",
             ),
             *([] if facts["state_fits"] else [("", "does not fit, even without activations")]),
@@ -73,7 +73,7 @@ def _cost(machine: Machine) -> str:
     price = machine.chip.price
     if price is None or machine.usd_per_hour is None:
         return "no public list price is known"
-    return f"${machine.usd_per_hour:,.2f} an hour ({price.offer}, {price.date})"
+    return f"${machine.usd_per_hour:,.2f} per hour ({price.offer}, {price.date})"
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _need(memory: Any, devices: Any) -> Need | None:
 def _print(facts: dict[str, Any]) -> None:
     rows = [
         *_known_rows(facts),
-        ("memory a device", f"{format_bytes(facts['argument_bytes'])} of state and batch"),
+        ("memory per device", f"{format_bytes(facts['argument_bytes'])} of state and batch"),
         ("", f"{format_bytes(facts['temporary_bytes'])} of temporaries"),
         *([("", facts["memory"])] if facts["memory"] else []),
         *_kernel_rows(facts),
@@ -187,12 +187,12 @@ def _known_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("parameters", format_count(facts["parameters"])),
         (
-            "tokens a step",
+            "tokens per step",
             f"{format_count(facts['tokens_per_step'])} {shape} x {plural(facts['steps'], 'step')}",
         ),
         *facts["data"].items(),
         ("vocabulary", f"{facts['vocabulary']:,} tokens"),
-        ("work a step", f"{format_count(facts['step_flops'])} FLOPs"),
+        ("work per step", f"{format_count(facts['step_flops'])} FLOPs"),
     ]
 
 

@@ -59,8 +59,8 @@ class TokenInput(Component):
         if config.sequence_length * config.batch_size > _MAX_TOKENS:
             raise ConfigError(
                 f"TokenInput: sequence_length={config.sequence_length} times "
-                f"batch_size={config.batch_size} is more than {_MAX_TOKENS:,} tokens a step, which "
-                "no machine holds."
+                f"batch_size={config.batch_size} is more than {_MAX_TOKENS:,} tokens per step, "
+                "which no machine holds."
             )
         merged_ranges(config.skips)
         self._batch_size = config.batch_size

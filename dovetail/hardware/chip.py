@@ -11,7 +11,7 @@ PRECISIONS = ("float32", "bfloat16", "float8", "int8")
 QUANTIZED_PRECISIONS = ("float8", "int8")
 
 MFU_FORMULA = (
-    "MFU = 3 x forward matmul FLOPs (plain attention, counted in full) / seconds a step / "
+    "MFU = 3 x forward matmul FLOPs (plain attention, counted in full) / seconds per step / "
     "peak FLOP/s of all chips at the precision of most of these products"
 )
 

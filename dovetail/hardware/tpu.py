@@ -66,7 +66,7 @@ TPUS = (
         price=_price(1.20, "v5litepod"),
     ),
     # 459 teraflops bf16 and fp8, 918 int8; 95 GiB at 2765 GB/s; 3D torus, 1200 GB/s both ways;
-    # 50 Gb/s a chip over the network. A job gets at most 6144 of a pod's 8960 chips.
+    # 50 Gb/s per chip over the network. A job gets at most 6144 of a pod's 8960 chips.
     Chip(
         name="tpu-v5p",
         platform="tpu",

@@ -2,11 +2,11 @@
 
 Source: https://awsdocs-neuron.readthedocs-hosted.com/en/latest (the pages on Trainium2 and on Trn2
 instances): 1299 teraflops fp8, 667 bf16, 181 fp32; 96 GiB at 2.9 TB/s (one page says 3); sixteen
-chips a host in a 4 x 4 torus, so four links a chip.
+chips per host in a 4 x 4 torus, so four links per chip.
 
 Not checked: that the 1.28 TB/s of NeuronLink per chip count both directions, and JAX's device kind
 (none is listed, so a run there shows no MFU). The eight cores of a chip are four JAX devices, since
-Neuron joins them in pairs by default. The network is 3200 Gb/s a host. No int8 rate is published.
+Neuron joins them in pairs by default. The network is 3200 Gb/s per host. No int8 rate is published.
 """
 
 from __future__ import annotations

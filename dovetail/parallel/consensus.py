@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 class HostConsensus:
-    """All-reduces a flag over all processes, once a step.
+    """All-reduces a flag over all processes, once per step.
 
     The processes of a job must stop at the same step. One that stopped alone would leave the others
     blocked in their next collective. So every process calls `any_host` equally often, in the same

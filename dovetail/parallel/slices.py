@@ -15,7 +15,7 @@ import numpy as np
 
 from dovetail.config import ConfigError
 
-# Gradients once a step, or one activation a microbatch: little enough for the DCN.
+# Gradients once per step, or one activation per microbatch: little enough for the DCN.
 DCN_AXES = ("data", "pipeline")
 
 

@@ -10,7 +10,7 @@ from dovetail.hardware import Chip, chip_named
 
 SliceShape = tuple[int, ...]
 
-_CORES = "TensorCores, two a chip"
+_CORES = "TensorCores, two per chip"
 _CARDS = "GPUs"
 
 # 3D slices below a cube of 64 chips come in these shapes; larger ones consist of whole cubes.

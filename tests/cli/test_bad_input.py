@@ -114,7 +114,7 @@ CASES = {
     "no tokens": (["generate", "run", "--tokens", "-3"], ["--tokens: expected 1 to", "got -3"]),
     "a batch beyond all machines": (
         ["train", "tiny-lm", "input.batch_size=1000000000000000"],
-        ["batch_size=1000000000000000", "tokens a step"],
+        ["batch_size=1000000000000000", "tokens per step"],
     ),
     "a width beyond all machines": (
         ["train", "tiny-lm", "model.width=100000000000000"],

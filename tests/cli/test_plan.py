@@ -40,7 +40,14 @@ def test_a_plan_for_this_machine_has_every_figure(capsys, tmp_path):
     assert f"MFU {facts['mfu']:.1%}" in drawn.text
     assert main(argv) == 0
     text = capsys.readouterr().out
-    for line in ("fits, ", "memory a chip", "a step: ", "MFU ", "communication a step", "kernels"):
+    for line in (
+        "fits, ",
+        "memory per chip",
+        "step time: ",
+        "MFU ",
+        "communication per step",
+        "kernels",
+    ):
         assert line in text
 
 

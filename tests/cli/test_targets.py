@@ -120,8 +120,8 @@ def test_a_dry_run_tells_of_a_machine_that_is_not_here(capsys):
     shown, told = capsys.readouterr()
     assert "rule tpu-pod changes mesh.data: 1 -> -1; mesh.fsdp: -1 -> 1" in told
     assert "nothing was compiled" in shown
-    assert "kernel           attention: splash (tpu)" in shown
-    assert "$33.60 an hour" in shown
+    assert "kernel             attention: splash (tpu)" in shown
+    assert "$33.60 per hour" in shown
     assert "no public list price is known" in output(capsys, *tiny, "tpu-v4-8")
 
 
@@ -187,9 +187,11 @@ def test_sharding_prints_every_array(capsys):
     shown = output(capsys, "config", "sharding", "llama2-7b", "--target", "tpu-v5p-512")
     weight = "decoder/stack/layer/attention/query/weight  stage:32 embed:4096 heads:4096  float32"
     assert weight in shown
-    assert "embed over fsdp: 32x64x4096, 33.6 MB a device, 4 copies\n" in shown
-    assert "optimizer: mu, nu sharded like it, 67.1 MB a device" in shown
-    assert "batch over data x fsdp: 4x4096x4096, 134 MB a device\n" in shown, "the stream"
+    assert "embed over fsdp: 32x64x4096, 33.6 MB per device, 4 copies\n" in shown
+    assert "optimizer: mu, nu sharded like it, 67.1 MB per device" in shown
+    assert "batch over data x fsdp: 4x4096x4096, 134 MB per device\n" in shown, (
+        "the residual stream"
+    )
     assert "on each device (1.2%)" in shown
     assert "warning" not in shown
 

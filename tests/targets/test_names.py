@@ -14,7 +14,7 @@ from dovetail.targets import MACHINE_FAMILIES, example_targets, parse_target
 @pytest.mark.parametrize(
     ("name", "chip", "chips", "devices", "hosts", "topology"),
     [
-        # v4, v5p and 7x count TensorCores, two a chip; v5e and v6e count chips.
+        # v4, v5p and 7x count TensorCores, two per chip; v5e and v6e count chips.
         ("tpu-v5p-512", "tpu-v5p", 256, 256, 64, "v5p:4x8x8"),
         ("tpu-v5p-1024", "tpu-v5p", 512, 512, 128, "v5p:8x8x8"),
         ("tpu-v5p-8", "tpu-v5p", 4, 4, 1, "v5p:2x2x1"),
@@ -84,7 +84,7 @@ def test_shapes_hold_all_chips(family) -> None:
         ("tpu-v5q-512", ["no such target", "Did you mean 'tpu-v5", "trn2-N", "cpu-N"]),
         ("nonsense!", ["no such target", "gpu-h100-N"]),
         ("2xcpu-2", ["no such target"]),
-        ("tpu-v5p", ["how many?", "TensorCores, two a chip", "tpu-v5p-512"]),
+        ("tpu-v5p", ["how many?", "TensorCores, two per chip", "tpu-v5p-512"]),
         ("tpu-v5p-100", ["no such machine", "tpu-v5p-64 and tpu-v5p-128"]),
         ("tpu-v5e-512", ["no such machine", "counts chips", "tpu-v5e-256"]),
         ("gpu-h100-12", ["no such machine", "gpu-h100-8 and gpu-h100-16"]),
