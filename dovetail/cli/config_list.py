@@ -28,7 +28,7 @@ def add_list(actions: Any) -> None:
 def _list(arguments: argparse.Namespace) -> int:
     import_packages(arguments.imports)
     word = arguments.word.lower()
-    found = {
+    matching = {
         name: each
         for name, each in experiments().items()
         if word in f"{name} {each.about} {each.family}".lower()
@@ -39,14 +39,14 @@ def _list(arguments: argparse.Namespace) -> int:
         if word in f"{name} {_about(change)} {_kind(change)}".lower()
     }
     targets = {name: text for name, text in target_forms().items() if word in name}
-    if not (found or changes or targets):
-        known = [*experiments(), *modifiers(), *target_forms()]
-        raise ConfigError(f"config list: nothing contains {word!r}. {did_you_mean(word, known)}")
+    if not (matching or changes or targets):
+        names = [*experiments(), *modifiers(), *target_forms()]
+        raise ConfigError(f"config list: nothing contains {word!r}. {did_you_mean(word, names)}")
     if arguments.json:
-        listed = {name: each.about for name, each in found.items()}
+        listed = {name: each.about for name, each in matching.items()}
         print_json({"experiments": listed, "modifiers": list(changes), "targets": list(targets)})
         return 0
-    _print_experiments(found, show_variants=bool(word))
+    _print_experiments(matching, show_variants=bool(word))
     if changes:
         print("\nmodifiers, for --with:")
         rows = {name: (_usage(name, each), _about(each)) for name, each in changes.items()}
@@ -57,12 +57,12 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_experiments(found: dict[str, ExperimentEntry], show_variants: bool) -> None:
+def _print_experiments(matching: dict[str, ExperimentEntry], show_variants: bool) -> None:
     """Prints experiments by family; without a filter, variants would be hundreds of lines."""
-    sizes = {name: each for name, each in found.items() if show_variants or not each.variant_of}
+    sizes = {name: each for name, each in matching.items() if show_variants or not each.variant_of}
     rows = {name: (name, each.about) for name, each in sizes.items()}
     _print_groups(rows, {name: each.family or "others" for name, each in sizes.items()})
-    variants = [] if show_variants else [each for each in found.values() if each.variant_of]
+    variants = [] if show_variants else [each for each in matching.values() if each.variant_of]
     if variants:
         suffixes = sorted({each.name.removeprefix(each.variant_of) for each in variants})
         print(

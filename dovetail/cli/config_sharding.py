@@ -127,12 +127,12 @@ def _print(name: str, layout: ExperimentSharding) -> None:
 def _states_by_path(layout: ExperimentSharding) -> dict[str, list[ArraySharding]]:
     """Returns the optimizer state that is sharded like its parameter, by the parameter's path."""
     parameters = {array.path: array for array in layout.group("parameters")}
-    found: dict[str, list[ArraySharding]] = {}
+    states_by_path: dict[str, list[ArraySharding]] = {}
     for state in layout.group("optimizer"):
         owner = parameters.get(state.owner)
         if owner is not None and (owner.axes, owner.shape) == (state.axes, state.shape):
-            found.setdefault(owner.path, []).append(state)
-    return found
+            states_by_path.setdefault(owner.path, []).append(state)
+    return states_by_path
 
 
 def _print_array(array: ArraySharding, states: list[ArraySharding]) -> None:

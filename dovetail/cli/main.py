@@ -154,8 +154,8 @@ def _refuse_unknown(
         from dovetail.cli.experiment import suggest_keys
 
         advice = suggest_keys(arguments.experiment, option.lstrip("-"), value)
-    known = [name for action in parser._actions for name in action.option_strings]
-    if not advice and (near := nearest(option, known)):
+    option_names = [name for action in parser._actions for name in action.option_strings]
+    if not advice and (near := nearest(option, option_names)):
         advice = f"Did you mean {' or '.join(near)}?"
     parser.error(f"there is no option {option}. {advice}".strip())
 

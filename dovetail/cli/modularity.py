@@ -85,16 +85,16 @@ def _measure(arguments: argparse.Namespace) -> int:
         check_folder("--write", arguments.write)
     with Progress("modularity", enabled=not arguments.json) as progress:
         options: Any = {"jobs": arguments.jobs, "on_progress": progress.report}
-        found = measure_modularity(arguments.experiment, arguments.wanted, **options)
+        measured = measure_modularity(arguments.experiment, arguments.wanted, **options)
         if arguments.write is not None:
-            write_report(found, arguments.write, **options)
+            write_report(measured, arguments.write, **options)
     if arguments.write is not None:
         say(f"wrote {arguments.write}/modularity-measured.md, .svg and .json")
     if arguments.json:
-        print_json(found.counts())
+        print_json(measured.counts())
     else:
-        print(as_text(found))
-    return 1 if found.matrix.failing or found.lines_changed else 0
+        print(as_text(measured))
+    return 1 if measured.matrix.failing or measured.lines_changed else 0
 
 
 def _scan(arguments: argparse.Namespace) -> int:
@@ -113,10 +113,10 @@ def _scan(arguments: argparse.Namespace) -> int:
     if arguments.history:
         histories = {f.name: read_history(arguments.path, f, **options) for f in features}
     if arguments.json:
-        found = report.as_json()
+        facts = report.as_json()
         for name, history in histories.items():
-            found["features"][name]["history"] = history.as_json()
-        print_json(found)
+            facts["features"][name]["history"] = history.as_json()
+        print_json(facts)
     else:
         print(as_text(report, histories, arguments.show))
     return 0

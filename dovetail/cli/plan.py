@@ -87,19 +87,19 @@ def _plan(arguments: argparse.Namespace) -> int:
         from dovetail.cli.plan_report import print_plan
 
         print_plan(plan)
-    found = _remedies(planner, arguments.json) if not plan.fits else []
+    fitting = _remedies(planner, arguments.json) if not plan.fits else []
     if arguments.json:
         from dovetail.cli.plan_report import plan_facts
 
-        print_json(plan_facts(plan, found))
+        print_json(plan_facts(plan, fitting))
     elif not plan.fits:
         from dovetail.cli.plan_report import print_remedies
 
-        print_remedies(plan, found)
+        print_remedies(plan, fitting)
     if arguments.html is not None:
         from dovetail.cli.plan_page import plan_page
 
-        arguments.html.write_text(plan_page(plan, found), encoding="utf-8")
+        arguments.html.write_text(plan_page(plan, fitting), encoding="utf-8")
         say(f"wrote {arguments.html}")
     return 0
 
@@ -193,13 +193,13 @@ def _verify(arguments: argparse.Namespace) -> int:
     if planner.compile_obstacle:
         raise ConfigError(f"plan verify: {planner.compile_obstacle}")
     with Progress(f"compiling for {machine}", enabled=not arguments.json):
-        found = verify(run, planner)
-    VerificationHistory().add(found)
+        verified = verify(run, planner)
+    VerificationHistory().add(verified)
     if arguments.json:
-        ratios = {"time_ratio": found.time_ratio, "memory_ratio": found.memory_ratio}
-        print_json({**vars(found), **ratios})
+        ratios = {"time_ratio": verified.time_ratio, "memory_ratio": verified.memory_ratio}
+        print_json({**vars(verified), **ratios})
     else:
-        print_verified(found)
+        print_verified(verified)
     return 0
 
 
@@ -243,17 +243,17 @@ def _search(arguments: argparse.Namespace) -> int:
         say(f"analytic alone: {planner.compile_obstacle}")
     with Progress("searching", enabled=not arguments.json) as progress:
         planner.on_progress = progress.stage
-        found = search(planner)
+        result = search(planner)
     if arguments.json:
-        print_json(search_facts(found))
+        print_json(search_facts(result))
     else:
-        print_search(found)
-    if found.best is None or found.is_rule_best:
+        print_search(result)
+    if result.best is None or result.is_rule_best:
         if arguments.write is not None:
-            why = "nothing was found that fits" if found.best is None else "the rule is the best"
+            why = "nothing was found that fits" if result.best is None else "the rule is the best"
             say(f"{arguments.write} was not written: {why}")
         return 0
-    text = rule_source(chosen.name, planner.machine, found.best.candidate)
+    text = rule_source(chosen.name, planner.machine, result.best.candidate)
     if arguments.write is not None:
         arguments.write.write_text(text, encoding="utf-8")
         say(
@@ -262,7 +262,7 @@ def _search(arguments: argparse.Namespace) -> int:
         )
     elif not arguments.json:
         rule = configured_candidate(planner.config, planner.machine)
-        options = shlex.join(found.best.candidate.arguments(rule))
+        options = shlex.join(result.best.candidate.arguments(rule))
         print(f"\nto paste: --target {planner.machine.name} {options}")
         print(f"\nas a rule of your own (--write FILE.py saves it):\n\n{text}")
     return 0

@@ -82,7 +82,7 @@ def source(plan: Plan) -> str:
     return f"compiled in {format_duration(plan.compile_s)}"
 
 
-def print_remedies(plan: Plan, found: Sequence[RankedPlan]) -> None:
+def print_remedies(plan: Plan, fitting: Sequence[RankedPlan]) -> None:
     """Prints what uses the memory, and which changes would fit."""
     largest = max(MEMORY, key=lambda name: float(getattr(plan.memory, name)))
     chip = plan.machine.chip.devices_per_chip
@@ -92,25 +92,25 @@ def print_remedies(plan: Plan, found: Sequence[RankedPlan]) -> None:
     else:
         size = format_bytes(getattr(plan.memory, largest) * chip)
         print(f"\nthe largest share is {MEMORY[largest]}: {size}")
-    if not found:
+    if not fitting:
         print("nothing was found that fits: more chips, a shorter sequence or a smaller model")
         return
-    how = "each compiled" if found[0].plan.source == "compiled" else "by arithmetic alone"
+    how = "each compiled" if fitting[0].plan.source == "compiled" else "by arithmetic alone"
     print(f"the nearest changes that fit, {how}:")
-    _print_ranked(found)
+    _print_ranked(fitting)
 
 
-def print_search(found: SearchResult) -> None:
+def print_search(result: SearchResult) -> None:
     """Prints the result of a search beside the rule's own choice."""
-    print(f"{found.considered:,} candidates ranked by arithmetic; the best of them:")
-    _print_ranked(found.verified)
-    print(f"the rule: {in_one_line(found.rule)}")
-    best = found.best
+    print(f"{result.considered:,} candidates ranked by arithmetic; the best of them:")
+    _print_ranked(result.verified)
+    print(f"the rule: {in_one_line(result.rule)}")
+    best = result.best
     if best is None:
         print("nothing was found that fits")
         return
-    gain = 1 - best.plan.step_s / found.rule.step_s
-    if not found.rule.fits:
+    gain = 1 - best.plan.step_s / result.rule.step_s
+    if not result.rule.fits:
         print("the rule's own choice does not fit")
     elif gain > 0:
         print(f"the best takes {gain:.1%} less time per step than the rule's choice")
@@ -118,36 +118,37 @@ def print_search(found: SearchResult) -> None:
         print("the rule's choice is the best")
 
 
-def print_verified(found: PlanVerification) -> None:
+def print_verified(verified: PlanVerification) -> None:
     """Prints a run beside its plan."""
-    print(f"{found.run} on {found.chip}")
+    print(f"{verified.run} on {verified.chip}")
     print(
-        f"  step time  predicted {format_duration(found.predicted_s)}, measured "
-        f"{format_duration(found.measured_s)}: {found.time_ratio:.2f} times as long"
+        f"  step time  predicted {format_duration(verified.predicted_s)}, measured "
+        f"{format_duration(verified.measured_s)}: {verified.time_ratio:.2f} times as long"
     )
-    if found.measured_bytes is None or found.memory_ratio is None:
+    if verified.measured_bytes is None or verified.memory_ratio is None:
         print("  memory     not recorded (runs on a CPU record it, on Linux)")
         return
     print(
-        f"  memory     beside state and batch, planned {format_bytes(found.planned_bytes)}, "
-        f"measured {format_bytes(found.measured_bytes)}: {found.memory_ratio:.2f} times as much"
+        f"  memory     beside state and batch, planned {format_bytes(verified.planned_bytes)}, "
+        f"measured {format_bytes(verified.measured_bytes)}: {verified.memory_ratio:.2f} times as "
+        "much"
     )
 
 
-def plan_facts(plan: Plan, found: Sequence[RankedPlan]) -> dict[str, Any]:
+def plan_facts(plan: Plan, fitting: Sequence[RankedPlan]) -> dict[str, Any]:
     """Returns a plan as JSON values; one that does not fit, with remedies."""
     facts = plan.facts()
-    return facts if plan.fits else facts | {"remedies": [_ranked_facts(each) for each in found]}
+    return facts if plan.fits else facts | {"remedies": [_ranked_facts(each) for each in fitting]}
 
 
-def search_facts(found: SearchResult) -> dict[str, Any]:
+def search_facts(result: SearchResult) -> dict[str, Any]:
     """Returns the result of a search as JSON values."""
-    best = found.best
+    best = result.best
     return {
-        "considered": found.considered,
-        "rule": found.rule.facts(),
+        "considered": result.considered,
+        "rule": result.rule.facts(),
         "best": None if best is None else _ranked_facts(best),
-        "verified": [_ranked_facts(each) for each in found.verified],
+        "verified": [_ranked_facts(each) for each in result.verified],
     }
 
 
@@ -195,9 +196,9 @@ def _ranked_facts(each: RankedPlan) -> dict[str, Any]:
     return {"candidate": chosen, "plan": each.plan.facts()}
 
 
-def _print_ranked(found: Sequence[RankedPlan]) -> None:
+def _print_ranked(ranked: Sequence[RankedPlan]) -> None:
     rows = []
-    for candidate, plan in found:
+    for candidate, plan in ranked:
         memory = format_bytes(plan.memory.total * plan.machine.chip.devices_per_chip)
         fits = "" if plan.fits else "does not fit  "
         rows.append(

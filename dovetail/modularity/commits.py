@@ -40,7 +40,7 @@ class Commit:
 
 
 def feature_commits(
-    known: Mapping[str, Feature], package: Path = PACKAGE
+    by_name: Mapping[str, Feature], package: Path = PACKAGE
 ) -> dict[str, list[Commit]]:
     """Returns the commits that added the code of each feature; none without a git repository.
 
@@ -50,24 +50,24 @@ def feature_commits(
     read = functools.cache(functools.partial(_read, package))
     return {
         name: [read(commit) for commit in _commits(package, feature)]
-        for name, feature in known.items()
+        for name, feature in by_name.items()
     }
 
 
 def _commits(package: Path, feature: Feature) -> list[str]:
     """Returns the oldest commit of each piece of a feature's code, each once."""
-    found = [_oldest(package, f'-S"{feature.name}"', "--", "features")]
+    commits = [_oldest(package, f'-S"{feature.name}"', "--", "features")]
     for code in feature.files:
         file, _, name = code.partition(":")
         if name:
             keyword = "class" if name[0].isupper() else "def"
-            found.append(_oldest(package, f"-S{keyword} {name}("))
+            commits.append(_oldest(package, f"-S{keyword} {name}("))
         else:
             path = package / file
             files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
             how = ("--follow", "--diff-filter=A", "--")
-            found += [_oldest(package, *how, str(each.relative_to(package))) for each in files]
-    return list(dict.fromkeys(filter(None, found)))
+            commits += [_oldest(package, *how, str(each.relative_to(package))) for each in files]
+    return list(dict.fromkeys(filter(None, commits)))
 
 
 def _oldest(package: Path, *arguments: str) -> str:

@@ -63,12 +63,12 @@ class Deletion:
         return {**asdict(self), "changed": dict(self.changed), "lines_changed": self.lines_changed}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Deletion:
+    def from_json(cls, values: Mapping[str, Any]) -> Deletion:
         """Reads what `as_json` returned."""
         lines, compositions = (
-            tuple(SourceLine(**line) for line in found[key]) for key in ("lines", "compositions")
+            tuple(SourceLine(**line) for line in values[key]) for key in ("lines", "compositions")
         )
-        return cls(found["feature"], lines, compositions, found["compared"], found["changed"])
+        return cls(values["feature"], lines, compositions, values["compared"], values["changed"])
 
 
 def delete_feature(

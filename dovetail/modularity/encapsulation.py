@@ -83,21 +83,21 @@ SHARED_FIELDS: dict[str, tuple[str, ...]] = {
 }
 
 
-def foreign_references(known: Mapping[str, Feature], package: Path = PACKAGE) -> list[SourceLine]:
+def foreign_references(by_name: Mapping[str, Feature], package: Path = PACKAGE) -> list[SourceLine]:
     """Returns the lines that name a class of a feature in code that the feature does not own."""
     sources = {str(path.relative_to(package)): path.read_text() for path in package.rglob("*.py")}
     count = Counter(name for source in sources.values() for name in _public_classes(source))
     owners = {
         name: feature
-        for feature in known.values()
+        for feature in by_name.values()
         for name in _owned_classes(feature, package, sources)
         if count[name] == 1  # otherwise the name is ambiguous
     }
     owned = {
-        feature.name: with_emptied_files(package, owned_code(feature, known))
+        feature.name: with_emptied_files(package, owned_code(feature, by_name))
         for feature in owners.values()
     }
-    found = set()
+    references = set()
     for file, source in sources.items():
         if file.partition("/")[0] in (*COMPOSING, "modularity") or file == OLD_NAMES:
             continue
@@ -105,8 +105,8 @@ def foreign_references(known: Mapping[str, Feature], package: Path = PACKAGE) ->
         for number, name in _names(ast.parse(source)):
             own = owned[owners[name].name] if name in owners else (file,)
             if not is_inside(file, own) and number not in owned_lines(source, file, own):
-                found.add(SourceLine(file, number, lines[number - 1].strip()))
-    return sorted(found)
+                references.add(SourceLine(file, number, lines[number - 1].strip()))
+    return sorted(references)
 
 
 def _owned_classes(feature: Feature, package: Path, sources: Mapping[str, str]) -> set[str]:
@@ -123,7 +123,7 @@ def flattened_fields() -> list[str]:
     `SHARED_FIELDS` lists the exceptions. A field of another type means something else, and a
     wrapper has the sizes of what it wraps.
     """
-    found = set()
+    flattened = set()
     for component in _subclasses(Component):
         config: Any = component.__dict__.get("Config")
         if config is None or not component.__module__.startswith("dovetail."):
@@ -131,10 +131,10 @@ def flattened_fields() -> list[str]:
         for child_name, child in _default_children(config):
             for field in _own_fields(config):
                 if _is_flattened(component, child_name, type(child), field):
-                    found.add(
+                    flattened.add(
                         f"{component.__module__}:{component.__name__}.{field} (of {child_name})"
                     )
-    return sorted(found)
+    return sorted(flattened)
 
 
 def _is_flattened(component: Any, child_name: str, child: type[Config[Any]], field: str) -> bool:
@@ -158,7 +158,7 @@ def _own_fields(config: Any) -> set[str]:
 
 
 def _subclasses(base: type[Any]) -> set[type[Any]]:
-    return {found for child in base.__subclasses__() for found in {child, *_subclasses(child)}}
+    return {each for child in base.__subclasses__() for each in {child, *_subclasses(child)}}
 
 
 def _public_classes(source: str) -> set[str]:

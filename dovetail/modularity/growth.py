@@ -103,10 +103,10 @@ def measure_growth(
 ) -> list[FeatureGrowth]:
     """Deletes features from packages of several sizes; known results come from the cache."""
     points = [(name, axis, size) for name in names for axis in _AXES for size in _sizes(axis, name)]
-    found = run_cached("growth", lines_at, points, jobs, ResultCache("growth"), on_progress)
+    results = run_cached("growth", lines_at, points, jobs, ResultCache("growth"), on_progress)
 
     def along(name: str, axis: str) -> list[GrowthPoint]:
-        return [GrowthPoint(size, *found[name, axis, size]) for size in _sizes(axis, name)]
+        return [GrowthPoint(size, *results[name, axis, size]) for size in _sizes(axis, name)]
 
     return [FeatureGrowth(name, along(name, "models"), along(name, "variants")) for name in names]
 
@@ -116,33 +116,33 @@ def lines_at(name: str, axis: str, size: int) -> list[int]:
 
     Returns the lines changed, and the lines of families that use the feature.
     """
-    known = features()
-    owned = owned_code(known[name], known)
+    by_name = features()
+    owned = owned_code(by_name[name], by_name)
     texts = configs_without(owned)
     others = [code for group in _groups(axis, name)[size:] for code in group if code not in owned]
     with copy_without(PACKAGE, others) as copy:
         _, snapshot = delete_broken_compositions(copy, "configs", *texts)
-        left = {one for one, found in snapshot.hashes.items() if is_hash(found)}
+        left = {one for one, value in snapshot.hashes.items() if is_hash(value)}
         texts = {one: text for one, text in texts.items() if one in left}
-        found = delete_feature(name, owned, texts, copy / PACKAGE.name)
-        return [found.lines_changed, len(found.compositions)]
+        deletion = delete_feature(name, owned, texts, copy / PACKAGE.name)
+        return [deletion.lines_changed, len(deletion.compositions)]
 
 
 def draw_growth(ours: Iterable[FeatureGrowth]) -> str:
     """Draws a row per feature: lines against models, and against variants."""
-    return draw_panels([[_by_models(found), _by_variants(found)] for found in ours])
+    return draw_panels([[_by_models(growth), _by_variants(growth)] for growth in ours])
 
 
-def _by_models(found: FeatureGrowth) -> Panel:
+def _by_models(growth: FeatureGrowth) -> Panel:
     below = f"models (the peers': with {VARIANTS} variants each)"
-    curves = _curves(found.feature, lambda row, count: row.at(count, VARIANTS), MODELS)
-    return _panel(found.feature, below, curves, found.models)
+    curves = _curves(growth.feature, lambda row, count: row.at(count, VARIANTS), MODELS)
+    return _panel(growth.feature, below, curves, growth.models)
 
 
-def _by_variants(found: FeatureGrowth) -> Panel:
+def _by_variants(growth: FeatureGrowth) -> Panel:
     below = f"variants (the peers': in {MODELS} models)"
-    curves = _curves(found.feature, lambda row, count: row.at(MODELS, count), VARIANTS)
-    return _panel(found.feature, below, curves, found.variants)
+    curves = _curves(growth.feature, lambda row, count: row.at(MODELS, count), VARIANTS)
+    return _panel(growth.feature, below, curves, growth.variants)
 
 
 def _curves(
@@ -177,7 +177,9 @@ def _groups(axis: str, name: str) -> list[tuple[str, ...]]:
         files = [file_of(home) for home in sorted(homes)]
         # The laptop experiments are Llama models.
         return [(file,) for file in sorted(files, key=lambda file: not file.endswith("/llama.py"))]
-    known = features()
-    owned = owned_code(known[name], known)
-    groups = ((one.definition, *one.files) for one in known.values() if one.definition not in owned)
-    return [(known[name].definition, *known[name].files), *groups]
+    by_name = features()
+    owned = owned_code(by_name[name], by_name)
+    groups = (
+        (one.definition, *one.files) for one in by_name.values() if one.definition not in owned
+    )
+    return [(by_name[name].definition, *by_name[name].files), *groups]

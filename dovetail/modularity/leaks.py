@@ -36,15 +36,15 @@ def leaking_lines(package: Path, owned: Collection[str]) -> list[SourceLine]:
         package: the package's folder.
         owned: code of the package; see `ownership`.
     """
-    found = naming_lines(package, owned)
-    return [line for line in found if line.file.partition("/")[0] not in COMPOSING]
+    naming = naming_lines(package, owned)
+    return [line for line in naming if line.file.partition("/")[0] not in COMPOSING]
 
 
 def naming_lines(package: Path, owned: Collection[str]) -> list[SourceLine]:
     """Returns the lines of all other code that import owned code, or use what they imported."""
     owned = with_emptied_files(package, owned)
     names = {dotted_name(code, package.name) for code in owned}
-    found = []
+    matches = []
     for path in sorted(package.rglob("*.py")):
         file = str(path.relative_to(package))
         if not is_inside(file, owned):
@@ -52,8 +52,8 @@ def naming_lines(package: Path, owned: Collection[str]) -> list[SourceLine]:
             lines = source.splitlines()
             local = {code.partition(":")[2] for code in owned if code.startswith(f"{file}:")}
             numbers = _facts(source).lines_naming(names, local) - owned_lines(source, file, owned)
-            found += [SourceLine(file, n, lines[n - 1].strip()) for n in sorted(numbers)]
-    return found
+            matches += [SourceLine(file, n, lines[n - 1].strip()) for n in sorted(numbers)]
+    return matches
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def fill_matrix(
     )
     built = [(name, feature) for feature in matrix.features for name in matrix.experiments]
     matrix.built = _run("built", built, jobs, cache, on_progress)
-    works = [pair for pair, found in matrix.built.items() if found.outcome == "works"]
+    works = [pair for pair, result in matrix.built.items() if result.outcome == "works"]
     executed = [pair for pair in works if pair[0] in REPRESENTATIVES]
     shared = distinct_tiny_models(matrix.experiments)
     sizes = [pair for pair in works if pair[0] in shared and pair[0] not in REPRESENTATIVES]
@@ -105,22 +105,22 @@ def _run(
     cache: ResultCache,
     on_progress: OnProgress,
 ) -> dict[tuple[str, str], PairResult]:
-    found: dict[tuple[str, str], PairResult] = {}
+    results_by_pair: dict[tuple[str, str], PairResult] = {}
     missing: dict[str, list[str]] = {}
     for experiment, feature in pairs:
-        known = cache.get(f"{stage} {experiment} {feature}")
-        if known is None:
+        cached = cache.get(f"{stage} {experiment} {feature}")
+        if cached is None:
             missing.setdefault(experiment, []).append(feature)
         else:
-            found[experiment, feature] = PairResult(**known)
-    on_progress(stage, len(found), len(pairs))
+            results_by_pair[experiment, feature] = PairResult(**cached)
+    on_progress(stage, len(results_by_pair), len(pairs))
     for _, results in run_in_processes(run_pairs, _tasks(stage, missing), jobs):
         for result in results:
             pair = PairResult(**result)
-            found[pair.experiment, pair.feature] = pair
+            results_by_pair[pair.experiment, pair.feature] = pair
         cache.update({f"{stage} {r['experiment']} {r['feature']}": r for r in results})
-        on_progress(stage, len(found), len(pairs))
-    return {pair: found[pair] for pair in pairs}
+        on_progress(stage, len(results_by_pair), len(pairs))
+    return {pair: results_by_pair[pair] for pair in pairs}
 
 
 def _tasks(stage: str, missing: dict[str, list[str]]) -> list[tuple[Any, ...]]:
@@ -135,19 +135,19 @@ def _tasks(stage: str, missing: dict[str, list[str]]) -> list[tuple[Any, ...]]:
 
 def distinct_tiny_models(names: Sequence[str]) -> set[str]:
     """Returns one experiment per tiny model, representatives first; variants have none."""
-    known = experiments()
+    by_name = experiments()
     first: dict[str, str] = {}
     for name in sorted(names, key=lambda name: name not in REPRESENTATIVES):
-        if not known[name].variant_of:
+        if not by_name[name].variant_of:
             first.setdefault(tiny_text(name), name)
     return set(first.values())
 
 
 def _rotated_variants(works: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Returns one pair per variant and feature, with families in rotation."""
-    known = experiments()
+    by_name = experiments()
     by_variant: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for name, feature in works:
-        if base := known[name].variant_of:
+        if base := by_name[name].variant_of:
             by_variant.setdefault((name.removeprefix(base), feature), []).append((name, feature))
     return [pairs[turn % len(pairs)] for turn, pairs in enumerate(by_variant.values())]

@@ -130,7 +130,7 @@ def mentions(feature: Feature, package: Path = PACKAGE) -> list[SourceLine]:
     """
     words = _words(feature.name)
     owned = with_emptied_files(package, feature.files)
-    found = []
+    matches = []
     for path in sorted(package.rglob("*.py")):
         file = str(path.relative_to(package))
         if file.partition("/")[0] in _EXEMPT or is_inside(file, (OLD_NAMES, *owned)):
@@ -139,35 +139,35 @@ def mentions(feature: Feature, package: Path = PACKAGE) -> list[SourceLine]:
         lines = source.splitlines()
         numbers = {number for number, name in _names(source) if words.match(name)}
         numbers -= owned_lines(source, file, owned)
-        found += [SourceLine(file, n, lines[n - 1].strip()) for n in sorted(numbers)]
-    return found
+        matches += [SourceLine(file, n, lines[n - 1].strip()) for n in sorted(numbers)]
+    return matches
 
 
-def unexplained_mentions(known: Mapping[str, Feature], package: Path = PACKAGE) -> list[str]:
+def unexplained_mentions(by_name: Mapping[str, Feature], package: Path = PACKAGE) -> list[str]:
     """Returns the mentions that are not allowed."""
     return [
         f"{feature.name} in {line}"
-        for feature in known.values()
+        for feature in by_name.values()
         for line in mentions(feature, package)
         if not is_inside(line.file, ALLOWED_MENTIONS.get(feature.name, {}))
     ]
 
 
-def unused_allowances(known: Mapping[str, Feature], package: Path = PACKAGE) -> list[str]:
+def unused_allowances(by_name: Mapping[str, Feature], package: Path = PACKAGE) -> list[str]:
     """Returns the entries of `ALLOWED_MENTIONS` without a mention."""
     return [
         f"{name} in {place}"
         for name, places in ALLOWED_MENTIONS.items()
         for place in places
-        if not any(is_inside(line.file, [place]) for line in mentions(known[name], package))
+        if not any(is_inside(line.file, [place]) for line in mentions(by_name[name], package))
     ]
 
 
 @functools.cache
 def _words(name: str) -> FeatureWords:
-    known = builtin_words().get(name.replace("-", "_"), {})
-    words = [name.replace("-", "_"), *known.get("words", ())]
-    return FeatureWords(name, words, known.get("unless", ()))
+    builtin = builtin_words().get(name.replace("-", "_"), {})
+    words = [name.replace("-", "_"), *builtin.get("words", ())]
+    return FeatureWords(name, words, builtin.get("unless", ()))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -35,7 +35,7 @@ class Measurement:
     @property
     def lines_changed(self) -> int:
         """The number of lines in other files that must change, over all features."""
-        deleted = sum(found.lines_changed for found in self.deletions.values())
+        deleted = sum(deletion.lines_changed for deletion in self.deletions.values())
         return deleted + len(self.changed_alone)
 
     def counts(self) -> dict[str, int]:
@@ -48,7 +48,7 @@ class Measurement:
         return {
             **self.counts(),
             "failures": [pair.as_json() for pair in self.matrix.failing],
-            "deletions": [found.as_json() for found in self.deletions.values()],
+            "deletions": [deletion.as_json() for deletion in self.deletions.values()],
             "changed_alone": self.changed_alone,
             "matrix": [pair.as_json() for stage in stages for pair in stage.values()],
         }
@@ -70,15 +70,15 @@ def measure_modularity(
     alone = run_cached("alone", change_alone, models, jobs, cache, on_progress)
     return Measurement(
         matrix,
-        {name: Deletion.from_json(found) for (name,), found in deleted.items()},
-        {name: found for (name,), found in alone.items() if found},
+        {name: Deletion.from_json(result) for (name,), result in deleted.items()},
+        {name: result for (name,), result in alone.items() if result},
     )
 
 
 def deletion_of(name: str) -> dict[str, Any]:
     """Deletes one feature: the task of one process."""
-    known = features()
-    owned = owned_code(known[name], known)
+    by_name = features()
+    owned = owned_code(by_name[name], by_name)
     return delete_feature(name, owned, configs_without(owned), before=_config_hashes()).as_json()
 
 
@@ -92,8 +92,8 @@ def change_alone(experiment: str) -> str:
 
     This is the task of one process.
     """
-    known = features()
-    owned = {name: owned_code(feature, known) for name, feature in known.items()}
+    by_name = features()
+    owned = {name: owned_code(feature, by_name) for name, feature in by_name.items()}
     after = delete_unused(experiment, to_text(experiments()[experiment].tiny()), owned)
     before = take_snapshot(PACKAGE.parent, "programs", experiment).hashes[experiment]
     if not is_hash(before):

@@ -17,29 +17,31 @@ from dovetail.experiments import ExperimentEntry, experiments
 from dovetail.features import Feature, features
 
 
-def owned_code(feature: Feature, known: Mapping[str, Feature]) -> tuple[str, ...]:
+def owned_code(feature: Feature, by_name: Mapping[str, Feature]) -> tuple[str, ...]:
     """Returns the code that only a feature and the features that build on it need."""
     names = [feature.name]
     for name in names:
-        names += [one.name for one in known.values() if name in one.builds_on]
-    owned = (code for name in names for code in (known[name].definition, *known[name].files))
+        names += [one.name for one in by_name.values() if name in one.builds_on]
+    owned = (code for name in names for code in (by_name[name].definition, *by_name[name].files))
     return tuple(dict.fromkeys(filter(None, owned)))
 
 
 def configs_without(owned: Collection[str]) -> dict[str, str]:
     """Returns the config text of all experiments but the variants made by features of this code."""
-    known = features()
+    by_name = features()
 
     def is_variant_by(one: ExperimentEntry) -> bool:
-        return any(known[change.partition(":")[0]].definition in owned for change in one.changes)
+        return any(by_name[change.partition(":")[0]].definition in owned for change in one.changes)
 
-    found = experiments()
-    return {name: text for name, text in _texts().items() if not is_variant_by(found[name])}
+    all_experiments = experiments()
+    return {
+        name: text for name, text in _texts().items() if not is_variant_by(all_experiments[name])
+    }
 
 
 @functools.cache
 def _texts() -> dict[str, str]:
-    return {name: to_text(found.config()) for name, found in experiments().items()}
+    return {name: to_text(one.config()) for name, one in experiments().items()}
 
 
 def dotted_name(code: str, package: str = "dovetail") -> str:
@@ -61,25 +63,25 @@ def is_inside(file: str, owned: Iterable[str]) -> bool:
 
 def owned_lines(source: str, file: str, owned: Iterable[str]) -> set[int]:
     """Returns the lines of the definitions that are owned in a file."""
-    known = definitions(source)
+    numbers = definitions(source)
     return {
         number
         for code in owned
         if code.startswith(f"{file}:")
-        for number in known.get(code.partition(":")[2], ())
+        for number in numbers.get(code.partition(":")[2], ())
     }
 
 
 def owned_components(package: Path, owned: Iterable[str]) -> set[str]:
     """Returns the owned definitions as config text names them: "dovetail.layers:LayerNorm"."""
-    found = set()
+    components = set()
     for code in owned:
         file, _, name = code.partition(":")
         path = package / file
         files = path.rglob("*.py") if path.is_dir() else [path] if path.is_file() else []
         names = [name] if name else [one for each in files for one in definitions(each.read_text())]
-        found |= {f"dovetail.{file.partition('/')[0]}:{one}" for one in names}
-    return found
+        components |= {f"dovetail.{file.partition('/')[0]}:{one}" for one in names}
+    return components
 
 
 @functools.lru_cache(maxsize=1024)

@@ -22,44 +22,44 @@ NAME = "modularity-measured"
 _MARKS = {"works": "+", "unchanged": "=", "not applicable": ".", "conflict": "x", "fails": "!"}
 
 
-def as_text(found: Measurement) -> str:
+def as_text(result: Measurement) -> str:
     """Returns the report for the terminal."""
-    sections = (_counts(found), _table(found.matrix), _failures(found), _refusals(found))
+    sections = (_counts(result), _table(result.matrix), _failures(result), _refusals(result))
     return "\n\n".join(text for section in sections if (text := "\n".join(section)))
 
 
-def write_report(found: Measurement, folder: Path, *, jobs: int, on_progress: OnProgress) -> None:
+def write_report(result: Measurement, folder: Path, *, jobs: int, on_progress: OnProgress) -> None:
     """Measures growth, reads the git history, and writes page, plot and JSON to a folder."""
     growth = measure_growth(jobs=jobs, on_progress=on_progress)
     commits = feature_commits(features())
     folder.mkdir(parents=True, exist_ok=True)
-    everything = found.as_json() | {
+    everything = result.as_json() | {
         "growth": [asdict(one) for one in growth],
         "commits": {name: [one.as_json() for one in each] for name, each in commits.items()},
     }
     atomic_write(folder / f"{NAME}.json", json.dumps(everything, indent=1))
     atomic_write(folder / f"{NAME}.svg", draw_growth(growth))
-    atomic_write(folder / f"{NAME}.md", "\n".join(_page(found, growth, commits)) + "\n")
+    atomic_write(folder / f"{NAME}.md", "\n".join(_page(result, growth, commits)) + "\n")
 
 
 def _counts(measured: Measurement) -> Iterator[str]:
-    found = measured.counts()
+    counts = measured.counts()
     yield (
-        f"{found['experiments']} experiments x {found['features']} features = {found['pairs']} "
-        f"pairs: {found['built']} built at full size, {found['not_applicable']} not applicable"
+        f"{counts['experiments']} experiments x {counts['features']} features = {counts['pairs']} "
+        f"pairs: {counts['built']} built at full size, {counts['not_applicable']} not applicable"
     )
     yield (
-        f"{found['traced']} tiny models traced (training and decoding), {found['executed']} "
+        f"{counts['traced']} tiny models traced (training and decoding), {counts['executed']} "
         "trained and decoded"
     )
-    yield f"{found['failing']} fail; {found['lines_changed']} lines in other files must change"
+    yield f"{counts['failing']} fail; {counts['lines_changed']} lines in other files must change"
 
 
 def _table(matrix: FeatureMatrix) -> Iterator[str]:
     """Yields a row per feature, with a column per tiny model."""
-    known = experiments()
+    by_name = experiments()
     tried = {name for name, _ in (*matrix.traced, *matrix.executed)}
-    columns = sorted(name for name in tried if not known[name].variant_of)
+    columns = sorted(name for name in tried if not by_name[name].variant_of)
     width = max((len(name) for name in matrix.features), default=0)
     for depth in range(max(map(len, columns), default=0)):
         letters = (name.ljust(depth + 1)[depth] for name in columns)
@@ -86,11 +86,11 @@ def _failures(measured: Measurement) -> Iterator[str]:
     for pair in measured.matrix.failing:
         what = f"{pair.experiment} with {pair.feature}"
         yield f"{what} fails after it was {pair.stage}: {pair.detail}"
-    for found in measured.deletions.values():
-        for line in found.lines:
-            yield f"without {found.feature} this line must change: {line}"
-        for name, what in found.changed.items():
-            yield f"without {found.feature} {name} resolves to another config: {what}"
+    for deletion in measured.deletions.values():
+        for line in deletion.lines:
+            yield f"without {deletion.feature} this line must change: {line}"
+        for name, what in deletion.changed.items():
+            yield f"without {deletion.feature} {name} resolves to another config: {what}"
     for name, what in measured.changed_alone.items():
         yield f"with every feature deleted that it does not use, {name} {what}"
 
@@ -108,7 +108,7 @@ def _refusals(measured: Measurement) -> Iterator[str]:
 
 
 def _page(
-    found: Measurement,
+    measured: Measurement,
     growth: Iterable[FeatureGrowth],
     commits: Mapping[str, Sequence[Commit]],
 ) -> Iterator[str]:
@@ -116,7 +116,7 @@ def _page(
     yield ""
     yield "Written by `dovetail modularity --write docs`. [How they are measured](modularity.md)."
     yield ""
-    yield from (f"- {line}" for line in _counts(found))
+    yield from (f"- {line}" for line in _counts(measured))
     yield ""
     yield "## Growth"
     yield ""
@@ -125,20 +125,20 @@ def _page(
     yield from _growth(growth)
     yield "## By feature"
     yield ""
-    yield from _by_feature(found, commits)
+    yield from _by_feature(measured, commits)
     yield "## The commits that added the features"
     yield ""
     yield from _by_commit(commits)
     yield "## Declared not applicable"
     yield ""
-    yield from (f"- {line}" for line in _refusals(found))
+    yield from (f"- {line}" for line in _refusals(measured))
     yield ""
     yield "## The matrix"
     yield ""
     yield "A column is a tiny model, which several sizes and variants share."
     yield ""
     yield "```text"
-    yield from _table(found.matrix)
+    yield from _table(measured.matrix)
     yield "```"
 
 
@@ -152,8 +152,8 @@ def _growth(growth: Iterable[FeatureGrowth]) -> Iterator[str]:
     yield ""
 
 
-def _by_feature(found: Measurement, commits: Mapping[str, Sequence[Commit]]) -> Iterator[str]:
-    known = features()
+def _by_feature(measured: Measurement, commits: Mapping[str, Sequence[Commit]]) -> Iterator[str]:
+    by_name = features()
     yield (
         "*Lines changed* are in code that the feature does not own, and must be 0. *Allowed "
         "mentions* are lines of shared files that name the feature for a [stated "
@@ -168,11 +168,11 @@ def _by_feature(found: Measurement, commits: Mapping[str, Sequence[Commit]]) -> 
         "code |"
     )
     yield "|---|---|---|---|---|---|"
-    for name, one in found.deletions.items():
-        star = "" if known[name].files else "*"
+    for name, one in measured.deletions.items():
+        star = "" if by_name[name].files else "*"
         hashes = ", ".join(f"`{each.commit}`" for each in commits[name])
         yield (
-            f"| {name}{star} | {one.lines_changed} | {len(mentions(known[name]))} | "
+            f"| {name}{star} | {one.lines_changed} | {len(mentions(by_name[name]))} | "
             f"{len(one.compositions)} in {len(one.composing_files)} files | {one.compared} | "
             f"{hashes} |"
         )

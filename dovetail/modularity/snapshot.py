@@ -43,8 +43,8 @@ def config_hashes(*names: str) -> dict[str, str]:
     """Returns the hash of `resolved_text` for each experiment, or the error."""
     from dovetail.experiments import experiments
 
-    known = experiments()
-    return {name: _hash_or_error(lambda name=name: resolved_text(known[name])) for name in names}
+    by_name = experiments()
+    return {name: _hash_or_error(lambda name=name: resolved_text(by_name[name])) for name in names}
 
 
 def resolved_text(experiment: Any) -> str:
@@ -76,10 +76,10 @@ def program_hashes(*names: str) -> dict[str, str]:
     from dovetail.experiments import experiments
     from dovetail.modularity.pairs import decoding_jaxpr
 
-    known = experiments()
+    by_name = experiments()
 
     def program(name: str) -> str:
-        trainer = known[name].tiny().set(writers={}, evaluators={}).build()
+        trainer = by_name[name].tiny().set(writers={}, evaluators={}).build()
         programs = (trainer.program().traced.jaxpr, decoding_jaxpr(trainer))
         return _ADDRESS.sub("", "\n".join(map(str, programs)))
 

@@ -107,14 +107,14 @@ def run_cached(
 ) -> dict[tuple[Any, ...], Any]:
     """Returns the result of each task, from the cache where it is known."""
     keys = {task: " ".join(map(str, (stage, *task))) for task in tasks}
-    found = {task: cache.get(key) for task, key in keys.items()}
-    missing = [task for task, result in found.items() if result is None]
-    on_progress(stage, len(found) - len(missing), len(found))
+    results = {task: cache.get(key) for task, key in keys.items()}
+    missing = [task for task, result in results.items() if result is None]
+    on_progress(stage, len(results) - len(missing), len(results))
     for number, (task, result) in enumerate(run_in_processes(work, missing, jobs), start=1):
-        found[task] = result
+        results[task] = result
         cache.update({keys[task]: result})
-        on_progress(stage, len(found) - len(missing) + number, len(found))
-    return found
+        on_progress(stage, len(results) - len(missing) + number, len(results))
+    return results
 
 
 def _start_worker() -> None:

@@ -199,8 +199,8 @@ class _ClassIndex:
         """Returns the class `a.b.Base`: that of the same file, or the only one of that name."""
         parts = name.split(".")
         for start in range(len(parts)):
-            found = self._by_name.get(".".join(parts[start:]), [])
-            in_file = [each for each in found if each.file == child.file]
-            if len(in_file or found) == 1:
-                return (in_file or found)[0]
+            same_name = self._by_name.get(".".join(parts[start:]), [])
+            in_file = [each for each in same_name if each.file == child.file]
+            if len(in_file or same_name) == 1:
+                return (in_file or same_name)[0]
         return None

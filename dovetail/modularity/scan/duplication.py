@@ -64,15 +64,15 @@ def feature_definitions(
     tree: ast.Module, file: str, words: FeatureWords
 ) -> list[FeatureDefinition]:
     """Returns the outermost definitions of a file that are named for the feature."""
-    found = []
+    definitions = []
     for node in _outermost(tree, words):
         tokens = list(_tokens(node))
         if len(tokens) >= _MIN_TOKENS:
             runs = (
                 hash(tuple(tokens[i : i + _TOKEN_RUN])) for i in range(len(tokens) - _TOKEN_RUN + 1)
             )
-            found.append(FeatureDefinition(node.name, file, node.lineno, frozenset(runs)))
-    return found
+            definitions.append(FeatureDefinition(node.name, file, node.lineno, frozenset(runs)))
+    return definitions
 
 
 def find_copies(definitions: Sequence[FeatureDefinition]) -> list[CopyGroup]:
@@ -181,10 +181,10 @@ def choose_model_files(names: Sequence[str], pattern: str | None = None) -> set[
 
     Where a tenth of them or more are called `modeling_*`, the others are configs and tokenizers.
     """
-    found = {name for name in names if is_model_file(name, pattern)}
-    modeling = {name for name in found if PurePosixPath(name).name.startswith("modeling_")}
-    by_name = pattern is None and 10 * len(modeling) >= max(len(found), 1)
-    return modeling if by_name else found
+    model_files = {name for name in names if is_model_file(name, pattern)}
+    modeling = {name for name in model_files if PurePosixPath(name).name.startswith("modeling_")}
+    by_name = pattern is None and 10 * len(modeling) >= max(len(model_files), 1)
+    return modeling if by_name else model_files
 
 
 def model_names(files: Iterable[str]) -> set[Phrase]:

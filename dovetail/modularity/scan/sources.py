@@ -39,10 +39,10 @@ def files(root: Path, tests: bool = False) -> list[Path]:
     """
     if not root.exists():
         raise ConfigError(f"{root} does not exist; give the folder of a Python code base")
-    found = [root] if root.is_file() else sorted(_walk(root))
-    kept = [path for path in found if tests or not is_test(relative(path, root))]
+    paths = [root] if root.is_file() else sorted(_walk(root))
+    kept = [path for path in paths if tests or not is_test(relative(path, root))]
     if not any(path.suffix == ".py" for path in kept):
-        only_tests = any(path.suffix == ".py" for path in found)
+        only_tests = any(path.suffix == ".py" for path in paths)
         reason = "only tests (--tests counts them)" if only_tests else "no Python file"
         raise ConfigError(f"{root} holds {reason}; give the folder of a Python code base")
     return kept

@@ -77,13 +77,13 @@ def feature_words(feature: str, words: Sequence[str] = ()) -> FeatureWords:
     """Returns the built-in words of a feature, or those given."""
     if words:
         return FeatureWords(feature, words)
-    known = builtin_words()
-    if feature not in known:
+    builtin = builtin_words()
+    if feature not in builtin:
         raise ConfigError(
             f"no built-in words for the feature {feature!r}; there are words for "
-            f"{', '.join(known)}; for another one give them: --words {feature},..."
+            f"{', '.join(builtin)}; for another one give them: --words {feature},..."
         )
-    return FeatureWords(feature, **known[feature])
+    return FeatureWords(feature, **builtin[feature])
 
 
 def builtin_words() -> dict[str, dict[str, list[str]]]:
