@@ -330,14 +330,14 @@ def test_a_run_folder_of_another_identity_is_refused_with_a_diff(capsys, tmp_pat
         (["modularity"], "--write file/figures", "is a file"),
     ],
 )
-def test_what_cannot_be_written_is_told_before_any_work(
+def test_a_file_that_cannot_be_written_is_refused_before_any_work(
     argv, flag, words, capsys, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
     (tmp_path / "file").touch()
     assert main([*argv, *flag.split()]) == 2
-    shown, told = capsys.readouterr()
+    shown, message = capsys.readouterr()
     assert shown == ""
-    assert told.startswith(f"dovetail: {flag}: ")
-    assert words in told
+    assert message.startswith(f"dovetail: {flag}: ")
+    assert words in message

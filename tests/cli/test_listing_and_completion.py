@@ -45,7 +45,7 @@ def test_a_word_filters_the_list(capsys):
     assert "nothing contains 'wombat'" in capsys.readouterr().err
 
 
-def test_a_part_of_the_config_is_shown(capsys):
+def test_a_subtree_of_the_config_is_shown(capsys):
     shown = output(capsys, "config", "show", "tiny-lm", "learner.schedule", "--steps", "9")
     lines = shown.splitlines()
     assert "learner.schedule.peak = 0.01" in lines

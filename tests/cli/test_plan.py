@@ -17,7 +17,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_a_plan_for_this_machine_has_every_figure(capsys, tmp_path):
+def test_a_plan_for_this_machine_has_every_number(capsys, tmp_path):
     page = tmp_path / "plan.html"
     small = ["input.batch_size=8", "input.sequence_length=64"]
     argv = ["plan", "tiny-lm", "--target", "cpu-8", *small]
@@ -177,6 +177,6 @@ def test_a_search_without_a_compiler_ranks_and_writes_a_rule(capsys, tmp_path, m
         (["nonsense", "--target", "cpu"], "nonsense"),
     ],
 )
-def test_mistakes_are_told(capsys, argv, message):
+def test_mistakes_are_refused(capsys, argv, message):
     assert main(["plan", *argv]) == 2
     assert message in capsys.readouterr().err

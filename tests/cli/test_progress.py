@@ -52,14 +52,14 @@ def test_progress_comes_before_the_slow_imports(command, progress, result, termi
         text=True,
     )
     os.close(write)
-    told = ""
-    while progress not in told:
+    shown = ""
+    while progress not in shown:
         try:
             piece = os.read(read, 4096)
         except OSError:  # how the end of a terminal is read
             piece = b""
-        assert piece, f"JAX was imported before any progress was shown: {told!r}"
-        told += piece.decode(errors="replace")
+        assert piece, f"JAX was imported before any progress was shown: {shown!r}"
+        shown += piece.decode(errors="replace")
     drained = subprocess.Popen(["cat"], stdin=read, stdout=subprocess.DEVNULL)
     out, _ = process.communicate("\n")
     os.close(read)

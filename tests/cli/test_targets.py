@@ -61,7 +61,7 @@ def test_a_modifier_comes_before_the_rule(capsys):
 @pytest.mark.parametrize(
     ("asked", "kept"), [("remat:save=nothing", "SaveNothing"), ("offload", "OffloadNamed")]
 )
-def test_a_rule_leaves_what_a_modifier_asked_to_keep(capsys, asked, kept):
+def test_a_rule_leaves_the_remat_policy_of_a_modifier(capsys, asked, kept):
     argv = ["config", "diff", "llama2-7b", "--target", "tpu-v5p-512"]
     assert "SaveDots" in output(capsys, *argv), "what the rule chooses by itself"
     shown = output(capsys, *argv, "--with", asked)
@@ -108,7 +108,7 @@ def test_training_elsewhere_is_refused(capsys, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_tells_of_a_machine_that_is_not_here(capsys):
+def test_a_dry_run_for_a_machine_that_is_not_here(capsys):
     clear_choices()
     tiny = ["train", "tiny-lm", "--dry-run", "--target"]
     facts = json.loads(output(capsys, *tiny, "tpu-v5p-16", "--json"))

@@ -46,12 +46,12 @@ class TestDeclaration:
         assert Wide.Config().width == 100
         assert FeedForward.Config().width == 4
 
-    def test_a_part_without_a_config_gets_its_own(self) -> None:
+    def test_a_component_without_a_config_gets_its_own(self) -> None:
         assert GatedFeedForward.Config is not FeedForward.Config
         assert type(GatedFeedForward.Config().build()) is GatedFeedForward
         assert type(FeedForward.Config().build()) is FeedForward
 
-    def test_a_part_of_two_parts_has_the_fields_of_both(self) -> None:
+    def test_a_component_of_two_bases_has_the_fields_of_both(self) -> None:
         class Both(Simple, Mute):
             pass
 
@@ -150,7 +150,7 @@ class TestByValue:
         model.layers[0].width = 7
         assert [model.layer.width, *(item.width for item in model.layers)] == [4, 7, 4]
 
-    def test_a_parts_config_is_its_own(self) -> None:
+    def test_a_components_config_is_its_own(self) -> None:
         config = FeedForward.Config()
         part = config.build()
         config.width = 50
@@ -218,7 +218,7 @@ class TestChangedInPlace:
         assert config.layers[2] is moved
         assert moved.tree_path() == "layers.2"
 
-    def test_a_config_of_another_place_is_copied(self) -> None:
+    def test_a_config_at_another_path_is_copied(self) -> None:
         config = Model.Config()
         config.layers.append(config.layer)
         config.clone()
@@ -234,7 +234,7 @@ class TestChangedInPlace:
 
 
 class TestDicts:
-    def test_dicts_are_kept_in_the_order_of_their_keys(self) -> None:
+    def test_dicts_are_sorted_by_their_keys(self) -> None:
         config = Model.Config(weights={"b": 1.0, "10": 2.0, "a": 3.0, "2": 4.0})
         assert list(config.weights) == ["2", "10", "a", "b"]
 
@@ -298,7 +298,7 @@ class TestRequired:
 
 
 class TestBuilding:
-    def test_a_config_of_no_part_says_so(self) -> None:
+    def test_a_config_of_no_component_says_so(self) -> None:
         class Loose(Config[int]):
             x: int = 1
 

@@ -42,7 +42,7 @@ class TestUnknownFields:
             "widht: FeedForward has no field 'widht'. Did you mean 'width'?"
         )
 
-    def test_the_path_is_whole(self) -> None:
+    def test_the_path_is_complete(self) -> None:
         config = tree()
         with pytest.raises(ConfigError, match=r"^named.b.widht: FeedForward has no field 'widht'"):
             config.named["b"].widht = 3
@@ -108,7 +108,7 @@ def test_wrong_values(values: dict[str, Any], message: str) -> None:
     assert config == Model.Config(), "a refused value leaves the config as it was"
 
 
-def test_the_path_of_a_wrong_value_is_whole() -> None:
+def test_the_path_of_a_wrong_value_is_complete() -> None:
     config = tree()
     with pytest.raises(ConfigError, match=r"^pair.1.expert.width: expected int, got 'x' \(str\)"):
         config.pair[1].expert.width = "x"

@@ -115,7 +115,7 @@ class TestCalls:
         assert isinstance(config.build()[3], Linear)
         assert from_text(to_text(config)) == config
 
-    def test_keyword_arguments_are_kept_as_a_dict(self) -> None:
+    def test_keyword_arguments_are_stored_as_a_dict(self) -> None:
         config = config_for(keywords, width=2, colour="red", children=[Linear.Config(features=1)])
         built = config.build()
         assert (built["width"], built["colour"]) == (2, "red")

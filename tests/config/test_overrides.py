@@ -238,7 +238,7 @@ class TestModifiers:
     def test_arguments_are_typed(self, rules: Any, text: str, name: str) -> None:
         assert apply_modifier(Model.Config(), text).name == name
 
-    def test_values_may_name_parts(self, rules: Any) -> None:
+    def test_values_may_name_components(self, rules: Any) -> None:
         changed = apply_modifier(Model.Config(), "rule:part=tests.config.components:Linear()")
         assert "Linear.Config()" in changed.name
 
@@ -349,7 +349,7 @@ class Referee(Component):
         whistle: ConfigOf[Whistle] = TinWhistle.Config()
 
 
-def test_only_parts_that_fit_are_suggested() -> None:
+def test_only_components_that_fit_are_suggested() -> None:
     for name, advice in (
         ("Referees", "Known: TinWhistle."),
         ("TinWhistel", "Did you mean 'TinWhistle'?"),

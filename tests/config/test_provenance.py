@@ -56,7 +56,7 @@ def test_a_default_has_no_origin() -> None:
     assert FeedForward.Config().get_origin("width") is None
 
 
-def test_every_way_to_set_is_remembered() -> None:
+def test_every_way_to_set_records_its_origin() -> None:
     config, first = FeedForward.Config(width=1), line()
     assert origin_of(config, "width") == (__file__, first)
     config.width = 2
@@ -114,12 +114,12 @@ def test_a_wrapped_config_keeps_its_origins() -> None:
     assert origin_of(result.layer, "expert") == (__file__, line() - 2)
 
 
-def test_select_is_remembered() -> None:
+def test_select_records_its_origin() -> None:
     result = select(tree(), FeedForward).set(width=2)
     assert origin_of(result.layers[0], "width") == (__file__, line() - 1)
 
 
-def test_text_remembers_its_line() -> None:
+def test_text_records_its_line() -> None:
     text = to_text(Model.Config(layer=FeedForward.Config(width=9), name="x"))
     assert from_text(text).get_origin("name") == Origin("config text", 3)
     assert from_text("# why\n\n" + text).get_origin("name") == Origin("config text", 5)
@@ -153,6 +153,6 @@ def test_explain_says_the_origin_of_every_value() -> None:
     assert list(found) == [entry.path for entry in explain(config.clone())]
 
 
-def test_explain_of_a_part_of_a_tree_begins_there() -> None:
+def test_explain_of_a_subtree_begins_there() -> None:
     paths = [entry.path for entry in explain(tree().layers[0])]
     assert paths == ["", "activation", "rate", "up", "up.bias", "up.features", "width"]

@@ -73,7 +73,7 @@ class TestReplace:
         assert config == tree()
         assert new == Mixture.Config()
 
-    def test_wraps_receives_the_whole_old_config(self) -> None:
+    def test_wraps_receives_the_entire_old_config(self) -> None:
         result = replace(tree(), FeedForward, Mixture.Config(experts=8))
         for path in FOUND:
             assert value_at(result, path).experts == 8

@@ -43,7 +43,7 @@ class Nameless(Component):
         function: Any = lambda x: x
 
 
-def test_what_nobody_set_on_a_part_that_one_side_lacks_is_marked() -> None:
+def test_defaults_of_a_component_that_one_side_lacks_are_marked() -> None:
     left = Model.Config(layer=FeedForward.Config(width=5))
     right = Model.Config(layer=Mixture.Config(expert=Linear.Config(features=3)))
     by_default = {each.path: each.by_default for each in diff(left, right)}
@@ -163,14 +163,14 @@ class TestWriting:
         with pytest.raises(ConfigError, match=r'register_function\("library:act"\)'):
             to_text(FeedForward.Config(activation=hidden))
 
-    def test_a_part_inside_a_function_is_refused(self) -> None:
+    def test_a_component_inside_a_function_is_refused(self) -> None:
         class Local(Component):
             pass
 
         with pytest.raises(ConfigError, match=r"Local cannot be written .* inside a function"):
             to_text(Model.Config(anything=Local.Config()))
 
-    def test_a_config_class_without_a_part_is_refused(self) -> None:
+    def test_a_config_class_without_a_component_is_refused(self) -> None:
         class Big(FeedForward.Config):
             width = 100
 

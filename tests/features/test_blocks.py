@@ -171,7 +171,7 @@ def test_a_bias_balances_instead_of_a_loss(experiment: str) -> None:
 
 @pytest.mark.parametrize("name", NORMS)
 @every_model
-def test_every_norm_of_the_stream_is_of_the_kind(experiment: str, name: str) -> None:
+def test_every_norm_of_the_residual_stream_is_replaced(experiment: str, name: str) -> None:
     before, config = with_features(experiment), with_features(experiment, name)
     stream = {config.model.decoder.norm.tree_path()}
     for path, joint in select(config, BaseResidual).found.items():
@@ -185,7 +185,7 @@ def test_every_norm_of_the_stream_is_of_the_kind(experiment: str, name: str) -> 
 
 @pytest.mark.parametrize("name", JOINTS)
 @every_model
-def test_every_joint_is_of_the_kind_with_the_norms_of_before(experiment: str, name: str) -> None:
+def test_every_residual_connection_is_replaced_with_its_norms(experiment: str, name: str) -> None:
     before, config = with_features(experiment), with_features(experiment, name)
     old, new = select(before, BaseResidual).found, select(config, BaseResidual).found
     assert set(old) == set(new)
@@ -198,7 +198,7 @@ def test_every_joint_is_of_the_kind_with_the_norms_of_before(experiment: str, na
 
 
 @every_model
-def test_branches_are_scaled_by_their_number(experiment: str) -> None:
+def test_residual_connections_are_scaled_by_their_number(experiment: str) -> None:
     config = with_features(experiment, "depth-scaled")
     layers = len(layers_of(config.model.decoder.stack))
     factors = [found.factor for found in select(config, ScaledResidual)]
@@ -209,14 +209,14 @@ def test_branches_are_scaled_by_their_number(experiment: str) -> None:
 
 
 @pytest.mark.parametrize("joint", JOINTS)
-def test_scaled_branches_and_joints_add_up_in_any_order(joint: str) -> None:
+def test_scaled_residuals_and_norm_placement_combine_in_any_order(joint: str) -> None:
     one = with_features("gpt2", "depth-scaled", joint)
     assert one == with_features("gpt2", joint, "depth-scaled")
     assert len(select(one, ScaledResidual)) == len(select(one, BaseResidual))
 
 
 @pytest.mark.parametrize("name", [*NORMS, *JOINTS, "depth-scaled"])
-def test_without_joints_they_make_no_sense(name: str) -> None:
+def test_without_residual_connections_they_are_refused(name: str) -> None:
     config: Any = RMSNorm.Config()
     with pytest.raises(NotApplicable, match="it has no BaseResidual"):
         features()[name].apply(config)

@@ -110,7 +110,7 @@ def test_a_pipeline_without_its_axis_accumulates() -> None:
     ("feature", "stages"),
     [("accumulate:steps=3", 1), ("pipeline:microbatches=3", 1), ("pipeline:microbatches=3", 2)],
 )
-def test_micro_batches_that_do_not_divide_are_named(feature: str, stages: int) -> None:
+def test_microbatches_that_do_not_divide_are_named(feature: str, stages: int) -> None:
     config = tiny("tiny-lm", feature).set(mesh=MeshLayout.Config(pipeline=stages))
     named = r"^learner.gradients.microbatches=3: the batch has 8 rows \(tokens\)"
     with pytest.raises(ConfigError, match=named):

@@ -84,7 +84,7 @@ def test_partial_rope_keeps_the_scaling() -> None:
     assert [*select(config, FrequencyScaling)] == [*select(before, FrequencyScaling)]
 
 
-def test_plain_rope_is_unscaled_and_whole() -> None:
+def test_plain_rope_is_unscaled_and_rotates_all_features() -> None:
     config = with_features("deepseek-v3", "partial-rope", "rope:base=500")
     (positions, *_) = select(config, BasePositions)
     assert (positions.base, positions.fraction) == (500.0, 1.0)
@@ -115,7 +115,7 @@ def test_scalings_stretch_what_is_rotated(experiment: str, name: str) -> None:
         assert getattr(scaling, "original_length", 32) == 32  # a training sequence
 
 
-def test_lengths_can_be_told() -> None:
+def test_lengths_can_be_set() -> None:
     yarn = with_features("tiny-lm", "rope-yarn:original_length=99")
     assert [found.original_length for found in select(yarn, FrequencyScaling)] == [99]
     learned = with_features("tiny-lm", "learned-positions:length=99")

@@ -134,7 +134,7 @@ def test_multi_token_prediction(name: str) -> None:
 
 
 @pytest.mark.parametrize("norm", ["rms-norm", "layer-norm", "dynamic-tanh", "no-norm"])
-def test_the_norm_of_a_head_is_one_of_the_stream(norm: str) -> None:
+def test_the_norm_of_a_head_is_one_of_the_residual_stream(norm: str) -> None:
     one = apply_modifier(applied("gpt2", "mtp"), norm)
     assert one == apply_modifier(applied("gpt2", norm), "mtp")
 

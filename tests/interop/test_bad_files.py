@@ -147,12 +147,12 @@ def test_no_weights_or_pickled_ones(tmp_path: Path, arrays: Arrays, capsys: Any)
     refuse(tmp_path, capsys, "no .safetensors file", "can run code and are not read")
 
 
-def test_quantised_in_a_way_that_is_not_known(tmp_path: Path, arrays: Arrays, capsys: Any) -> None:
+def test_an_unknown_quantization_is_refused(tmp_path: Path, arrays: Arrays, capsys: Any) -> None:
     write_model(tmp_path / "hf", {**TINY, "quantization_config": {"quant_method": "x"}}, arrays)
     refuse(tmp_path, capsys, "quant_method is 'x'", "mxfp4")
 
 
-def test_a_run_that_exists_is_kept(tmp_path: Path, arrays: Arrays, capsys: Any) -> None:
+def test_an_existing_run_is_not_overwritten(tmp_path: Path, arrays: Arrays, capsys: Any) -> None:
     write_model(tmp_path / "hf", TINY, arrays)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "precious").touch()

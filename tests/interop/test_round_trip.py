@@ -99,9 +99,7 @@ def test_layers_of_different_types_share_the_one_that_holds_both(
     np.testing.assert_array_equal(weights.array(path)[1], arrays[name].T.astype(np.float32))
 
 
-def test_base_models_leave_the_first_piece_of_names_out(
-    llama_family: ModelFamily, tmp_path: Path
-) -> None:
+def test_base_models_omit_the_prefix_of_names(llama_family: ModelFamily, tmp_path: Path) -> None:
     hf_config = {**TINY, "tie_word_embeddings": True}
     arrays = random_tensors(llama_family, hf_config)
     short = {name.removeprefix("model."): array for name, array in arrays.items()}

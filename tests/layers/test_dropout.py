@@ -79,7 +79,7 @@ def test_a_rate_out_of_range(rate: float) -> None:
     )
 
 
-def test_a_residual_drops_from_the_branch_alone() -> None:
+def test_a_residual_drops_from_the_sublayer_output_alone() -> None:
     module = Joined.Config(residual=PreNorm.Config(dropout=Dropout.Config(rate=0.5))).build()
     params, x = random_params(module), vectors()
     branch = functional(module, params, x)[0] - x

@@ -31,7 +31,7 @@ def test_nothing_changes_at_the_base_width_and_twice_the_width_halves() -> None:
 @pytest.mark.parametrize(
     ("config", "head_width"), [(attention(), HEAD_WIDTH), (latent_attention(), 6)]
 )
-def test_every_attention_tells_its_own_head_width(config: Config, head_width: int) -> None:
+def test_every_attention_passes_its_own_head_width(config: Config, head_width: int) -> None:
     config = config.clone(width=WIDTH)
     scaled = with_mup_scale(config, 2)
     params = random_params(config.build())

@@ -57,7 +57,7 @@ def decoder() -> Decoder.Config:
     )
 
 
-def test_norms_of_the_stream_are_those_of_joints_and_the_last() -> None:
+def test_norms_of_the_residual_stream_are_those_of_residuals_and_the_final_norm() -> None:
     plain = decoder()
     changed = with_residual_norm(plain, DynamicTanh.Config())
     found = {path for path, _ in select(changed, DynamicTanh).found.items()}

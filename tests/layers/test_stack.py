@@ -97,14 +97,14 @@ def test_remat_gives_equal_gradients(policy: str, unroll: int) -> None:
         np.testing.assert_allclose(gradient, other_gradients[path], rtol=1e-5, atol=1e-5)
 
 
-def test_remat_keeps_fewer_values() -> None:
+def test_remat_saves_fewer_activations() -> None:
     kept = {name: kept_values(config) for name, config in POLICIES.items()}
     assert kept["tags"] - kept["nothing"] == LAYERS * TOKENS * (WIDTH + HIDDEN)
     assert kept["nothing"] < kept["dots"] < kept_values(SaveAll.Config())
 
 
 @pytest.mark.parametrize("name", TAGS)
-def test_every_tag_can_be_kept(name: str) -> None:
+def test_every_tag_can_be_saved(name: str) -> None:
     # The output of the feed-forward is of use to the backward pass only where a norm follows it.
     layer = block().set(feed_forward_residual=SandwichNorm.Config())
     kept = kept_values(SaveNamed.Config(names=(name,)), layer)

@@ -65,7 +65,7 @@ def test_what_is_wholly_frozen_has_no_state_and_no_gradient() -> None:
     np.testing.assert_array_equal(before.params["layer/mix"], after.params["layer/mix"])
 
 
-def test_the_path_of_a_whole_stack_freezes_all_its_layers() -> None:
+def test_the_path_of_a_stack_freezes_all_its_layers() -> None:
     model = Net.Config().build()
     by_stack = start(make_learner(frozen=("layer/up",)), model)
     by_layers = start(make_learner(frozen=("layer/*/up",)), model)

@@ -115,7 +115,7 @@ def test_randomness_depends_on_the_step_and_on_nothing_else() -> None:
     assert first.loss == again.loss
 
 
-def test_a_model_without_a_loss_is_told_to_add_one() -> None:
+def test_a_model_without_a_loss_is_refused() -> None:
     class Silent(Module):
         def __init__(self, config: Module.Config) -> None:
             super().__init__(config)

@@ -105,7 +105,7 @@ def test_families_that_only_ask_for_a_feature_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.sweep
-def test_a_planted_computation_is_seen(tmp_path: Path) -> None:
+def test_a_planted_computation_is_detected(tmp_path: Path) -> None:
     """Neither text nor specs show it: the program does."""
     package = planted_copy(
         tmp_path,

@@ -41,7 +41,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, like: str, **changes: Any) -> None:
     monkeypatch.setattr(pairs, "features", lambda: features() | {like: spoilt})
 
 
-def test_a_refusal_of_what_could_be_built_is_told_apart() -> None:
+def test_a_refusal_of_what_could_be_built_is_distinguished() -> None:
     found = build_pair("llama2-7b-muon", "mup")
     assert (found.outcome, found.detail[:25]) == ("conflict", "learner.optimizer is Muon")
 

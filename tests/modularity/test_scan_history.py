@@ -45,7 +45,7 @@ def repository(tmp_path):
     return tmp_path
 
 
-def test_commits_that_reach_new_files_are_told_oldest_first(repository):
+def test_commits_that_reach_new_files_are_listed_oldest_first(repository):
     history = read_history(repository, ROPE)
     assert [each.subject for each in history.additions] == ["add rope", "wire"]
     first, second = history.additions

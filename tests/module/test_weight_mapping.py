@@ -106,7 +106,7 @@ def test_joined_tensors_come_apart_and_together(step: Split | Interleave) -> Non
     round_trip(tensor, theirs)
 
 
-def test_a_split_has_parts_of_our_sizes() -> None:
+def test_a_split_has_pieces_of_our_sizes() -> None:
     specs = {"q": spec(3, 8), "k": spec(3, 4), "v": spec(3, 4)}
     rule = WeightRule("qkv", ("q", "k", "v"), (Split(0), Transpose()))
     (tensor,) = match_weights([rule], specs).values()
@@ -157,6 +157,6 @@ def test_rules_that_cannot_be_followed_are_refused_when_written() -> None:
         WeightRule("{layer}.a", "a/*/b/*/c")
 
 
-def test_a_joined_tensor_of_which_a_part_is_missing_is_refused() -> None:
+def test_a_joined_tensor_with_a_missing_piece_is_refused() -> None:
     with pytest.raises(ConfigError, match="joins parameters, some of which this model lacks"):
         match_weights([WeightRule("ab", ("a", "b"), (Split(0),))], {"a": spec(2)})

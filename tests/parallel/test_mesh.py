@@ -165,7 +165,7 @@ def test_the_order_in_which_slices_are_given_is_no_matter() -> None:
     assert (layout.mesh(devices[::-1]).devices == layout.mesh(devices).devices).all()
 
 
-def test_neighbours_on_the_torus_talk_most() -> None:
+def test_neighbours_on_the_torus_communicate_most() -> None:
     mesh = MeshLayout.Config(fsdp=16, model=4).build().mesh(chips(4, 4, 4))
     rows = mesh.devices.reshape(16, 4)
     for row in rows:

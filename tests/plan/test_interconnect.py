@@ -32,7 +32,7 @@ def test_more_sides_of_a_torus_are_faster() -> None:
     assert all_three.link_bandwidth == 3 * one.link_bandwidth
 
 
-def test_gpus_of_a_host_share_what_they_fetch_over_the_network() -> None:
+def test_gpus_of_a_host_share_an_all_gather_over_the_network() -> None:
     machine = parse_target("gpu-h100-64")
     inside = axis_interconnect(machine, mesh(data=8, fsdp=8), "fsdp")
     assert (inside.domain_size, inside.domains) == (8, 1)

@@ -162,7 +162,7 @@ def test_parameters_alone_come_straight_to_their_shards(tmp_path):
     np.testing.assert_array_equal(weight, np.full((64, 64), 2.0))
 
 
-def test_parameters_come_averaged_where_averages_are_kept(tmp_path):
+def test_averaged_parameters_are_restored_if_there_are_averages(tmp_path):
     saved_twice(tmp_path, averaging)
     one = like()["params"]["c"]
     more = {"c": one, "router/bias": jax.ShapeDtypeStruct((5,), jnp.int32, sharding=one.sharding)}

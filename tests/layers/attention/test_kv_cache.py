@@ -26,7 +26,7 @@ def write(cache: object, value: float, positions: list[int], segments: list[int]
     return outputs.cache
 
 
-def test_tokens_are_kept_at_their_positions() -> None:
+def test_tokens_are_cached_at_their_positions() -> None:
     cache = write(None, 1.0, [0, 1], [1, 1])
     cache = write(cache, 2.0, [2], [1])
     np.testing.assert_array_equal(cache["keys"][0, :, 0, 0], [1, 1, 2, 0, 0])
@@ -44,7 +44,7 @@ def test_what_does_not_fit_overwrites_nothing() -> None:
     np.testing.assert_array_equal(cache["keys"][0, :, 0, 0], [1] * LENGTH)
 
 
-def test_no_memory_keeps_nothing() -> None:
+def test_no_kv_cache_stores_nothing() -> None:
     new = jnp.ones((1, 2, 1, 2))
     context = TokenContext(jnp.array([[0, 1]]), jnp.array([[1, 1]]))
     assert functional(NoKVCache.Config().build(), {}, (new, new, context))[1].cache == {}

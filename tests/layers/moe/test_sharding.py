@@ -50,13 +50,13 @@ def test_split_experts_in_eight_bits_are_finite(mesh: str) -> None:
 
 
 @pytest.mark.parametrize("mesh", MESHES)
-def test_split_experts_with_adapters_equal_whole_ones(mesh: str) -> None:
+def test_sharded_experts_with_adapters_equal_unsharded_ones(mesh: str) -> None:
     check_split(adapted().build(), mesh)
 
 
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("dispatch", [Dropless.Config(), Capacity.Config(factor=0.5)])
-def test_split_experts_equal_whole_ones(mesh: str, dispatch: Config[Any]) -> None:
+def test_sharded_experts_equal_unsharded_ones(mesh: str, dispatch: Config[Any]) -> None:
     check_split(mixture().set(dispatch=dispatch).build(), mesh)
 
 
@@ -93,7 +93,7 @@ def check_split(model: Any, mesh: str) -> None:
 
 
 @pytest.mark.parametrize("make", [mixture, adapted])
-def test_gradients_are_nowhere_added_up_whole(make: Any) -> None:
+def test_gradients_are_never_all_reduced(make: Any) -> None:
     model = make().build()
     placement = Placement(MeshLayout.Config(data=2, fsdp=4).build().mesh(), RULES)
     specs = parameter_specs(model)

@@ -57,7 +57,7 @@ def test_values_and_gradients_are_those_of_the_recurrence(chunk_length: int) -> 
     check_values_and_gradients(mamba(chunk_length=chunk_length), recurrence, WIDTH)
 
 
-def test_the_backward_pass_keeps_memory_linear_in_the_sequence() -> None:
+def test_memory_of_the_backward_pass_is_linear_in_the_sequence() -> None:
     module = mamba(chunk_length=16).build()
 
     def kept(length: int) -> int:
@@ -76,7 +76,7 @@ def test_the_backward_pass_keeps_memory_linear_in_the_sequence() -> None:
     assert long - middle == middle - short
 
 
-def test_a_long_memory_begins_long() -> None:
+def test_initial_steps_and_rates_are_in_their_ranges() -> None:
     """Steps begin between 1e-3 and 1e-1, rates between 1 and 16."""
     params = initialize(mamba(num_heads=64, num_groups=1).build(), jax.random.key(0))
     step = np.log1p(np.exp(params["decay/step_bias"]))

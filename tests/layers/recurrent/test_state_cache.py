@@ -49,7 +49,7 @@ def close(actual: Any, expected: Any) -> None:
 
 
 @every_layer
-def test_a_memory_holds_as_much_for_any_length(name: str) -> None:
+def test_a_state_cache_has_the_same_size_for_any_length(name: str) -> None:
     config = LAYERS[name].clone(width=WIDTH)
     assert with_kv_cache(config, 8) == with_kv_cache(config, 8000)
     assert not select(with_kv_cache(config, 8), NoStateCache).found
@@ -90,7 +90,7 @@ def test_position_0_begins_anew(name: str) -> None:
 
 
 @every_layer
-def test_what_is_kept_is_of_the_last_sequence_of_a_row(name: str) -> None:
+def test_the_cached_state_is_of_the_last_sequence_of_a_row(name: str) -> None:
     decoding, x = Decoding(LAYERS[name].clone(width=WIDTH)), vectors()
     alone = decoding(x[:, 3:], range(3), [1] * 3)
     decoding.cache = {}

@@ -40,7 +40,7 @@ def parallel() -> ParallelBlock.Config:
     return config
 
 
-def test_a_parallel_block_adds_both_branches_of_one_norm() -> None:
+def test_a_parallel_block_adds_both_sublayers_of_one_norm() -> None:
     module = parallel().build()
     params, (x, context) = random_params(module), mixing()
     p = {path: np.asarray(value, np.float64) for path, value in params.items()}

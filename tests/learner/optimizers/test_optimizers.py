@@ -176,7 +176,7 @@ LOW = [kind(mu_dtype="bfloat16") for kind in (AdamW.Config, Lion.Config, Sgd.Con
 
 
 @pytest.mark.parametrize("config", LOW, ids=names)
-def test_the_first_moment_can_be_kept_in_less_and_stays_so(config) -> None:
+def test_the_first_moment_can_have_a_smaller_dtype_and_stays_so(config) -> None:
     state, _ = take_steps(make_learner(optimizer=config), Net.Config().build(), [make_batch()] * 2)
     kinds = {leaf.dtype.name for leaf in jax.tree.leaves(state.optimizer)}
     assert "bfloat16" in kinds

@@ -44,17 +44,17 @@ def temporaries(schedule: Any, microbatches: int, repeats: int) -> int:
 
 
 @pytest.mark.sweep
-def test_1f1b_keeps_no_more_for_more_microbatches() -> None:
+def test_1f1b_saves_no_more_for_more_microbatches() -> None:
     # Its rows, put in order, are all that a microbatch adds: 1.2 times its size was measured.
     assert growth(OneForwardOneBackward, few=8) < 1.5 * MICROBATCH
 
 
 @pytest.mark.slow
-def test_interleaved_1f1b_keeps_no_more_for_more_microbatches() -> None:
+def test_interleaved_1f1b_saves_no_more_for_more_microbatches() -> None:
     # A part may have begun three microbatches a stage, so that fewer than 12 would be held in all.
     assert growth(OneForwardOneBackward, few=16, repeats=2) < 1.5 * MICROBATCH
 
 
 @pytest.mark.sweep
-def test_gpipe_keeps_what_each_microbatch_handed_on() -> None:
+def test_gpipe_saves_the_output_of_each_microbatch() -> None:
     assert HANDED_ON < growth(GPipe, few=8) < 1.5 * HANDED_ON
