@@ -3,7 +3,7 @@
 A file holds one implementation:
 
     @implementation("splash", platforms=("tpu",), supports=_supports)
-    def splash(q_BSHD, ...): ...
+    def splash(call): ...
 
 The op's `__init__.py` lists them in the order in which they are tried:
 

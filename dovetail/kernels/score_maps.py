@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,11 @@ class ScoreBias(ABC):
 
     It has no gradient.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Registers it as a pytree without leaves."""
+        super().__init_subclass__(**options)
+        jax.tree_util.register_static(cls)
 
     @abstractmethod
     def __call__(

@@ -84,7 +84,7 @@ class GatheredShards:
 
 
 def logical_shard_map(
-    function: Callable[..., Any], in_axes: Sequence[Axes], out_axes: Axes
+    function: Callable[..., Any], in_axes: Sequence[Any], out_axes: Axes
 ) -> Callable[..., Any]:
     """Returns a function that runs on each device's shard of its arrays.
 
@@ -94,7 +94,7 @@ def logical_shard_map(
     Args:
         function: from arrays to an array; it sees the shapes of one shard. Inside of it,
             `mesh_axes()` returns nothing, so ask for axes of collectives outside.
-        in_axes: the logical axes of each argument; an argument may be None.
+        in_axes: the logical axes of each argument, or a tree of them; an argument may be None.
         out_axes: the logical axes of the result.
     """
     mesh = context_mesh()
@@ -112,7 +112,10 @@ def logical_shard_map(
     return jax.shard_map(
         function,
         mesh=mesh,
-        in_specs=tuple(spec(axes) for axes in in_axes),
+        in_specs=tuple(
+            jax.tree.map(spec, axes, is_leaf=lambda leaf: isinstance(leaf, tuple))
+            for axes in in_axes
+        ),
         out_specs=spec(out_axes),
         axis_names=auto,
         check_vma=False,  # kernels do not declare along which axes their results vary

@@ -14,7 +14,7 @@ from dovetail.kernels.attention.masks import (
     Prefix,
     SlidingWindow,
 )
-from dovetail.kernels.attention.op import attention, attention_op
+from dovetail.kernels.attention.op import AttentionCall, attention, attention_op
 from dovetail.kernels.attention.tpu import splash
 from dovetail.kernels.attention.xla import blockwise, reference
 from dovetail.kernels.score_maps import ScoreBias, ScoreMap, SoftCap
@@ -37,6 +37,7 @@ for _component in (Both, Causal, Either, Full, Prefix, SlidingWindow, SoftCap):
     register_function(f"{__name__}:{_component.__name__}")  # so that config text may name it
 
 __all__ = [
+    "AttentionCall",
     "Band",
     "Both",
     "Causal",

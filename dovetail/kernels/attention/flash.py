@@ -3,7 +3,7 @@
 An implementation brings a forward and a backward pass. Nothing quadratic in the sequence length is
 saved between the two (FlashAttention, https://arxiv.org/abs/2205.14135).
 
-B batch, S queries, H heads, W width of values.
+B batch, S queries, T keys, H heads, K KV heads, D width of queries and keys, W width of values.
 """
 
 from __future__ import annotations
@@ -15,43 +15,59 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.attention.op import OUTPUT_TAG
+from dovetail.kernels.attention.op import OUTPUT_TAG, TOKEN_FIELDS, AttentionCall
+from dovetail.kernels.score_maps import ScoreBias
 from dovetail.parallel import tag
+
+
+class Gradients(NamedTuple):
+    """The gradients of a call; None where it has no such input."""
+
+    dq_BSHD: jax.Array
+    dk_BTKD: jax.Array
+    dv_BTKW: jax.Array
+    dsinks_H: jax.Array | None = None
+    dbias: ScoreBias | None = None
 
 
 class FlashPasses(NamedTuple):
     """The two passes of an implementation; hashable, since it is static under `jax.custom_vjp`.
 
     Attributes:
-        forward: maps (plan, q, k, v, ...) to the output o and its logsumexp lse.
-        backward: maps (plan, q, k, v, ..., o, lse, do) to the gradients of all inputs: dq, dk, dv,
-            and those of the sinks and of integer inputs (None).
+        forward: maps (plan, call, ...) to the output o and its logsumexp lse.
+        backward: maps (plan, call, ..., o, lse, do) to `Gradients`.
         plan: the static arguments of both, hashable.
     """
 
     forward: Callable[..., tuple[jax.Array, jax.Array]]
-    backward: Callable[..., tuple[Any, ...]]
+    backward: Callable[..., Gradients]
     plan: Any
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def flash_attention(passes: FlashPasses, *inputs: Any) -> jax.Array:
-    """Computes attention by the two passes, from q, k, v, and what else they take."""
-    return _forward(passes, *inputs)[0]
+def flash_attention(passes: FlashPasses, call: AttentionCall, *integers: Any) -> jax.Array:
+    """Computes attention by the two passes; integer inputs beside the call have no gradient."""
+    return _forward(passes, call, *integers)[0]
 
 
-def _forward(passes: FlashPasses, *inputs: Any) -> tuple[jax.Array, tuple[Any, ...]]:
-    o_BSHW, lse = passes.forward(passes.plan, *inputs)
+def _forward(
+    passes: FlashPasses, call: AttentionCall, *integers: Any
+) -> tuple[jax.Array, tuple[Any, ...]]:
+    o_BSHW, lse = passes.forward(passes.plan, call, *integers)
     # Output and logsumexp are saved for the backward pass. Both are tagged: a remat policy that
     # saves them spares it a second forward pass.
     o_BSHW, lse = tag(o_BSHW, OUTPUT_TAG), tag(lse, OUTPUT_TAG)
-    return o_BSHW, (*inputs, o_BSHW, lse)
+    return o_BSHW, (call, *integers, o_BSHW, lse)
 
 
 def _backward(
     passes: FlashPasses, residuals: tuple[Any, ...], do_BSHW: jax.Array
 ) -> tuple[Any, ...]:
-    return passes.backward(passes.plan, *residuals, do_BSHW)
+    call, *integers, _, _ = residuals
+    dq, dk, dv, dsinks, dbias = passes.backward(passes.plan, *residuals, do_BSHW)
+    floats = call.without(*TOKEN_FIELDS)  # integers have no gradient
+    gradients = floats.with_qkv(dq, dk, dv, sinks_H=dsinks, score_bias=dbias)
+    return gradients, *(None for _ in integers)
 
 
 flash_attention.defvjp(_forward, _backward)

@@ -1,10 +1,13 @@
-"""The attention op: the typed call of the layers, and the op behind it.
+"""The attention op: the record of a call, the function that layers call, and the op behind it.
 
 B batch, S queries, T keys, H heads, K KV heads, D width of queries and keys, W width of values.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -15,10 +18,99 @@ from dovetail.kernels.registry import Op
 from dovetail.kernels.score_maps import ScoreBias, ScoreMap
 
 attention_op = Op("attention")  # `__init__.py` lists its implementations
+"""From an `AttentionCall` to the output."""
 
 # Every implementation tags its output with this name, so that a remat policy can save it. One with
 # its own backward pass tags what that pass reads, so the tag cannot be put on from outside.
 OUTPUT_TAG = "attention_output"
+
+TOKEN_FIELDS = ("q_positions_BS", "kv_positions_BT", "q_segment_ids_BS", "kv_segment_ids_BT")
+STATIC = {"static": True}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttentionCall:
+    """Everything of one call: what an implementation takes, and is asked whether it supports.
+
+    It is a pytree: arrays are its leaves, and the other fields are static. See `attention` for the
+    fields. Kernels that mask by index get neither positions nor the segment ids of the keys.
+    """
+
+    q_BSHD: jax.Array
+    k_BTKD: jax.Array
+    v_BTKW: jax.Array
+    q_positions_BS: jax.Array
+    kv_positions_BT: jax.Array
+    q_segment_ids_BS: jax.Array | None = None
+    kv_segment_ids_BT: jax.Array | None = None
+    sinks_H: jax.Array | None = None
+    score_bias: ScoreBias | None = None
+    mask: Mask = field(metadata=STATIC)
+    aligned: bool = field(metadata=STATIC)
+    scale: float = field(metadata=STATIC)
+    score_map: ScoreMap | None = field(default=None, metadata=STATIC)
+    score_activation: ScoreMap | None = field(default=None, metadata=STATIC)
+
+    @property
+    def qkv(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """The queries, keys and values."""
+        return self.q_BSHD, self.k_BTKD, self.v_BTKW
+
+    def with_qkv(self, q: Any, k: Any, v: Any, **changes: Any) -> AttentionCall:
+        """Returns the call with other queries, keys and values."""
+        return dataclasses.replace(self, q_BSHD=q, k_BTKD=k, v_BTKW=v, **changes)
+
+    def without(self, *fields: str) -> AttentionCall:
+        """Returns the call with None in some fields, for a function that does not read them."""
+        nothing: dict[str, Any] = dict.fromkeys(fields)
+        return dataclasses.replace(self, **nothing)
+
+    def map_tokens(
+        self, of_queries: Callable[[Any], Any], of_keys: Callable[[Any], Any]
+    ) -> AttentionCall:
+        """Returns the call with functions of its positions and segment ids, as of a block."""
+
+        def of_ids(function: Callable[[Any], Any], ids: jax.Array | None) -> Any:
+            return None if ids is None else function(ids)
+
+        return dataclasses.replace(
+            self,
+            q_positions_BS=of_queries(self.q_positions_BS),
+            kv_positions_BT=of_keys(self.kv_positions_BT),
+            q_segment_ids_BS=of_ids(of_queries, self.q_segment_ids_BS),
+            kv_segment_ids_BT=of_ids(of_keys, self.kv_segment_ids_BT),
+        )
+
+    def allowed(
+        self,
+        q_axis: int,
+        q_index_S: jax.Array | None = None,
+        kv_index_T: jax.Array | None = None,
+    ) -> jax.Array:
+        """Returns which queries may attend to which keys: by the mask, and by segment ids.
+
+        Args:
+            q_axis: the axis of the queries in the result: 1 for [B, S, T], 2 for [B, T, S].
+            q_index_S: the indices of the queries in the sequence; None means from 0.
+            kv_index_T: the indices of the keys.
+        """
+        tokens = self.map_tokens(
+            lambda array: jnp.expand_dims(array, 3 - q_axis),
+            lambda array: jnp.expand_dims(array, q_axis),
+        )
+        if self.aligned:
+            index = jnp.arange(self.q_BSHD.shape[1]) if q_index_S is None else q_index_S
+            q_index = index[:, None] if q_axis == 1 else index
+            index = jnp.arange(self.k_BTKD.shape[1]) if kv_index_T is None else kv_index_T
+            kv_index = index[:, None] if q_axis == 2 else index
+        allowed = self.mask.allowed(tokens.q_positions_BS, tokens.kv_positions_BT)
+        if self.aligned and self.mask.causal:
+            allowed &= kv_index <= q_index
+        q_segment_ids = tokens.q_segment_ids_BS
+        if q_segment_ids is not None:
+            allowed &= (q_segment_ids == tokens.kv_segment_ids_BT) & (q_segment_ids != 0)
+        return allowed
 
 
 def attention(
@@ -67,58 +159,29 @@ def attention(
         [B, S, H, W] in the dtype of the queries. A query that may attend to no key gets zeros. The
         softmax is computed in float32 whatever the dtype of the inputs.
     """
-    arguments: dict[str, Any] = {
-        "mask": mask,
-        "q_positions_BS": q_positions_BS,
-        "kv_positions_BT": kv_positions_BT,
-        "q_segment_ids_BS": q_segment_ids_BS,
-        "kv_segment_ids_BT": kv_segment_ids_BT,
-        "aligned": aligned,
-        "sinks_H": sinks_H,
-        "score_activation": score_activation,
-    }
-    _check(q_BSHD, k_BTKD, v_BTKW, **arguments)
-    arguments["scale"] = q_BSHD.shape[-1] ** -0.5 if scale is None else scale
-    arguments |= {"score_map": score_map, "score_bias": score_bias}
-    o_BSHW: jax.Array = attention_op(q_BSHD, k_BTKD, v_BTKW, **arguments)
+    call = AttentionCall(
+        q_BSHD=q_BSHD,
+        k_BTKD=k_BTKD,
+        v_BTKW=v_BTKW,
+        q_positions_BS=q_positions_BS,
+        kv_positions_BT=kv_positions_BT,
+        q_segment_ids_BS=q_segment_ids_BS,
+        kv_segment_ids_BT=kv_segment_ids_BT,
+        sinks_H=sinks_H,
+        score_bias=score_bias,
+        mask=mask,
+        aligned=aligned,
+        scale=q_BSHD.shape[-1] ** -0.5 if scale is None else scale,
+        score_map=score_map,
+        score_activation=score_activation,
+    )
+    _check(call)
+    o_BSHW: jax.Array = attention_op(call)
     return o_BSHW
 
 
-def attention_mask(
-    mask: Mask,
-    q_positions: jax.Array,
-    kv_positions: jax.Array,
-    q_segment_ids: jax.Array | None,
-    kv_segment_ids: jax.Array | None,
-    q_index: jax.Array | None = None,
-    kv_index: jax.Array | None = None,
-) -> jax.Array:
-    """Returns which queries may attend to which keys: by the mask, and by segment ids.
-
-    All arguments broadcast together. Indices are given where the call is aligned.
-    """
-    allowed = mask.allowed(q_positions, kv_positions)
-    if q_index is not None and kv_index is not None and mask.causal:
-        allowed &= kv_index <= q_index
-    if q_segment_ids is not None and kv_segment_ids is not None:
-        allowed &= (q_segment_ids == kv_segment_ids) & (q_segment_ids != 0)
-    return allowed
-
-
-def _check(
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
-    *,
-    q_positions_BS: jax.Array,
-    kv_positions_BT: jax.Array,
-    q_segment_ids_BS: jax.Array | None,
-    kv_segment_ids_BT: jax.Array | None,
-    aligned: bool,
-    sinks_H: jax.Array | None,
-    score_activation: ScoreMap | None,
-    **_: Any,
-) -> None:
+def _check(call: AttentionCall) -> None:
+    q_BSHD, k_BTKD, v_BTKW = call.qkv
     if q_BSHD.ndim != 4 or k_BTKD.ndim != 4:
         raise _wrong("four axes", f"q {q_BSHD.shape} and k {k_BTKD.shape}")
     batch, queries, heads, width = q_BSHD.shape
@@ -135,30 +198,25 @@ def _check(
         )
     if heads % kv_heads:
         raise _wrong("heads that are a multiple of KV heads", f"{heads} and {kv_heads}")
-    if aligned and queries != keys:
+    if call.aligned and queries != keys:
         raise _wrong(
             "as many keys as queries, since aligned=True says they are the same tokens",
             f"{queries} queries and {keys} keys",
         )
-    if (q_segment_ids_BS is None) != (kv_segment_ids_BT is None):
-        given = "keys" if q_segment_ids_BS is None else "queries"
+    if (call.q_segment_ids_BS is None) != (call.kv_segment_ids_BT is None):
+        given = "keys" if call.q_segment_ids_BS is None else "queries"
         raise _wrong(
             "segment ids of both queries and keys, or of neither", f"those of {given} only"
         )
-    for name, array, shape in (
-        ("q_positions_BS", q_positions_BS, (batch, queries)),
-        ("kv_positions_BT", kv_positions_BT, (batch, keys)),
-        ("q_segment_ids_BS", q_segment_ids_BS, (batch, queries)),
-        ("kv_segment_ids_BT", kv_segment_ids_BT, (batch, keys)),
-    ):
+    for name in TOKEN_FIELDS:
+        array, shape = getattr(call, name), (batch, queries if name[0] == "q" else keys)
         if array is not None and (
             array.shape != shape or not jnp.issubdtype(array.dtype, jnp.integer)
         ):
             raise _wrong(f"{name} of shape {shape} and integers", f"{array.shape} {array.dtype}")
-    if sinks_H is not None and score_activation is not None:
-        raise _wrong(
-            "sinks of a softmax", f"sinks beside {score_activation}, which has no denominator"
-        )
+    sinks_H, activation = call.sinks_H, call.score_activation
+    if sinks_H is not None and activation is not None:
+        raise _wrong("sinks of a softmax", f"sinks beside {activation}, which has no denominator")
     if sinks_H is not None and (
         sinks_H.shape != (heads,) or not jnp.issubdtype(sinks_H.dtype, jnp.floating)
     ):

@@ -10,54 +10,55 @@ B batch, S queries, T keys, H heads, K KV heads, D width of queries and keys, W 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.attention.masks import Band, Mask
+from dovetail.kernels.attention.op import AttentionCall
+from dovetail.kernels.score_maps import SoftCap
 from dovetail.kernels.sharded import indivisible, logical_shard_map, mesh_axes, num_shards
 
-ShardKernel = Callable[..., jax.Array]
-"""From q_BSHD, k_BTKD, v_BTKW, segment_ids_BS and sinks_H (or None) of a shard to o_BSHW."""
 
-
-def kernel_refusal(
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    *_: Any,
-    mask: Mask,
-    aligned: bool,
-    score_bias: Any = None,
-    score_activation: Any = None,
-    **__: Any,
-) -> str | None:
+def kernel_refusal(call: AttentionCall) -> str | None:
     """Returns why a kernel that masks by index cannot take a call, or None if it may."""
-    if not aligned:
+    if not call.aligned:
         return "queries and keys are not the same tokens, and it masks by index"
     if mesh_axes("sequence"):
         return "the sequence is sharded over devices"
-    return spec_refusal(mask, score_bias, score_activation) or _uneven(q_BSHD, k_BTKD)
+    return scores_refusal(call) or _uneven(call)
 
 
-def spec_refusal(mask: Mask, score_bias: Any, score_activation: Any) -> str | None:
+def scores_refusal(call: AttentionCall) -> str | None:
     """Returns why a kernel cannot compute these scores and weights, or None if it can."""
-    if mask.band is None:
-        return f"{mask} is no band around the diagonal"
-    if score_bias is not None:
-        return f"it supports no score bias, and this is {score_bias}"
-    if score_activation is not None:
-        return f"it computes a softmax, not {score_activation}"
+    if call.mask.band is None:
+        return f"{call.mask} is no band around the diagonal"
+    if call.score_bias is not None:
+        return f"it supports no score bias, and this is {call.score_bias}"
+    if call.score_activation is not None:
+        return f"it computes a softmax, not {call.score_activation}"
     return None
 
 
-def sharded_sequence_refusal(q_BSHD: jax.Array, k_BTKD: jax.Array, aligned: bool) -> str | None:
+def score_map_refusal(call: AttentionCall) -> str | None:
+    """Returns why a kernel whose only score map is a soft cap cannot take a call, or None."""
+    if call.score_map is None or isinstance(call.score_map, SoftCap):
+        return None
+    return f"it supports no score map but SoftCap, and this is {call.score_map}"
+
+
+def soft_cap(call: AttentionCall) -> float | None:
+    """Returns the soft cap of a call that `score_map_refusal` accepts."""
+    return call.score_map.cap if isinstance(call.score_map, SoftCap) else None
+
+
+def sharded_sequence_refusal(call: AttentionCall) -> str | None:
     """Returns why context parallelism cannot take a call, or None if it can."""
     if not is_sequence_sharded():
         return "the sequence is not sharded over devices"
-    if not aligned:
+    if not call.aligned:
         return "queries and keys are not the same tokens"
-    return indivisible("tokens", q_BSHD.shape[1], "sequence") or _uneven(q_BSHD, k_BTKD)
+    return indivisible("tokens", call.q_BSHD.shape[1], "sequence") or _uneven(call)
 
 
 def is_sequence_sharded() -> bool:
@@ -65,39 +66,48 @@ def is_sequence_sharded() -> bool:
     return bool(mesh_axes("sequence"))
 
 
-def _uneven(q_BSHD: jax.Array, k_BTKD: jax.Array) -> str | None:
+def _uneven(call: AttentionCall) -> str | None:
     if num_shards("heads") != num_shards("kv_heads"):
         return (
             f"heads are sharded over {num_shards('heads')} devices, and KV heads over "
             f"{num_shards('kv_heads')}"
         )
     return (
-        indivisible("rows of the batch", q_BSHD.shape[0], "batch")
-        or indivisible("heads", q_BSHD.shape[2], "heads")
-        or indivisible("KV heads", k_BTKD.shape[2], "kv_heads")
+        indivisible("rows of the batch", call.q_BSHD.shape[0], "batch")
+        or indivisible("heads", call.q_BSHD.shape[2], "heads")
+        or indivisible("KV heads", call.k_BTKD.shape[2], "kv_heads")
     )
 
 
 def band_of(mask: Mask) -> Band:
-    """Returns the band of a mask that `spec_refusal` accepts."""
+    """Returns the band of a mask that `scores_refusal` accepts."""
     assert mask.band is not None
     return mask.band
 
 
-def run_on_shards(
-    kernel: ShardKernel,
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
-    segment_ids_BS: jax.Array | None,
-    sinks_H: jax.Array | None,
+def run_on_shards(kernel: Callable[[AttentionCall], jax.Array], call: AttentionCall) -> jax.Array:
+    """Runs a kernel that masks by index on each device's shard, and zeroes the padding."""
+    o_BSHW = shard_call(kernel, call.without("q_positions_BS"), None)
+    return zero_padding(o_BSHW, call.q_segment_ids_BS)
+
+
+def shard_call(
+    function: Callable[[AttentionCall], jax.Array],
+    call: AttentionCall,
+    sequence: str | None,
+    sinks_axis: str | tuple[str, ...] = "heads",
 ) -> jax.Array:
-    """Runs a kernel on each device's shard of batch and heads, and zeroes the padding."""
-    q_axes, kv_axes = ("batch", None, "heads", None), ("batch", None, "kv_heads", None)
-    in_axes = (q_axes, kv_axes, kv_axes, ("batch", None), ("heads",))
-    run = logical_shard_map(kernel, in_axes, q_axes)
-    o_BSHW: jax.Array = run(q_BSHD, k_BTKD, v_BTKW, segment_ids_BS, sinks_H)
-    return zero_padding(o_BSHW, segment_ids_BS)
+    """Runs a function on each device's shard of an aligned call: of batch, heads and sequence.
+
+    Positions and segment ids of the keys are those of the queries, and are left out.
+    """
+    tokens, q_axes = ("batch", sequence), ("batch", sequence, "heads", None)
+    kv_axes = ("batch", sequence, "kv_heads", None)
+    call = call.without("kv_positions_BT", "kv_segment_ids_BT")
+    changes = {"q_positions_BS": tokens, "q_segment_ids_BS": tokens, "sinks_H": (sinks_axis,)}
+    in_axes = call.with_qkv(q_axes, kv_axes, kv_axes, **changes, score_bias=())  # replicated
+    o_BSHW: jax.Array = logical_shard_map(function, (in_axes,), q_axes)(call)
+    return o_BSHW
 
 
 def zero_padding(o_BSHW: jax.Array, segment_ids_BS: jax.Array | None) -> jax.Array:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dovetail.kernels.attention import Mask
+from dovetail.kernels.attention import AttentionCall, Mask
 
 Arrays = tuple[jax.Array, jax.Array, jax.Array]
 
@@ -58,3 +58,9 @@ def aligned_call(mask: Mask, batch: int, length: int, is_packed: bool) -> dict[s
         "kv_segment_ids_BT": segments,
         "aligned": True,
     }
+
+
+def record(inputs: Arrays, call: dict[str, Any]) -> AttentionCall:
+    """Returns the record of a call, as implementations take it."""
+    q, k, v = inputs
+    return AttentionCall(q_BSHD=q, k_BTKD=k, v_BTKW=v, **{"scale": 1.0, **call})

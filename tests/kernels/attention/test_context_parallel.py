@@ -31,7 +31,7 @@ from dovetail.kernels.attention.context_parallel.layouts import (
     ring_layout,
 )
 from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
-from tests.kernels.attention.cases import aligned_call, arrays
+from tests.kernels.attention.cases import aligned_call, arrays, record
 from tests.kernels.attention.compare import TOLERANCES, assert_close, results, temporaries
 
 LENGTH = 64
@@ -162,8 +162,8 @@ def test_heads_decide_which_runs() -> None:
 
 def chosen(heads: int, kv_heads: int, batch: int = 2, **changes: Any) -> str:
     inputs = arrays(batch, LENGTH, LENGTH, heads, kv_heads, 8)
-    call = aligned_call(Causal(), batch, LENGTH, is_packed=False) | {"scale": 1.0} | changes
-    return attention_op.choose(*inputs, **call).name
+    call = aligned_call(Causal(), batch, LENGTH, is_packed=False) | changes
+    return attention_op.choose(record(inputs, call)).name
 
 
 def test_the_kernel_inside_ulysses_is_recorded_too() -> None:

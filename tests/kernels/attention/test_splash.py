@@ -26,7 +26,7 @@ from dovetail.kernels.attention import (
 )
 from dovetail.kernels.attention.tpu.splash import block_size
 from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
-from tests.kernels.attention.cases import aligned_call, arrays
+from tests.kernels.attention.cases import aligned_call, arrays, record
 from tests.kernels.attention.compare import TOLERANCES, assert_close, results
 
 SINKS = jnp.asarray([0.7, -1.5, 3.0, 0.0])
@@ -152,11 +152,9 @@ def test_every_refusal_has_a_reason(changes: dict[str, Any], reason: str) -> Non
 )
 def test_refusals_under_a_mesh(sizes: dict[str, int], reason: str) -> None:
     placement = Placement(MeshLayout.Config(**sizes).build().mesh(), AxisRules.Config().build())
-    call = aligned_call(Causal(), 4, 128, is_packed=True) | {"scale": 1.0}
+    call = record(arrays(4, 128, 128, 4, 2, 16), aligned_call(Causal(), 4, 128, is_packed=True))
     with target_platform("tpu"), use_placement(placement):
-        refusal = attention_op.named("splash").refusal(
-            "tpu", *arrays(4, 128, 128, 4, 2, 16), **call
-        )
+        refusal = attention_op.named("splash").refusal("tpu", call)
     assert refusal == reason
 
 

@@ -15,7 +15,7 @@ from dovetail.kernels.attention.ranges import TokenRanges, kv_ranges, q_ranges
 from dovetail.kernels.attention.shards import band_of
 from dovetail.kernels.attention.tpu import kernels
 from dovetail.kernels.attention.xla.scores import LOW
-from tests.kernels.attention.cases import arrays
+from tests.kernels.attention.cases import aligned_call, arrays, record
 
 # Four blocks of queries and four of keys; the sequence has two such chunks.
 CHUNK, BLOCK = 512, 128
@@ -59,7 +59,8 @@ def test_outputs_and_gradients(mask: Mask, queries: int, keys: int) -> None:
     qkv = arrays(2, CHUNK, CHUNK, 4, 2, 16, "float32", 24)
     own_keys, own_queries = ranges_of(mask, queries, keys)
     (o, lse), vjp = jax.vjp(lambda *a: plain(*a, own_keys), *qkv)
-    got_o, got_lse = kernels.forward(OPTIONS, *qkv, own_keys)
+    call = record(qkv, aligned_call(mask, 2, CHUNK, is_packed=False))
+    got_o, got_lse = kernels.forward(OPTIONS, call, own_keys)
     attends = np.asarray(own_keys.stop_BS > own_keys.start_BS)
     assert np.isfinite(got_o).all()
     close(np.where(attends[..., None, None], got_o, 0), o)
@@ -67,10 +68,7 @@ def test_outputs_and_gradients(mask: Mask, queries: int, keys: int) -> None:
     close(got_lse.swapaxes(1, 2)[attends], lse.swapaxes(1, 2)[attends])
     do = jnp.where(jnp.asarray(attends)[..., None, None], jnp.cos(o), 0)
     given = backward_inputs(o, do, lse)
-    gradients = (
-        kernels.backward_dq(OPTIONS, *qkv, own_keys, given),
-        *kernels.backward_dkv(OPTIONS, *qkv, own_keys, own_queries, given),
-    )
+    gradients = kernels.backward(OPTIONS, call, own_keys, own_queries, given)
     for one, expected in zip(gradients, vjp((do, jnp.zeros_like(lse))), strict=True):
         close(one, expected)
 

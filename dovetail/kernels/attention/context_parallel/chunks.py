@@ -9,40 +9,51 @@ B batch, S queries, T keys, H heads, K KV heads, D width of queries and keys, W 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.attention.context_parallel.layouts import RingLayout
-from dovetail.kernels.attention.xla.scores import LOW, AttentionSpec
+from dovetail.kernels.attention.flash import BackwardInputs
+from dovetail.kernels.attention.op import AttentionCall
+from dovetail.kernels.attention.xla.scores import LOW
 from dovetail.kernels.registry import Op
 
 chunk_op = Op("attention_chunk")
-"""From q, k and v of the whole call, `spec=` and `layout=` to `ChunkKernels`."""
+"""From the whole call and the layout to `ChunkKernels`."""
 
 
-class ChunkKernels(NamedTuple):
+@dataclass(frozen=True)
+class ChunkKernels(ABC):
     """How the chunks of a ring are computed; hashable, since it is static.
 
     Attributes:
-        describe: maps (self, positions, segment ids or None) of a device's shard of the sequence to
-            arrays with what a pass needs to know of the device's tokens in the layout. Each has the
-            tokens along axis 1. They travel around the ring with the keys.
-        forward: maps (self, q, k, v, described queries, described keys) to a `PartialOutput`.
-        backward: maps the same and `BackwardInputs` to dq, dk and dv.
-        spec: the static arguments of the call.
         layout: which tokens a device has.
         interpret: whether kernels run in interpret mode.
     """
 
-    describe: Callable[..., Any]
-    forward: Callable[..., PartialOutput]
-    backward: Callable[..., tuple[jax.Array, jax.Array, jax.Array]]
-    spec: AttentionSpec
     layout: RingLayout
     interpret: bool = False
+
+    @abstractmethod
+    def describe(self, call: AttentionCall) -> Any:
+        """Returns arrays with what a pass needs to know of a device's tokens in the layout.
+
+        Each has the tokens along axis 1. They travel around the ring with the keys.
+        """
+
+    @abstractmethod
+    def forward(self, call: AttentionCall, queries: Any, keys: Any) -> PartialOutput:
+        """Returns the output of a chunk, from its call and its described tokens."""
+
+    @abstractmethod
+    def backward(
+        self, call: AttentionCall, queries: Any, keys: Any, given: BackwardInputs
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Returns dq, dk and dv."""
 
 
 class PartialOutput(NamedTuple):
@@ -52,31 +63,29 @@ class PartialOutput(NamedTuple):
     lse_BHS: jax.Array
 
 
-def init_partial_output(q_BSHD: jax.Array, v_BTKW: jax.Array) -> PartialOutput:
+def init_partial_output(call: AttentionCall) -> PartialOutput:
     """Returns the output of attention to no keys."""
-    batch, queries, heads, _ = q_BSHD.shape
-    o_BSHW = jnp.zeros((batch, queries, heads, v_BTKW.shape[3]))
+    batch, queries, heads, _ = call.q_BSHD.shape
+    o_BSHW = jnp.zeros((batch, queries, heads, call.v_BTKW.shape[3]))
     return PartialOutput(o_BSHW, jnp.full((batch, heads, queries), LOW))
 
 
 def merge_partial_outputs(
-    spec: AttentionSpec, one: PartialOutput, other: PartialOutput
+    call: AttentionCall, one: PartialOutput, other: PartialOutput
 ) -> PartialOutput:
     """Returns the output of attention to the keys of both: the log-sum-exp merge."""
-    if spec.score_activation is not None:  # no denominator: outputs just add up
+    if call.score_activation is not None:  # no denominator: outputs just add up
         return PartialOutput(one.o_BSHW + other.o_BSHW, one.lse_BHS)
     lse_BHS = jnp.logaddexp(one.lse_BHS, other.lse_BHS)
     o_BSHW = _rescale(one, lse_BHS) + _rescale(other, lse_BHS)
     return PartialOutput(o_BSHW, lse_BHS)
 
 
-def add_sinks(
-    spec: AttentionSpec, output: PartialOutput, sinks_H: jax.Array | None
-) -> PartialOutput:
+def add_sinks(call: AttentionCall, output: PartialOutput) -> PartialOutput:
     """Adds the sink of each head to the softmax's denominator."""
-    if sinks_H is None or spec.score_activation is not None:
+    if call.sinks_H is None or call.score_activation is not None:
         return output
-    lse_BHS = jnp.logaddexp(output.lse_BHS, sinks_H.astype(jnp.float32)[:, None])
+    lse_BHS = jnp.logaddexp(output.lse_BHS, call.sinks_H.astype(jnp.float32)[:, None])
     return PartialOutput(_rescale(output, lse_BHS), lse_BHS)
 
 

@@ -30,19 +30,20 @@ from dovetail.kernels.attention.context_parallel.layouts import ChunkPair, ring_
 from dovetail.kernels.attention.flash import (
     BackwardInputs,
     FlashPasses,
+    Gradients,
     backward_inputs,
     flash_attention,
 )
-from dovetail.kernels.attention.masks import Mask
+from dovetail.kernels.attention.op import TOKEN_FIELDS, AttentionCall
 from dovetail.kernels.attention.shards import (
     is_sequence_sharded,
+    shard_call,
     sharded_sequence_refusal,
     zero_padding,
 )
-from dovetail.kernels.attention.xla.scores import AttentionSpec, sinks_gradient
+from dovetail.kernels.attention.xla.scores import sinks_gradient_by_head
 from dovetail.kernels.registry import implementation
-from dovetail.kernels.score_maps import ScoreBias, ScoreMap
-from dovetail.kernels.sharded import logical_shard_map, mesh_axes, num_shards
+from dovetail.kernels.sharded import mesh_axes, num_shards
 
 
 class KVShard(NamedTuple):
@@ -58,86 +59,38 @@ OUTPUT_AXES: Any = PartialOutput._make((1, 2))
 BACKWARD_AXES: Any = BackwardInputs._make((1, 1, 2, 2))
 
 
-def _supports(
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    *_: Any,
-    aligned: bool,
-    score_bias: ScoreBias | None = None,
-    **__: Any,
-) -> str | None:
-    if score_bias is not None and mesh_axes("heads"):
-        return f"{score_bias} depends on the head, and heads are sharded over devices"
-    return sharded_sequence_refusal(q_BSHD, k_BTKD, aligned)
+def _supports(call: AttentionCall) -> str | None:
+    if call.score_bias is not None and mesh_axes("heads"):
+        return f"{call.score_bias} depends on the head, and heads are sharded over devices"
+    return sharded_sequence_refusal(call)
 
 
 @implementation("ring", supports=_supports, applies=is_sequence_sharded)
-def ring(
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
-    *,
-    mask: Mask,
-    q_positions_BS: jax.Array,
-    q_segment_ids_BS: jax.Array | None,
-    scale: float,
-    score_map: ScoreMap | None = None,
-    score_bias: ScoreBias | None = None,
-    sinks_H: jax.Array | None = None,
-    score_activation: ScoreMap | None = None,
-    **_: Any,
-) -> jax.Array:
-    """Computes attention on a ring of devices; see `attention` for the arguments."""
-    devices = num_shards("sequence")
-    layout = ring_layout(mask, mesh_axes("sequence"), devices, q_BSHD.shape[1] // devices)
-    chunks = chunk_op(
-        q_BSHD,
-        k_BTKD,
-        v_BTKW,
-        spec=AttentionSpec(mask, True, scale, score_map, score_bias, score_activation),
-        layout=layout,
-    )
-    token_axes, q_axes = ("batch", "sequence"), ("batch", "sequence", "heads", None)
-    kv_axes = ("batch", "sequence", "kv_heads", None)
-    run = logical_shard_map(
-        functools.partial(_run_on_shard, chunks),
-        (q_axes, kv_axes, kv_axes, token_axes, token_axes, ("heads",)),
-        q_axes,
-    )
-    o_BSHW: jax.Array = run(q_BSHD, k_BTKD, v_BTKW, q_positions_BS, q_segment_ids_BS, sinks_H)
-    return zero_padding(o_BSHW, q_segment_ids_BS)
+def ring(call: AttentionCall) -> jax.Array:
+    """Computes attention on a ring of devices."""
+    devices, axes = num_shards("sequence"), mesh_axes("sequence")
+    layout = ring_layout(call.mask, axes, devices, call.q_BSHD.shape[1] // devices)
+    chunks = chunk_op(call, layout)
+    o_BSHW = shard_call(functools.partial(_run_on_shard, chunks), call, "sequence")
+    return zero_padding(o_BSHW, call.q_segment_ids_BS)
 
 
-def _run_on_shard(
-    chunks: ChunkKernels,
-    q_BSHD: jax.Array,
-    k_BSKD: jax.Array,
-    v_BSKW: jax.Array,
-    positions_BS: jax.Array,
-    segment_ids_BS: jax.Array | None,
-    sinks_H: jax.Array | None,
-) -> jax.Array:
+def _run_on_shard(chunks: ChunkKernels, call: AttentionCall) -> jax.Array:
     """Runs one device's shard: from the order of the sequence into the layout, and back."""
-    layout, passes = chunks.layout, FlashPasses(_forward, _backward, chunks)
-    tokens = chunks.describe(chunks, positions_BS, segment_ids_BS)
-    q, k, v = (layout.arrange(array, 1) for array in (q_BSHD, k_BSKD, v_BSKW))
-    return layout.restore(flash_attention(passes, q, k, v, tokens, sinks_H), 1)
+    layout, tokens = chunks.layout, chunks.describe(call)
+    arranged = call.without(*TOKEN_FIELDS).with_qkv(*(layout.arrange(x, 1) for x in call.qkv))
+    return layout.restore(
+        flash_attention(FlashPasses(_forward, _backward, chunks), arranged, tokens), 1
+    )
 
 
-def _forward(
-    chunks: ChunkKernels,
-    q_BSHD: jax.Array,
-    k_BSKD: jax.Array,
-    v_BSKW: jax.Array,
-    tokens: Any,
-    sinks_H: jax.Array | None,
-) -> tuple[jax.Array, jax.Array]:
-    layout, queries, kv = chunks.layout, (q_BSHD, tokens), KVShard(k_BSKD, v_BSKW, tokens)
+def _forward(chunks: ChunkKernels, call: AttentionCall, tokens: Any) -> tuple[jax.Array, jax.Array]:
+    layout, kv = chunks.layout, KVShard(*call.qkv[1:], tokens)
     device = jax.lax.axis_index(layout.axes)
 
     def compute(output: PartialOutput, kv: KVShard, owner: jax.Array | None) -> PartialOutput:
         for pair in layout.pairs(device, owner):
-            output = _attend_to_chunk(chunks, output, queries, kv, pair)
+            output = _attend_to_chunk(chunks, call, output, tokens, kv, pair)
         return output
 
     def hop(step: jax.Array, carry: tuple[KVShard, PartialOutput]) -> tuple[KVShard, PartialOutput]:
@@ -145,7 +98,7 @@ def _forward(
         # Keys and values are passed around the ring (ppermute) while these are computed with.
         return rotate(layout, kv), compute(output, kv, (device - step) % layout.devices)
 
-    output = init_partial_output(q_BSHD, v_BSKW)
+    output = init_partial_output(call)
     if layout.hops:
         next_kv = rotate(layout, kv)
         output = compute(output, kv, None)
@@ -153,28 +106,25 @@ def _forward(
         output = compute(output, next_kv, (device - layout.hops) % layout.devices)
     else:
         output = compute(output, kv, None)
-    output = add_sinks(chunks.spec, output, sinks_H)
-    return output.o_BSHW.astype(q_BSHD.dtype), output.lse_BHS
+    output = add_sinks(call, output)
+    return output.o_BSHW.astype(call.q_BSHD.dtype), output.lse_BHS
 
 
 def _backward(
     chunks: ChunkKernels,
-    q_BSHD: jax.Array,
-    k_BSKD: jax.Array,
-    v_BSKW: jax.Array,
+    call: AttentionCall,
     tokens: Any,
-    sinks_H: jax.Array | None,
     o_BSHW: jax.Array,
     lse_BHS: jax.Array,
     do_BSHW: jax.Array,
-) -> tuple[Any, ...]:
+) -> Gradients:
     layout, given = chunks.layout, backward_inputs(o_BSHW, do_BSHW, lse_BHS)
-    queries, kv = (q_BSHD, tokens), KVShard(k_BSKD, v_BSKW, tokens)
+    kv = KVShard(*call.qkv[1:], tokens)
     device = jax.lax.axis_index(layout.axes)
 
     def compute(totals: Any, kv: KVShard, owner: jax.Array | None) -> Any:
         for pair in layout.pairs(device, owner):
-            totals = _add_gradients(chunks, totals, queries, given, kv, pair)
+            totals = _add_gradients(chunks, call, totals, tokens, given, kv, pair)
         return totals
 
     def hop(step: jax.Array, carry: Any) -> Any:
@@ -183,49 +133,57 @@ def _backward(
         kv, dkv = rotate(layout, kv), rotate(layout, dkv)
         return kv, compute((dq, *dkv), kv, (device - step) % layout.devices)
 
-    init = tuple(jnp.zeros(array.shape) for array in (q_BSHD, k_BSKD, v_BSKW))
+    init = tuple(jnp.zeros(array.shape) for array in call.qkv)
     carry = (kv, compute(init, kv, None))
     _, (dq, *dkv) = jax.lax.fori_loop(1, layout.hops + 1, hop, carry)
     dkv = rotate(layout, tuple(dkv), -layout.hops)  # back to the device that owns the keys
-    dq_BSHD, dk_BSKD, dv_BSKW = (
-        total.astype(array.dtype)
-        for total, array in zip((dq, *dkv), (q_BSHD, k_BSKD, v_BSKW), strict=True)
-    )
-    # Each head has its own sink, as if no heads shared a KV head.
-    dsinks_H = sinks_gradient(sinks_H, lse_BHS[:, :, None], given.delta_BHS[:, :, None])
-    return dq_BSHD, dk_BSKD, dv_BSKW, None, dsinks_H
+    totals = zip((dq, *dkv), call.qkv, strict=True)
+    dq, dk, dv = (total.astype(array.dtype) for total, array in totals)
+    return Gradients(dq, dk, dv, sinks_gradient_by_head(call, given))
 
 
 def _attend_to_chunk(
-    chunks: ChunkKernels, output: PartialOutput, queries: Any, kv: KVShard, pair: ChunkPair
+    chunks: ChunkKernels,
+    call: AttentionCall,
+    output: PartialOutput,
+    tokens: Any,
+    kv: KVShard,
+    pair: ChunkPair,
 ) -> PartialOutput:
     """Merges into the output what the queries of a pair get from its keys."""
-    q, q_tokens = _slice(queries, pair.q_start, pair.length)
-    k, v, kv_tokens = _slice(kv, pair.kv_start, pair.length)
-    chunk = chunks.forward(chunks, q, k, v, q_tokens, kv_tokens)
+    chunk = chunks.forward(*_chunk(call, tokens, kv, pair))
     before = _slice(output, pair.q_start, pair.length, OUTPUT_AXES)
-    merged = merge_partial_outputs(chunks.spec, before, chunk)
+    merged = merge_partial_outputs(call, before, chunk)
     return _update(output, merged, pair.q_start, OUTPUT_AXES)
 
 
 def _add_gradients(
     chunks: ChunkKernels,
+    call: AttentionCall,
     totals: Any,
-    queries: Any,
+    tokens: Any,
     given: BackwardInputs,
     kv: KVShard,
     pair: ChunkPair,
 ) -> tuple[jax.Array, ...]:
     """Adds dq, dk and dv of one pair."""
-    q, q_tokens = _slice(queries, pair.q_start, pair.length)
-    k, v, kv_tokens = _slice(kv, pair.kv_start, pair.length)
+    chunk = _chunk(call, tokens, kv, pair)
     given = _slice(given, pair.q_start, pair.length, BACKWARD_AXES)
-    gradients = chunks.backward(chunks, q, k, v, q_tokens, kv_tokens, given)
+    gradients = chunks.backward(*chunk, given)
     starts = (pair.q_start, pair.kv_start, pair.kv_start)
     return tuple(
         _update(total, _slice(total, start, pair.length) + gradient, start)
         for total, gradient, start in zip(totals, gradients, starts, strict=True)
     )
+
+
+def _chunk(
+    call: AttentionCall, tokens: Any, kv: KVShard, pair: ChunkPair
+) -> tuple[AttentionCall, Any, Any]:
+    """Returns the call of a pair, and the descriptions of its queries and keys."""
+    q, q_tokens = _slice((call.q_BSHD, tokens), pair.q_start, pair.length)
+    k, v, kv_tokens = _slice(kv, pair.kv_start, pair.length)
+    return call.with_qkv(q, k, v), q_tokens, kv_tokens
 
 
 def _slice(arrays: Any, start: jax.Array | int, length: int, axes: Any = None) -> Any:

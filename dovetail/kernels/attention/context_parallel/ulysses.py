@@ -12,32 +12,28 @@ B batch, S queries, T keys, H heads, K KV heads, D width of queries and keys, W 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.attention.op import attention_op
-from dovetail.kernels.attention.shards import is_sequence_sharded, sharded_sequence_refusal
+from dovetail.kernels.attention.op import TOKEN_FIELDS, AttentionCall, attention_op
+from dovetail.kernels.attention.shards import (
+    is_sequence_sharded,
+    shard_call,
+    sharded_sequence_refusal,
+)
 from dovetail.kernels.registry import implementation
-from dovetail.kernels.score_maps import ScoreBias
-from dovetail.kernels.sharded import logical_shard_map, mesh_axes, num_shards
+from dovetail.kernels.sharded import mesh_axes, num_shards
 
 
-def _supports(
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    *_: Any,
-    aligned: bool,
-    score_bias: ScoreBias | None = None,
-    **__: Any,
-) -> str | None:
-    if score_bias is not None:
-        return f"{score_bias} depends on the head, and heads would be sharded over devices"
-    refusal = sharded_sequence_refusal(q_BSHD, k_BTKD, aligned)
+def _supports(call: AttentionCall) -> str | None:
+    if call.score_bias is not None:
+        return f"{call.score_bias} depends on the head, and heads would be sharded over devices"
+    refusal = sharded_sequence_refusal(call)
     if refusal is not None:
         return refusal
-    heads, kv_heads, devices = q_BSHD.shape[2], k_BTKD.shape[2], num_shards("sequence")
+    devices = num_shards("sequence")
+    heads, kv_heads = call.q_BSHD.shape[2], call.k_BTKD.shape[2]
     if heads // kv_heads % kv_head_copies(kv_heads // num_shards("kv_heads"), devices):
         return (
             f"{heads} query heads over {kv_heads} KV heads do not divide over "
@@ -52,45 +48,26 @@ def kv_head_copies(kv_heads: int, devices: int) -> int:
 
 
 @implementation("ulysses", supports=_supports, applies=is_sequence_sharded)
-def ulysses(
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
-    *,
-    q_positions_BS: jax.Array,
-    q_segment_ids_BS: jax.Array | None,
-    sinks_H: jax.Array | None = None,
-    **call: Any,
-) -> jax.Array:
-    """Computes attention between two all-to-alls; see `attention` for the arguments."""
+def ulysses(call: AttentionCall) -> jax.Array:
+    """Computes attention between two all-to-alls."""
     axes = mesh_axes("sequence")
-    copies = kv_head_copies(k_BTKD.shape[2] // num_shards("kv_heads"), num_shards("sequence"))
-    for name in ("kv_positions_BT", "kv_segment_ids_BT"):
-        del call[name]  # those of the queries: the call is aligned
+    copies = kv_head_copies(call.k_BTKD.shape[2] // num_shards("kv_heads"), num_shards("sequence"))
 
-    def shard(q: Any, k: Any, v: Any, positions: Any, segment_ids: Any, sinks: Any) -> Any:
-        k, v = (jnp.repeat(array, copies, axis=2) for array in (k, v))
+    def shard(call: AttentionCall) -> jax.Array:
+        q, *kv = call.qkv
+        k, v = (jnp.repeat(array, copies, axis=2) for array in kv)
         # All-to-all over heads (Ulysses): shard the heads, gather the sequence.
         qkv = [_all_to_all(array, axes, 2, 1) for array in (q, k, v)]
-        positions, segment_ids = (_all_gather(array, axes) for array in (positions, segment_ids))
-        o_BSHW = attention_op.redispatch(
-            *qkv,
-            q_positions_BS=positions,
-            kv_positions_BT=positions,
-            q_segment_ids_BS=segment_ids,
-            kv_segment_ids_BT=segment_ids,
-            sinks_H=sinks,
-            **call,
+        positions, segment_ids = (
+            _all_gather(array, axes) for array in (call.q_positions_BS, call.q_segment_ids_BS)
         )
+        tokens = dict(
+            zip(TOKEN_FIELDS, (positions, positions, segment_ids, segment_ids), strict=True)
+        )
+        o_BSHW = attention_op.redispatch(call.with_qkv(*qkv, **tokens))
         return _all_to_all(o_BSHW, axes, 1, 2)  # gather the heads, shard the sequence
 
-    token_axes, q_axes = ("batch", "sequence"), ("batch", "sequence", "heads", None)
-    kv_axes = ("batch", "sequence", "kv_heads", None)
-    in_axes = (q_axes, kv_axes, kv_axes, token_axes, token_axes, (("heads", "sequence"),))
-    run = logical_shard_map(shard, in_axes, q_axes)
-    arrays = (q_BSHD, k_BTKD, v_BTKW, q_positions_BS, q_segment_ids_BS, sinks_H)
-    o_BSHW: jax.Array = run(*arrays)
-    return o_BSHW
+    return shard_call(shard, call, "sequence", sinks_axis=("heads", "sequence"))
 
 
 def _all_to_all(array: jax.Array, axes: tuple[str, ...], split: int, concat: int) -> jax.Array:

@@ -13,7 +13,6 @@ of values.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -22,15 +21,13 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.attention.flash import FlashPasses, flash_attention
-from dovetail.kernels.attention.gpu.triton import TritonPlan, backward
+from dovetail.kernels.attention.gpu.triton import call_ranges, run_with_gradients
 from dovetail.kernels.attention.gpu.triton import supports as triton_supports
 from dovetail.kernels.attention.gpu.triton_kernels import TritonOptions
-from dovetail.kernels.attention.masks import Mask
+from dovetail.kernels.attention.op import AttentionCall
 from dovetail.kernels.attention.ranges import kv_ranges
-from dovetail.kernels.attention.shards import band_of, run_on_shards
-from dovetail.kernels.registry import current_device, implementation, is_interpreted
-from dovetail.kernels.score_maps import ScoreMap, SoftCap
+from dovetail.kernels.attention.shards import band_of, score_map_refusal, soft_cap
+from dovetail.kernels.registry import current_device, implementation
 
 GENERATION = "9"
 VERSIONS = ("0.0.12",)
@@ -42,22 +39,14 @@ BACKEND: Literal["mosaic", "xla"] = "mosaic"
 """What tokamax computes with. "xla" runs anywhere, so that a test can compare."""
 
 
-def _supports(
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
-    *,
-    score_map: ScoreMap | None = None,
-    **call: Any,
-) -> str | None:
+def _supports(call: AttentionCall) -> str | None:
     refusal = (_gpu_refusal() if BACKEND == "mosaic" else None) or _version_refusal()
+    refusal = refusal or score_map_refusal(call)
     if refusal is not None:
         return refusal
-    if score_map is not None and not isinstance(score_map, SoftCap):
-        return f"it supports no score map but SoftCap, and this is {score_map}"
-    if q_BSHD.dtype not in PRECISIONS:
-        return f"it takes bfloat16 or float16, not {q_BSHD.dtype}"
-    return triton_supports(q_BSHD, k_BTKD, v_BTKW, **call)
+    if call.q_BSHD.dtype not in PRECISIONS:
+        return f"it takes bfloat16 or float16, not {call.q_BSHD.dtype}"
+    return triton_supports(call)
 
 
 def _gpu_refusal() -> str | None:
@@ -81,42 +70,20 @@ def _version_refusal() -> str | None:
 
 
 @implementation("mosaic", platforms=("gpu",), supports=_supports)
-def mosaic(
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
-    *,
-    mask: Mask,
-    q_segment_ids_BS: jax.Array | None,
-    scale: float,
-    score_map: ScoreMap | None = None,
-    sinks_H: jax.Array | None = None,
-    **_: Any,
-) -> jax.Array:
-    """Computes attention by tokamax's kernel; see `attention` for the arguments."""
-    plan = TritonPlan(band_of(mask), TritonOptions(scale, score_map, is_interpreted()))
-    kernel = functools.partial(flash_attention, FlashPasses(_forward, backward, plan))
-    return run_on_shards(kernel, q_BSHD, k_BTKD, v_BTKW, q_segment_ids_BS, sinks_H)
+def mosaic(call: AttentionCall) -> jax.Array:
+    """Computes attention by tokamax's kernel."""
+    return run_with_gradients(_forward, call)
 
 
-def _forward(
-    plan: TritonPlan,
-    q_BSHD: jax.Array,
-    k_BSKD: jax.Array,
-    v_BSKW: jax.Array,
-    segment_ids_BS: jax.Array | None,
-    sinks_H: jax.Array | None,
-) -> tuple[jax.Array, jax.Array]:
-    precision, score_map = PRECISIONS[q_BSHD.dtype], plan.options.score_map
+def _forward(_: TritonOptions, call: AttentionCall) -> tuple[jax.Array, jax.Array]:
+    precision, sinks_H = PRECISIONS[call.q_BSHD.dtype], call.sinks_H
     with _target_gpu():
         o_BSHW, (m_BHS, l_BHS) = _operation()(
-            q_BSHD,
-            k_BSKD,
-            v_BSKW,
+            *call.qkv,
             precision=(precision, precision),
-            logits_scale=plan.options.scale,
-            logits_soft_cap=score_map.cap if isinstance(score_map, SoftCap) else None,
-            mask=_mask(plan, segment_ids_BS, q_BSHD),
+            logits_scale=call.scale,
+            logits_soft_cap=soft_cap(call),
+            mask=_mask(call),
             return_residuals=True,
         )
     lse_BHS = m_BHS + jnp.log(l_BHS)
@@ -128,12 +95,12 @@ def _forward(
     return (o_BSHW * alpha_BSH1).astype(o_BSHW.dtype), lse_with_sinks_BHS
 
 
-def _mask(plan: TritonPlan, segment_ids_BS: jax.Array | None, q_BSHD: jax.Array) -> Any:
+def _mask(call: AttentionCall) -> Any:
     """Returns tokamax's mask, without a range where there is no limit."""
     from tokamax._src.ops.attention.base import Mask
 
-    band, packed = plan.band, segment_ids_BS is not None
-    ranges, causal = kv_ranges(band, segment_ids_BS, q_BSHD.shape), band.ahead == 0
+    band, packed = band_of(call.mask), call.q_segment_ids_BS is not None
+    ranges, causal = call_ranges(kv_ranges, call), band.ahead == 0
     starts = packed or band.back is not None
     stops = not causal and (packed or band.ahead is not None)
     return Mask(

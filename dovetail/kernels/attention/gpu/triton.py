@@ -10,60 +10,55 @@ of values.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.attention.flash import FlashPasses, backward_inputs, flash_attention
+from dovetail.kernels.attention.flash import (
+    FlashPasses,
+    Gradients,
+    backward_inputs,
+    flash_attention,
+)
 from dovetail.kernels.attention.flops import flash_flops, visible_fraction
 from dovetail.kernels.attention.gpu import triton_kernels as kernels
-from dovetail.kernels.attention.masks import Band, Mask
-from dovetail.kernels.attention.ranges import kv_ranges, q_ranges
+from dovetail.kernels.attention.op import AttentionCall
+from dovetail.kernels.attention.ranges import TokenRanges, kv_ranges, q_ranges
 from dovetail.kernels.attention.shards import band_of, kernel_refusal, run_on_shards
-from dovetail.kernels.attention.xla.scores import sinks_gradient
+from dovetail.kernels.attention.xla.scores import sinks_gradient_by_head
 from dovetail.kernels.registry import implementation, is_interpreted
-from dovetail.kernels.score_maps import ScoreMap
 from dovetail.kernels.triton_tiles import SMALLEST_SIDE, missing_library
 
 MAX_WIDTH = 256
 DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32)
 
 
-class TritonPlan(NamedTuple):
-    """The static arguments of both passes: hashable."""
-
-    band: Band
-    options: kernels.TritonOptions
-
-
-def supports(q_BSHD: jax.Array, k_BTKD: jax.Array, v_BTKW: jax.Array, **call: Any) -> str | None:
+def supports(call: AttentionCall) -> str | None:
     """Returns why a call cannot be taken, or None if it can."""
-    if q_BSHD.shape[1] % kernels.MAX_BLOCK:
-        return f"a sequence of {q_BSHD.shape[1]} is no multiple of {kernels.MAX_BLOCK}"
-    refusal = arrays_refusal(q_BSHD, k_BTKD, v_BTKW)
-    return refusal or kernel_refusal(q_BSHD, k_BTKD, v_BTKW, **call)
+    length = call.q_BSHD.shape[1]
+    if length % kernels.MAX_BLOCK:
+        return f"a sequence of {length} is no multiple of {kernels.MAX_BLOCK}"
+    return arrays_refusal(call) or kernel_refusal(call)
 
 
-def arrays_refusal(q_BSHD: jax.Array, k_BTKD: jax.Array, v_BTKW: jax.Array) -> str | None:
+def arrays_refusal(call: AttentionCall) -> str | None:
     """Returns why the kernels cannot take arrays of these dtypes and widths, or None."""
     missing = missing_library()
     if missing is not None:
         return missing
-    dtypes = {str(array.dtype) for array in (q_BSHD, k_BTKD, v_BTKW)}
-    if q_BSHD.dtype not in DTYPES or len(dtypes) > 1:
+    dtypes = {str(array.dtype) for array in call.qkv}
+    if call.q_BSHD.dtype not in DTYPES or len(dtypes) > 1:
         return f"it takes bfloat16, float16 or float32, not {' and '.join(sorted(dtypes))}"
-    for width in (q_BSHD.shape[3], v_BTKW.shape[3]):
+    for width in (call.q_BSHD.shape[3], call.v_BTKW.shape[3]):
         if width % SMALLEST_SIDE or width > MAX_WIDTH:
             return f"a width of {width} is no multiple of {SMALLEST_SIDE} up to {MAX_WIDTH}"
     return None
 
 
-def _flops_fraction(
-    q_BSHD: jax.Array, k_BTKD: jax.Array, v_BTKW: jax.Array, *, mask: Mask, **_: Any
-) -> float:
-    block = kernels.backward_blocks(q_BSHD, v_BTKW).block_m
-    return visible_fraction(mask, q_BSHD.shape[1], k_BTKD.shape[1], block)
+def _flops_fraction(call: AttentionCall) -> float:
+    block = kernels.backward_blocks(call).block_m
+    return visible_fraction(call.mask, call.q_BSHD.shape[1], call.k_BTKD.shape[1], block)
 
 
 @implementation(
@@ -74,53 +69,37 @@ def _flops_fraction(
     kernel_flops=flash_flops({"flash_forward": 2, "flash_dq": 3, "flash_dkv": 4}, heads_axis=2),
     flops_fraction=_flops_fraction,
 )
-def triton(
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
-    *,
-    mask: Mask,
-    q_segment_ids_BS: jax.Array | None,
-    scale: float,
-    score_map: ScoreMap | None = None,
-    sinks_H: jax.Array | None = None,
-    **_: Any,
+def triton(call: AttentionCall) -> jax.Array:
+    """Computes attention by the Triton kernels."""
+    return run_with_gradients(_forward, call)
+
+
+def run_with_gradients(
+    forward: Callable[..., tuple[jax.Array, jax.Array]], call: AttentionCall
 ) -> jax.Array:
-    """Computes attention by the Triton kernels; see `attention` for the arguments."""
-    plan = TritonPlan(band_of(mask), kernels.TritonOptions(scale, score_map, is_interpreted()))
-    kernel = functools.partial(flash_attention, FlashPasses(_forward, backward, plan))
-    return run_on_shards(kernel, q_BSHD, k_BTKD, v_BTKW, q_segment_ids_BS, sinks_H)
+    """Runs a forward pass (from options and a call) that has the gradients of these kernels."""
+    options = kernels.TritonOptions(call.scale, call.score_map, is_interpreted())
+    passes = FlashPasses(forward, _backward, options)
+    return run_on_shards(functools.partial(flash_attention, passes), call)
 
 
-def _forward(
-    plan: TritonPlan,
-    q_BSHD: jax.Array,
-    k_BSKD: jax.Array,
-    v_BSKW: jax.Array,
-    segment_ids_BS: jax.Array | None,
-    sinks_H: jax.Array | None,
-) -> tuple[jax.Array, jax.Array]:
-    ranges = kv_ranges(plan.band, segment_ids_BS, q_BSHD.shape)
-    return kernels.forward(plan.options, q_BSHD, k_BSKD, v_BSKW, ranges, sinks_H)
+def _forward(options: kernels.TritonOptions, call: AttentionCall) -> tuple[jax.Array, jax.Array]:
+    return kernels.forward(options, call, call_ranges(kv_ranges, call))
 
 
-def backward(
-    plan: TritonPlan,
-    q_BSHD: jax.Array,
-    k_BSKD: jax.Array,
-    v_BSKW: jax.Array,
-    segment_ids_BS: jax.Array | None,
-    sinks_H: jax.Array | None,
+def _backward(
+    options: kernels.TritonOptions,
+    call: AttentionCall,
     o_BSHW: jax.Array,
     lse_BHS: jax.Array,
     do_BSHW: jax.Array,
-) -> tuple[Any, ...]:
-    """Returns dq, dk, dv, None for the segment ids, and the gradient of the sinks."""
-    given, qkv = backward_inputs(o_BSHW, do_BSHW, lse_BHS), (q_BSHD, k_BSKD, v_BSKW)
-    keys = kv_ranges(plan.band, segment_ids_BS, q_BSHD.shape)
-    queries = q_ranges(plan.band, segment_ids_BS, q_BSHD.shape)
-    dq_BSHD = kernels.backward_dq(plan.options, *qkv, keys, given)
-    dk_BSKD, dv_BSKW = kernels.backward_dkv(plan.options, *qkv, queries, given)
-    # Each head has its own sink, as if no heads shared a KV head.
-    dsinks_H = sinks_gradient(sinks_H, lse_BHS[:, :, None], given.delta_BHS[:, :, None])
-    return dq_BSHD, dk_BSKD, dv_BSKW, None, dsinks_H
+) -> Gradients:
+    given = backward_inputs(o_BSHW, do_BSHW, lse_BHS)
+    keys, queries = (call_ranges(find, call) for find in (kv_ranges, q_ranges))
+    gradients = kernels.backward(options, call, keys, queries, given)
+    return Gradients(*gradients, sinks_gradient_by_head(call, given))
+
+
+def call_ranges(find: Callable[..., TokenRanges], call: AttentionCall) -> TokenRanges:
+    """Returns `kv_ranges` or `q_ranges` of a call."""
+    return find(band_of(call.mask), call.q_segment_ids_BS, call.q_BSHD.shape)

@@ -96,7 +96,7 @@ def _clamp(index: Any, first: Any, last: Any) -> Any:
     return jnp.maximum(jnp.minimum(index, last - 1), jnp.minimum(first, jnp.maximum(last - 1, 0)))
 
 
-def call(
+def run_kernel(
     kernel: Callable[..., None],
     *,
     name: str,

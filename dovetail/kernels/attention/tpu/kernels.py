@@ -19,8 +19,9 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.attention.flash import BackwardInputs
+from dovetail.kernels.attention.op import AttentionCall
 from dovetail.kernels.attention.ranges import TokenRanges
-from dovetail.kernels.attention.tpu.grid import KeyGrid, QueryGrid, block_ranges, call
+from dovetail.kernels.attention.tpu.grid import KeyGrid, QueryGrid, block_ranges, run_kernel
 from dovetail.kernels.attention.xla.scores import LOW, apply_score_map
 from dovetail.kernels.score_maps import ScoreMap
 
@@ -42,24 +43,19 @@ class TPUOptions(NamedTuple):
 
 
 def forward(
-    options: TPUOptions, q_BSHD: jax.Array, k_BTKD: jax.Array, v_BTKW: jax.Array, keys: TokenRanges
+    options: TPUOptions, call: AttentionCall, keys: TokenRanges
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the output, and the logsumexp of the scores as [B, H, S], both in float32."""
-    batch, length, heads, _ = q_BSHD.shape
-    width, size = v_BTKW.shape[3], options.block
-    grid = QueryGrid(options.block, heads // k_BTKD.shape[2])
-    o_BHWS, lse_BH1S = call(
+    batch, length, heads, _ = call.q_BSHD.shape
+    width, size = call.v_BTKW.shape[3], options.block
+    grid = QueryGrid(size, heads // call.k_BTKD.shape[2])
+    o_BHWS, lse_BH1S = run_kernel(
         functools.partial(_forward_kernel, options),
         name="ranged_forward",
         interpret=options.interpret,
-        grid=(batch, heads, length // size, k_BTKD.shape[1] // size),
+        grid=(batch, heads, length // size, call.k_BTKD.shape[1] // size),
         prefetch=block_ranges(keys, size),
-        arrays=[
-            (grid.q, q_BSHD.swapaxes(1, 2)),
-            (grid.kv, k_BTKD.swapaxes(1, 2)),
-            (grid.kv, v_BTKW.swapaxes(1, 2)),
-            *((grid.token, array_BS[:, None]) for array_BS in keys),
-        ],
+        arrays=_arrays(grid, call, keys),
         results=[
             (grid.q_transposed, (batch, heads, width, length)),
             (grid.row, (batch, heads, 1, length)),
@@ -69,24 +65,30 @@ def forward(
     return o_BHWS.transpose(0, 3, 1, 2), lse_BH1S[:, :, 0]
 
 
-def backward_dq(
+def backward(
     options: TPUOptions,
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
+    call: AttentionCall,
     keys: TokenRanges,
+    queries: TokenRanges,
     given: BackwardInputs,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns dq, dk and dv in float32; `keys` masks pairs, and for dk and dv `queries` skips."""
+    dq_BSHD = _backward_dq(options, call, keys, given)
+    return dq_BSHD, *_backward_dkv(options, call, keys, queries, given)
+
+
+def _backward_dq(
+    options: TPUOptions, call: AttentionCall, keys: TokenRanges, given: BackwardInputs
 ) -> jax.Array:
-    """Returns dq in float32."""
-    batch, length, heads, width = q_BSHD.shape
-    grid = QueryGrid(options.block, heads // k_BTKD.shape[2])
-    [dq_BHDS] = call(
+    batch, length, heads, width = call.q_BSHD.shape
+    grid = QueryGrid(options.block, heads // call.k_BTKD.shape[2])
+    [dq_BHDS] = run_kernel(
         functools.partial(_dq_kernel, options),
         name="ranged_dq",
         interpret=options.interpret,
-        grid=(batch, heads, length // options.block, k_BTKD.shape[1] // options.block),
+        grid=(batch, heads, length // options.block, call.k_BTKD.shape[1] // options.block),
         prefetch=block_ranges(keys, options.block),
-        arrays=_backward_arrays(grid, q_BSHD, k_BTKD, v_BTKW, keys, given),
+        arrays=_arrays(grid, call, keys, given),
         results=[(grid.q_transposed, (batch, heads, width, length))],
         scratch=[(width, options.block)],
     )
@@ -94,31 +96,29 @@ def backward_dq(
     return dq_BSHD
 
 
-def backward_dkv(
+def _backward_dkv(
     options: TPUOptions,
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
+    call: AttentionCall,
     keys: TokenRanges,
     queries: TokenRanges,
     given: BackwardInputs,
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns dk and dv in float32; `keys` masks pairs, and `queries` skips blocks."""
-    batch, length, kv_heads, width = k_BTKD.shape
-    group = q_BSHD.shape[2] // kv_heads
-    grid = KeyGrid(options.block, group)
-    dk_BKTD, dv_BKTW = call(
+    q_length, heads = call.q_BSHD.shape[1:3]
+    batch, length, kv_heads, width = call.k_BTKD.shape
+    group, size, v_width = heads // kv_heads, options.block, call.v_BTKW.shape[3]
+    grid = KeyGrid(size, group)
+    dk_BKTD, dv_BKTW = run_kernel(
         functools.partial(_dkv_kernel, options),
         name="ranged_dkv",
         interpret=options.interpret,
-        grid=(batch, kv_heads, length // options.block, group, q_BSHD.shape[1] // options.block),
-        prefetch=block_ranges(queries, options.block),
-        arrays=_backward_arrays(grid, q_BSHD, k_BTKD, v_BTKW, keys, given),
+        grid=(batch, kv_heads, length // size, group, q_length // size),
+        prefetch=block_ranges(queries, size),
+        arrays=_arrays(grid, call, keys, given),
         results=[
             (grid.kv, (batch, kv_heads, length, width)),
-            (grid.kv, (batch, kv_heads, length, v_BTKW.shape[3])),
+            (grid.kv, (batch, kv_heads, length, v_width)),
         ],
-        scratch=[(options.block, width), (options.block, v_BTKW.shape[3])],
+        scratch=[(size, width), (size, v_width)],
     )
     return dk_BKTD.swapaxes(1, 2), dv_BKTW.swapaxes(1, 2)
 
@@ -136,19 +136,23 @@ class _BackwardBlocks(NamedTuple):
     delta_111M: Any
 
 
-def _backward_arrays(
+def _arrays(
     grid: QueryGrid | KeyGrid,
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
+    call: AttentionCall,
     keys: TokenRanges,
-    given: BackwardInputs,
+    given: BackwardInputs | None = None,
 ) -> list[Any]:
-    return [
-        (grid.q, q_BSHD.swapaxes(1, 2)),
-        (grid.kv, k_BTKD.swapaxes(1, 2)),
-        (grid.kv, v_BTKW.swapaxes(1, 2)),
+    """Returns the inputs of a kernel, each with its block spec."""
+    arrays = [
+        (grid.q, call.q_BSHD.swapaxes(1, 2)),
+        (grid.kv, call.k_BTKD.swapaxes(1, 2)),
+        (grid.kv, call.v_BTKW.swapaxes(1, 2)),
         *((grid.token, array_BS[:, None]) for array_BS in keys),
+    ]
+    if given is None:
+        return arrays
+    return [
+        *arrays,
         (grid.q, given.do_BSHW.swapaxes(1, 2)),
         (grid.row, given.lse_BHS[:, :, None]),
         (grid.row, given.delta_BHS[:, :, None]),

@@ -19,11 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from dovetail.kernels.attention.flops import flash_flops, visible_fraction
-from dovetail.kernels.attention.masks import Band, Mask
-from dovetail.kernels.attention.op import OUTPUT_TAG
-from dovetail.kernels.attention.shards import band_of, kernel_refusal, run_on_shards
+from dovetail.kernels.attention.masks import Band
+from dovetail.kernels.attention.op import OUTPUT_TAG, AttentionCall
+from dovetail.kernels.attention.shards import (
+    band_of,
+    kernel_refusal,
+    run_on_shards,
+    score_map_refusal,
+    soft_cap,
+)
 from dovetail.kernels.registry import implementation, is_interpreted
-from dovetail.kernels.score_maps import ScoreMap, SoftCap
 from dovetail.parallel import record_tag
 
 LIBRARY = "jax.experimental.pallas.ops.tpu.splash_attention"
@@ -33,31 +38,23 @@ MAX_BLOCK = 512
 MAX_BLOCK_BYTES = 512 * 1024
 
 
-def _supports(
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
-    *,
-    score_map: ScoreMap | None = None,
-    **call: Any,
-) -> str | None:
+def _supports(call: AttentionCall) -> str | None:
+    q_BSHD = call.q_BSHD
     if not _has_library():
         return f"this JAX ({jax.__version__}) has no {LIBRARY}"
-    if score_map is not None and not isinstance(score_map, SoftCap):
-        return f"it supports no score map but SoftCap, and this is {score_map}"
+    refusal = score_map_refusal(call)
+    if refusal is not None:
+        return refusal
     if q_BSHD.shape[1] % LANES:
         return f"a sequence of {q_BSHD.shape[1]} is no multiple of {LANES}"
     if q_BSHD.dtype not in (jnp.float32, jnp.bfloat16):
         return f"it takes float32 or bfloat16, not {q_BSHD.dtype}"
-    return kernel_refusal(q_BSHD, k_BTKD, v_BTKW, **call)
+    return kernel_refusal(call)
 
 
-def _flops_fraction(
-    q_BSHD: jax.Array, k_BTKD: jax.Array, v_BTKW: jax.Array, *, mask: Mask, **_: Any
-) -> float:
-    sequence, width = q_BSHD.shape[1], max(q_BSHD.shape[3], v_BTKW.shape[3])
-    block = block_size(sequence, width, q_BSHD.dtype.itemsize)
-    return visible_fraction(mask, sequence, sequence, block)
+def _flops_fraction(call: AttentionCall) -> float:
+    sequence = call.q_BSHD.shape[1]
+    return visible_fraction(call.mask, sequence, sequence, call_block_size(call))
 
 
 @implementation(
@@ -70,22 +67,15 @@ def _flops_fraction(
     ),
     flops_fraction=_flops_fraction,
 )
-def splash(
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
-    *,
-    mask: Mask,
-    q_segment_ids_BS: jax.Array | None,
-    scale: float,
-    score_map: ScoreMap | None = None,
-    sinks_H: jax.Array | None = None,
-    **_: Any,
-) -> jax.Array:
-    """Computes attention by the splash kernel; see `attention` for the arguments."""
-    cap = score_map.cap if isinstance(score_map, SoftCap) else None
-    kernel = functools.partial(_run_on_shard, band_of(mask), scale, cap)
-    return run_on_shards(kernel, q_BSHD, k_BTKD, v_BTKW, q_segment_ids_BS, sinks_H)
+def splash(call: AttentionCall) -> jax.Array:
+    """Computes attention by the splash kernel."""
+    return run_on_shards(_run_on_shard, call)
+
+
+def call_block_size(call: AttentionCall) -> int:
+    """Returns the queries or keys of a block of this call."""
+    _, sequence, _, width = call.q_BSHD.shape
+    return block_size(sequence, max(width, call.v_BTKW.shape[3]), call.q_BSHD.dtype.itemsize)
 
 
 def block_size(sequence: int, width: int, itemsize: int) -> int:
@@ -95,34 +85,25 @@ def block_size(sequence: int, width: int, itemsize: int) -> int:
     return next(block for block in range(size, 0, -LANES) if sequence % block == 0)
 
 
-def _run_on_shard(
-    band: Band,
-    scale: float,
-    cap: float | None,
-    q_BSHD: jax.Array,
-    k_BSKD: jax.Array,
-    v_BSKW: jax.Array,
-    segment_ids_BS: jax.Array | None,
-    sinks_H: jax.Array | None,
-) -> jax.Array:
+def _run_on_shard(call: AttentionCall) -> jax.Array:
     """Runs the kernel on one device's shard."""
     from jax.experimental.pallas.ops.tpu.splash_attention import SegmentIds
 
-    _, sequence, heads, width = q_BSHD.shape
-    size = block_size(sequence, max(width, v_BSKW.shape[3]), q_BSHD.dtype.itemsize)
-    kernel = _kernel(band, cap, sequence, heads, size, is_interpreted())
+    _, sequence, heads, _ = call.q_BSHD.shape
+    size = call_block_size(call)
+    kernel = _kernel(band_of(call.mask), soft_cap(call), sequence, heads, size, is_interpreted())
     record_tag(OUTPUT_TAG)  # the kernel tags its output itself
-    sinks_H = None if sinks_H is None else _cast_gradient(sinks_H)
+    sinks_H = None if call.sinks_H is None else _cast_gradient(call.sinks_H)
 
     def row(q_HSD: Any, k_KSD: Any, v_KSW: Any, segment_ids_S: Any) -> Any:
         segments = None if segment_ids_S is None else SegmentIds(segment_ids_S, segment_ids_S)
         return kernel(q_HSD, k_KSD, v_KSW, segments, sinks_H)
 
+    q_BSHD, k_BSKD, v_BSKW = call.qkv
     # The kernel has no scale argument.
-    q_BSHD = (q_BSHD * scale).astype(q_BSHD.dtype)
-    arrays = (q_BSHD, k_BSKD, v_BSKW)
-    q_BHSD, k_BKSD, v_BKSW = (array.swapaxes(1, 2) for array in arrays)
-    return jax.vmap(row)(q_BHSD, k_BKSD, v_BKSW, segment_ids_BS).swapaxes(1, 2)
+    q_BSHD = (q_BSHD * call.scale).astype(q_BSHD.dtype)
+    q_BHSD, k_BKSD, v_BKSW = (array.swapaxes(1, 2) for array in (q_BSHD, k_BSKD, v_BSKW))
+    return jax.vmap(row)(q_BHSD, k_BKSD, v_BKSW, call.q_segment_ids_BS).swapaxes(1, 2)
 
 
 @jax.custom_vjp

@@ -14,31 +14,30 @@ keys, W width of values, R = G times S. Within a block S, T and R count the toke
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.attention.flash import FlashPasses, flash_attention
+from dovetail.kernels.attention.flash import FlashPasses, Gradients, flash_attention
 from dovetail.kernels.attention.masks import Mask
+from dovetail.kernels.attention.op import AttentionCall
 from dovetail.kernels.attention.xla.looped import looped_attention
 from dovetail.kernels.attention.xla.reference import FEW_QUERIES
 from dovetail.kernels.attention.xla.scores import (
     LOW,
-    AttentionSpec,
-    QKPositions,
     block_gradients,
     block_mask,
     block_scores,
+    call_gradients,
     heads_first,
     merge_heads,
+    output_gradients,
     sinks_by_kv_head,
-    sinks_gradient,
-    split_heads,
     weighted_values,
 )
 from dovetail.kernels.registry import current_platform, implementation
-from dovetail.kernels.score_maps import ScoreBias, ScoreMap
 from dovetail.utils import cpu_cores
 
 # Up to this many queries the program is unrolled over blocks; longer sequences run in loops.
@@ -57,52 +56,33 @@ class QueryBlock(NamedTuple):
 class BlockwisePlan(NamedTuple):
     """The static arguments: hashable."""
 
-    spec: AttentionSpec
     blocks: tuple[QueryBlock, ...]
     max_in_flight: int
 
 
-def _supports(q_BSHD: jax.Array, *_: Any, **__: Any) -> str | None:
-    if q_BSHD.shape[1] <= FEW_QUERIES:
-        return f"{q_BSHD.shape[1]} queries are too few to split"
+def _supports(call: AttentionCall) -> str | None:
+    if call.q_BSHD.shape[1] <= FEW_QUERIES:
+        return f"{call.q_BSHD.shape[1]} queries are too few to split"
     return None
 
 
-def _is_slow(*_: Any, **__: Any) -> bool:
+def is_slow(*_: Any, **__: Any) -> bool:
+    """Returns whether a platform has faster implementations than those in XLA operations."""
     return current_platform() != "cpu"
 
 
-@implementation("blockwise", supports=_supports, slow=_is_slow)
-def blockwise(
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
-    *,
-    mask: Mask,
-    q_positions_BS: jax.Array,
-    kv_positions_BT: jax.Array,
-    q_segment_ids_BS: jax.Array | None,
-    kv_segment_ids_BT: jax.Array | None,
-    aligned: bool,
-    scale: float,
-    score_map: ScoreMap | None = None,
-    score_bias: ScoreBias | None = None,
-    sinks_H: jax.Array | None = None,
-    score_activation: ScoreMap | None = None,
-) -> jax.Array:
-    """Computes attention block by block; see `attention` for the arguments."""
-    spec = AttentionSpec(mask, aligned, scale, score_map, score_bias, score_activation)
-    positions = QKPositions(q_positions_BS, kv_positions_BT, q_segment_ids_BS, kv_segment_ids_BT)
-    if q_BSHD.shape[1] > SHORT:
-        return looped_attention(spec, q_BSHD, k_BTKD, v_BTKW, sinks_H, positions)
+@implementation("blockwise", supports=_supports, slow=is_slow)
+def blockwise(call: AttentionCall) -> jax.Array:
+    """Computes attention block by block."""
+    queries, keys = call.q_BSHD.shape[1], call.k_BTKD.shape[1]
+    if queries > SHORT:
+        return looped_attention(call)
     plan = BlockwisePlan(
-        spec,
-        split_queries(q_BSHD.shape[1], k_BTKD.shape[1], mask, aligned),
+        split_queries(queries, keys, call.mask, call.aligned),
         # Other platforms schedule the blocks themselves.
         max_in_flight=cpu_cores() if current_platform() == "cpu" else 0,
     )
-    passes = FlashPasses(_forward, _backward, plan)
-    return flash_attention(passes, q_BSHD, k_BTKD, v_BTKW, sinks_H, positions)
+    return flash_attention(FlashPasses(_forward, _backward, plan), call)
 
 
 def split_queries(queries: int, keys: int, mask: Mask, aligned: bool) -> tuple[QueryBlock, ...]:
@@ -123,16 +103,9 @@ def split_queries(queries: int, keys: int, mask: Mask, aligned: bool) -> tuple[Q
     return tuple(blocks)
 
 
-def _forward(
-    plan: BlockwisePlan,
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
-    sinks_H: jax.Array | None,
-    positions: QKPositions,
-) -> tuple[jax.Array, jax.Array]:
-    q_BKGSD, k_BKTD, v_BKTW = heads_first(q_BSHD, k_BTKD, v_BTKW)
-    sinks_KG1 = sinks_by_kv_head(sinks_H, k_BTKD.shape[2])
+def _forward(plan: BlockwisePlan, call: AttentionCall) -> tuple[jax.Array, jax.Array]:
+    q_BKGSD, k_BKTD, v_BKTW = heads_first(call)
+    sinks_KG1 = sinks_by_kv_head(call, k_BKTD.shape[1])
     o_blocks: list[jax.Array] = []
     lse_blocks: list[jax.Array] = []
     for index, block in enumerate(plan.blocks):
@@ -143,31 +116,24 @@ def _forward(
         )
         if 0 < plan.max_in_flight <= index:
             qkv = _after(lse_blocks[index - plan.max_in_flight][:, :, 0, 0], *qkv)
-        o, lse = _block_forward(plan, block, positions, sinks_KG1, *qkv)
+        o, lse = _block_forward(call, block, sinks_KG1, *qkv)
         o_blocks.append(o)
         lse_blocks.append(lse)
-    o_BSHW = merge_heads(jnp.concatenate(o_blocks, axis=3)).astype(q_BSHD.dtype)
+    o_BSHW = merge_heads(jnp.concatenate(o_blocks, axis=3)).astype(call.q_BSHD.dtype)
     return o_BSHW, jnp.concatenate(lse_blocks, axis=3)
 
 
 def _backward(
     plan: BlockwisePlan,
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
-    sinks_H: jax.Array | None,
-    positions: QKPositions,
+    call: AttentionCall,
     o_BSHW: jax.Array,
     lse_BKGS: jax.Array,
     do_BSHW: jax.Array,
-) -> tuple[Any, ...]:
+) -> Gradients:
     # In a program with both passes, XLA would otherwise keep the scores of the first for this one.
-    q_BSHD, do_BSHW = jax.lax.optimization_barrier((q_BSHD, do_BSHW))
-    q_BKGSD, k_BKTD, v_BKTW = heads_first(q_BSHD, k_BTKD, v_BTKW)
-    do_BKGSW = split_heads(do_BSHW, k_BTKD.shape[2])
-    # delta = sum(o * do), which equals the sum of p times dp.
-    product_BSHW = o_BSHW.astype(jnp.float32) * do_BSHW.astype(jnp.float32)
-    delta_BKGS = split_heads(product_BSHW.sum(axis=-1, keepdims=True), k_BTKD.shape[2])[..., 0]
+    q_BSHD, do_BSHW = jax.lax.optimization_barrier((call.q_BSHD, do_BSHW))
+    q_BKGSD, k_BKTD, v_BKTW = heads_first(dataclasses.replace(call, q_BSHD=q_BSHD))
+    do_BKGSW, delta_BKGS = output_gradients(call, o_BSHW, do_BSHW)
     dq_blocks: list[jax.Array] = []
     finished: list[jax.Array] = []
     dk_BKTD, dv_BKTW = (jnp.zeros(array.shape, jnp.float32) for array in (k_BKTD, v_BKTW))
@@ -185,34 +151,28 @@ def _backward(
             start_BK = do_BKGSW[:, :, 0, 0, 0]
             inputs = _after(finished[index - plan.max_in_flight] if waits else start_BK, *inputs)
         inputs = (*inputs, lse_BKGS[..., queries], delta_BKGS[..., queries])
-        dq, dk, dv = block_gradients(plan.spec, *_block_mask(plan, block, positions), *inputs)
+        dq, dk, dv = block_gradients(*_block(call, block), *inputs)
         dq_blocks.append(dq)
         dk_BKTD = _add_at(dk_BKTD, dk, block.kv_start)
         dv_BKTW = _add_at(dv_BKTW, dv, block.kv_start)
         finished.append(dq[:, :, 0, 0, 0] + dk_BKTD[:, :, 0, 0] + dv_BKTW[:, :, 0, 0])
-    return (
-        merge_heads(jnp.concatenate(dq_blocks[::-1], axis=3)).astype(q_BSHD.dtype),
-        dk_BKTD.transpose(0, 2, 1, 3).astype(k_BTKD.dtype),
-        dv_BKTW.transpose(0, 2, 1, 3).astype(v_BTKW.dtype),
-        sinks_gradient(sinks_H, lse_BKGS, delta_BKGS),
-        None,
-    )
+    dq_BSHD = merge_heads(jnp.concatenate(dq_blocks[::-1], axis=3)).astype(q_BSHD.dtype)
+    return call_gradients(call, dq_BSHD, dk_BKTD, dv_BKTW, lse_BKGS, delta_BKGS)
 
 
 def _block_forward(
-    plan: BlockwisePlan,
+    call: AttentionCall,
     block: QueryBlock,
-    positions: QKPositions,
     sinks_KG1: jax.Array | None,
     q_BKGSD: jax.Array,
     k_BKTD: jax.Array,
     v_BKTW: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the output of one block, and its logsumexp."""
-    positions, allowed_B1T1S = _block_mask(plan, block, positions)
-    s_BKTGS, _ = block_scores(plan.spec, positions, q_BKGSD, k_BKTD)
-    if plan.spec.score_activation is not None:
-        p_BKTGS = jnp.where(allowed_B1T1S, plan.spec.score_activation(s_BKTGS), 0)
+    call, allowed_B1T1S = _block(call, block)
+    s_BKTGS, _ = block_scores(call, q_BKGSD, k_BKTD)
+    if call.score_activation is not None:
+        p_BKTGS = jnp.where(allowed_B1T1S, call.score_activation(s_BKTGS), 0)
         o_BKRW = weighted_values(p_BKTGS, v_BKTW)
         no_lse_BKGS = jnp.zeros(q_BKGSD.shape[:-1], jnp.float32)
         return o_BKRW.reshape(*q_BKGSD.shape[:-1], -1), no_lse_BKGS
@@ -232,20 +192,14 @@ def _block_forward(
     return o_BKGSW, m_BKGS + jnp.log(l_BKGS)
 
 
-def _block_mask(
-    plan: BlockwisePlan, block: QueryBlock, positions: QKPositions
-) -> tuple[QKPositions, jax.Array]:
-    """Returns the positions of a block, and which of its pairs are allowed."""
-    queries, keys = slice(block.start, block.stop), slice(block.kv_start, block.kv_stop)
-    q_segment_ids, kv_segment_ids = positions.q_segment_ids_BS, positions.kv_segment_ids_BT
-    inside = QKPositions(
-        positions.q_positions_BS[:, queries],
-        positions.kv_positions_BT[:, keys],
-        None if q_segment_ids is None else q_segment_ids[:, queries],
-        None if kv_segment_ids is None else kv_segment_ids[:, keys],
+def _block(call: AttentionCall, block: QueryBlock) -> tuple[AttentionCall, jax.Array]:
+    """Returns the call with the tokens of a block, and which of its pairs are allowed."""
+    inside = call.map_tokens(
+        lambda array: array[:, block.start : block.stop],
+        lambda array: array[:, block.kv_start : block.kv_stop],
     )
     indices = jnp.arange(block.start, block.stop), jnp.arange(block.kv_start, block.kv_stop)
-    return inside, block_mask(plan.spec, inside, *indices)
+    return inside, block_mask(inside, *indices)
 
 
 def _after(earlier_BK: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.attention.flash import FlashPasses, flash_attention
+from dovetail.kernels.attention.flash import FlashPasses, Gradients, flash_attention
+from dovetail.kernels.attention.op import AttentionCall
 from dovetail.kernels.attention.xla.online_softmax import (
     SoftmaxState,
     finalize,
@@ -25,15 +26,14 @@ from dovetail.kernels.attention.xla.online_softmax import (
     online_softmax_update,
 )
 from dovetail.kernels.attention.xla.scores import (
-    AttentionSpec,
-    QKPositions,
     block_gradients,
     block_mask,
+    call_gradients,
     heads_first,
+    merge_blocks,
     merge_heads,
+    output_gradients,
     sinks_by_kv_head,
-    sinks_gradient,
-    split_heads,
 )
 
 # Queries, and keys, of a block. Smaller blocks skip more, larger ones multiply faster.
@@ -41,76 +41,51 @@ BLOCK = 512
 
 
 class LoopedPlan(NamedTuple):
-    """The static arguments: hashable. The lengths are those before padding."""
+    """The static arguments: the lengths before padding."""
 
-    spec: AttentionSpec
     queries: int
     keys: int
 
 
-def looped_attention(
-    spec: AttentionSpec,
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
-    sinks_H: jax.Array | None,
-    positions: QKPositions,
-) -> jax.Array:
-    """Computes attention by these loops; see `attention` for the arguments."""
-    plan = LoopedPlan(spec, q_BSHD.shape[1], k_BTKD.shape[1])
-    q_BSHD = _pad_to_block(q_BSHD)
-    k_BTKD, v_BTKW = _pad_to_block(k_BTKD), _pad_to_block(v_BTKW)
-    positions = jax.tree.map(_pad_to_block, positions)
-    passes = FlashPasses(_forward, _backward, plan)
-    o_BSHW = flash_attention(passes, q_BSHD, k_BTKD, v_BTKW, sinks_H, positions)
+def looped_attention(call: AttentionCall) -> jax.Array:
+    """Computes attention by these loops."""
+    plan = LoopedPlan(call.q_BSHD.shape[1], call.k_BTKD.shape[1])
+    padded = call.with_qkv(*(_pad_to_block(array) for array in call.qkv))
+    padded = padded.map_tokens(_pad_to_block, _pad_to_block)
+    o_BSHW = flash_attention(FlashPasses(_forward, _backward, plan), padded)
     return o_BSHW[:, : plan.queries]
 
 
-def _forward(
-    plan: LoopedPlan,
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
-    sinks_H: jax.Array | None,
-    positions: QKPositions,
-) -> tuple[jax.Array, jax.Array]:
-    q_BKGSD, k_BKTD, v_BKTW = heads_first(q_BSHD, k_BTKD, v_BTKW)
-    sinks_KG1 = sinks_by_kv_head(sinks_H, k_BTKD.shape[2])
+def _forward(plan: LoopedPlan, call: AttentionCall) -> tuple[jax.Array, jax.Array]:
+    q_BKGSD, k_BKTD, v_BKTW = heads_first(call)
+    sinks_KG1 = sinks_by_kv_head(call, k_BKTD.shape[1])
 
     def query_block(q_block: jax.Array) -> tuple[jax.Array, jax.Array]:
         q_BKGMD = _block(q_BKGSD, q_block, 3)
 
         def step(kv_block: jax.Array, state: SoftmaxState) -> SoftmaxState:
             kv = _block(k_BKTD, kv_block, 2), _block(v_BKTW, kv_block, 2)
-            mask = _block_mask(plan, positions, q_block, kv_block)
-            return online_softmax_update(plan.spec, *mask, state, q_BKGMD, *kv)
+            block = _pair(plan, call, q_block, kv_block)
+            return online_softmax_update(*block, state, q_BKGMD, *kv)
 
         init = init_softmax_state(q_BKGMD.shape[:-1], v_BKTW.shape[-1])
-        state = jax.lax.fori_loop(*_kv_blocks(plan, q_block), step, init)
-        o_BKGMW, lse_BKGM = finalize(plan.spec, state, sinks_KG1)
-        return o_BKGMW.astype(q_BSHD.dtype), lse_BKGM
+        state = jax.lax.fori_loop(*_kv_blocks(plan, call, q_block), step, init)
+        o_BKGMW, lse_BKGM = finalize(call, state, sinks_KG1)
+        return o_BKGMW.astype(call.q_BSHD.dtype), lse_BKGM
 
-    o_NBKGMW, lse_NBKGM = jax.lax.map(query_block, jnp.arange(q_BSHD.shape[1] // BLOCK))
-    return merge_heads(_merge_blocks(o_NBKGMW, 3)), _merge_blocks(lse_NBKGM, 3)
+    o_NBKGMW, lse_NBKGM = jax.lax.map(query_block, jnp.arange(call.q_BSHD.shape[1] // BLOCK))
+    return merge_heads(merge_blocks(o_NBKGMW, 3)), merge_blocks(lse_NBKGM, 3)
 
 
 def _backward(
     plan: LoopedPlan,
-    q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
-    sinks_H: jax.Array | None,
-    positions: QKPositions,
+    call: AttentionCall,
     o_BSHW: jax.Array,
     lse_BKGS: jax.Array,
     do_BSHW: jax.Array,
-) -> tuple[Any, ...]:
-    kv_heads = k_BTKD.shape[2]
-    q_BKGSD, k_BKTD, v_BKTW = heads_first(q_BSHD, k_BTKD, v_BTKW)
-    do_BKGSW = split_heads(do_BSHW, kv_heads)
-    # delta = sum(o * do), which equals the sum of p times dp.
-    product_BSHW = o_BSHW.astype(jnp.float32) * do_BSHW.astype(jnp.float32)
-    delta_BKGS = split_heads(product_BSHW.sum(axis=-1, keepdims=True), kv_heads)[..., 0]
+) -> Gradients:
+    q_BKGSD, k_BKTD, v_BKTW = heads_first(call)
+    do_BKGSW, delta_BKGS = output_gradients(call, o_BSHW, do_BSHW)
 
     def query_block(dkv: Any, q_block: jax.Array) -> Any:
         q, do = (_block(array, q_block, 3) for array in (q_BKGSD, do_BKGSW))
@@ -119,48 +94,41 @@ def _backward(
         def step(kv_block: jax.Array, totals: Any) -> Any:
             dq, dk, dv = totals
             kv = _block(k_BKTD, kv_block, 2), _block(v_BKTW, kv_block, 2)
-            mask = _block_mask(plan, positions, q_block, kv_block)
-            dq_add, dk_add, dv_add = block_gradients(plan.spec, *mask, q, *kv, do, lse, delta)
+            block = _pair(plan, call, q_block, kv_block)
+            dq_add, dk_add, dv_add = block_gradients(*block, q, *kv, do, lse, delta)
             return (dq + dq_add, _add_at(dk, dk_add, kv_block), _add_at(dv, dv_add, kv_block))
 
         init = (jnp.zeros(q.shape), *dkv)
-        dq, *dkv = jax.lax.fori_loop(*_kv_blocks(plan, q_block), step, init)
-        return tuple(dkv), dq.astype(q_BSHD.dtype)
+        dq, *dkv = jax.lax.fori_loop(*_kv_blocks(plan, call, q_block), step, init)
+        return tuple(dkv), dq.astype(call.q_BSHD.dtype)
 
     init = tuple(jnp.zeros(array.shape) for array in (k_BKTD, v_BKTW))
-    blocks = jnp.arange(q_BSHD.shape[1] // BLOCK)
+    blocks = jnp.arange(call.q_BSHD.shape[1] // BLOCK)
     (dk_BKTD, dv_BKTW), dq_NBKGMD = jax.lax.scan(query_block, init, blocks)
-    return (
-        merge_heads(_merge_blocks(dq_NBKGMD, 3)),
-        dk_BKTD.transpose(0, 2, 1, 3).astype(k_BTKD.dtype),
-        dv_BKTW.transpose(0, 2, 1, 3).astype(v_BTKW.dtype),
-        sinks_gradient(sinks_H, lse_BKGS, delta_BKGS),
-        None,
-    )
+    dq_BSHD = merge_heads(merge_blocks(dq_NBKGMD, 3))
+    return call_gradients(call, dq_BSHD, dk_BKTD, dv_BKTW, lse_BKGS, delta_BKGS)
 
 
-def _kv_blocks(plan: LoopedPlan, q_block: jax.Array) -> tuple[jax.Array | int, jax.Array | int]:
+def _kv_blocks(
+    plan: LoopedPlan, call: AttentionCall, q_block: jax.Array
+) -> tuple[jax.Array | int, jax.Array | int]:
     """Returns the range of key blocks that a query block can attend to."""
-    last = -(-plan.keys // BLOCK)
-    mask = plan.spec.mask
-    if not (plan.spec.aligned and mask.causal):
+    last, mask = -(-plan.keys // BLOCK), call.mask
+    if not (call.aligned and mask.causal):
         return 0, last
     first = 0 if mask.reach is None else jnp.maximum(q_block * BLOCK - mask.reach + 1, 0) // BLOCK
     return first, jnp.minimum(q_block + 1, last)
 
 
-def _block_mask(
-    plan: LoopedPlan, positions: QKPositions, q_block: jax.Array, kv_block: jax.Array
-) -> tuple[QKPositions, jax.Array]:
-    """Returns the positions of a pair of blocks, and which of its pairs are allowed."""
-    inside = jax.tree.map(
-        lambda array, block: None if array is None else _block(array, block, 1),
-        positions,
-        QKPositions(q_block, kv_block, q_block, kv_block),
-        is_leaf=lambda leaf: leaf is None,
+def _pair(
+    plan: LoopedPlan, call: AttentionCall, q_block: jax.Array, kv_block: jax.Array
+) -> tuple[AttentionCall, jax.Array]:
+    """Returns the call with the tokens of a pair of blocks, and which of its pairs are allowed."""
+    inside = call.map_tokens(
+        lambda array: _block(array, q_block, 1), lambda array: _block(array, kv_block, 1)
     )
     q_index_S, kv_index_T = (block * BLOCK + jnp.arange(BLOCK) for block in (q_block, kv_block))
-    allowed_B1T1S = block_mask(plan.spec, inside, q_index_S, kv_index_T)
+    allowed_B1T1S = block_mask(inside, q_index_S, kv_index_T)
     # Mask the padding of the last blocks.
     is_query_S, is_key_T = q_index_S < plan.queries, kv_index_T < plan.keys
     return inside, allowed_B1T1S & is_query_S & is_key_T[:, None, None]
@@ -183,9 +151,3 @@ def _add_at(total_BKTD: jax.Array, block: jax.Array, index: jax.Array) -> jax.Ar
     """Adds to one block of keys, in place once compiled."""
     summed = _block(total_BKTD, index, 2) + block
     return jax.lax.dynamic_update_slice_in_dim(total_BKTD, summed, index * BLOCK, 2)
-
-
-def _merge_blocks(blocks: jax.Array, axis: int) -> jax.Array:
-    """Merges the leading axis of blocks into another axis."""
-    moved = jnp.moveaxis(blocks, 0, axis)
-    return moved.reshape(*moved.shape[:axis], -1, *moved.shape[axis + 2 :])

@@ -14,13 +14,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.attention.xla.scores import (
-    LOW,
-    AttentionSpec,
-    QKPositions,
-    block_scores,
-    weighted_values,
-)
+from dovetail.kernels.attention.op import AttentionCall
+from dovetail.kernels.attention.xla.scores import LOW, block_scores, weighted_values
 
 
 class SoftmaxState(NamedTuple):
@@ -37,8 +32,7 @@ def init_softmax_state(rows: tuple[int, ...], width: int) -> SoftmaxState:
 
 
 def online_softmax_update(
-    spec: AttentionSpec,
-    positions: QKPositions,
+    call: AttentionCall,
     allowed_B1T1S: jax.Array,
     state: SoftmaxState,
     q_BKGSD: jax.Array,
@@ -46,9 +40,9 @@ def online_softmax_update(
     v_BKTW: jax.Array,
 ) -> SoftmaxState:
     """Returns the state after one more block of keys."""
-    s_BKTGS, _ = block_scores(spec, positions, q_BKGSD, k_BKTD)
-    if spec.score_activation is not None:  # no denominator: outputs of blocks just add up
-        p_BKTGS = jnp.where(allowed_B1T1S, spec.score_activation(s_BKTGS), 0)
+    s_BKTGS, _ = block_scores(call, q_BKGSD, k_BKTD)
+    if call.score_activation is not None:  # no denominator: outputs of blocks just add up
+        p_BKTGS = jnp.where(allowed_B1T1S, call.score_activation(s_BKTGS), 0)
         o_BKGSW = weighted_values(p_BKTGS, v_BKTW).reshape(state.o_BKGSW.shape)
         return state._replace(o_BKGSW=state.o_BKGSW + o_BKGSW)
     s_BKTGS = jnp.where(allowed_B1T1S, s_BKTGS, LOW)
@@ -65,10 +59,10 @@ def online_softmax_update(
 
 
 def finalize(
-    spec: AttentionSpec, state: SoftmaxState, sinks_KG1: jax.Array | None
+    call: AttentionCall, state: SoftmaxState, sinks_KG1: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the normalized output, and the logsumexp of the scores."""
-    if spec.score_activation is not None:
+    if call.score_activation is not None:
         return state.o_BKGSW, jnp.zeros_like(state.m_BKGS)
     m_BKGS, l_BKGS, o_BKGSW = state
     if sinks_KG1 is not None:  # a sink is one more key, with a value of 0

@@ -4,64 +4,32 @@ Scores have keys before queries, [B, K, T, G, S]. On CPUs that makes four of the
 backward pass plain ones.
 
 B batch, S queries, T keys, H heads, K KV heads, G query heads per KV head, D width of queries and
-keys, W width of values, R = G times S. S, T and R count the tokens of the block.
+keys, W width of values, R = G times S. S, T and R count the tokens of the block. A call comes here
+with the positions and segment ids of the block, and q, k and v beside it, heads first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.attention.masks import Mask
-from dovetail.kernels.attention.op import attention_mask
-from dovetail.kernels.score_maps import ScoreBias, ScoreMap
+from dovetail.kernels.attention.flash import BackwardInputs, Gradients
+from dovetail.kernels.attention.op import AttentionCall
+from dovetail.kernels.score_maps import ScoreMap
 
 # The score of a masked pair. It is finite, so that LOW - LOW is 0 and not NaN.
 LOW = float(jnp.finfo(jnp.float32).min)
 
 
-class AttentionSpec(NamedTuple):
-    """How scores become weights: the static arguments of an attention call, hashable."""
-
-    mask: Mask
-    aligned: bool
-    scale: float
-    score_map: ScoreMap | None
-    score_bias: ScoreBias | None
-    score_activation: ScoreMap | None
-
-
-class QKPositions(NamedTuple):
-    """Positions and segment ids of queries and keys, of a whole call or of a block."""
-
-    q_positions_BS: jax.Array
-    kv_positions_BT: jax.Array
-    q_segment_ids_BS: jax.Array | None
-    kv_segment_ids_BT: jax.Array | None
-
-
-def block_mask(
-    spec: AttentionSpec, positions: QKPositions, q_index_S: jax.Array, kv_index_T: jax.Array
-) -> jax.Array:
+def block_mask(call: AttentionCall, q_index_S: jax.Array, kv_index_T: jax.Array) -> jax.Array:
     """Returns which pairs of a block are allowed, as [B, 1, T, 1, S]."""
-    q_segment_ids, kv_segment_ids = positions.q_segment_ids_BS, positions.kv_segment_ids_BT
-    allowed_BTS = attention_mask(
-        spec.mask,
-        positions.q_positions_BS[:, None, :],
-        positions.kv_positions_BT[:, :, None],
-        None if q_segment_ids is None else q_segment_ids[:, None, :],
-        None if kv_segment_ids is None else kv_segment_ids[:, :, None],
-        q_index_S if spec.aligned else None,
-        kv_index_T[:, None] if spec.aligned else None,
-    )
-    return allowed_BTS[:, None, :, None]
+    return call.allowed(2, q_index_S, kv_index_T)[:, None, :, None]
 
 
 def block_scores(
-    spec: AttentionSpec, positions: QKPositions, q_BKGSD: jax.Array, k_BKTD: jax.Array
+    call: AttentionCall, q_BKGSD: jax.Array, k_BKTD: jax.Array
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
     """Returns the scores of a block, scaled, mapped and biased but not masked.
 
@@ -69,13 +37,13 @@ def block_scores(
     """
     batch, kv_heads, group, queries, _ = q_BKGSD.shape
     s_BKTR = matmul("bktd,bkrd->bktr", k_BKTD, merge_group(q_BKGSD, 2))
-    s_BKTGS = s_BKTR.reshape(batch, kv_heads, -1, group, queries) * spec.scale
-    s_BKTGS, map_vjp = apply_score_map(spec.score_map, s_BKTGS)
-    if spec.score_bias is not None:
-        s_BKTGS = s_BKTGS + spec.score_bias(
+    s_BKTGS = s_BKTR.reshape(batch, kv_heads, -1, group, queries) * call.scale
+    s_BKTGS, map_vjp = apply_score_map(call.score_map, s_BKTGS)
+    if call.score_bias is not None:
+        s_BKTGS = s_BKTGS + call.score_bias(
             jnp.arange(kv_heads * group).reshape(kv_heads, 1, group, 1),
-            positions.q_positions_BS[:, None, None, None, :],
-            positions.kv_positions_BT[:, None, :, None, None],
+            call.q_positions_BS[:, None, None, None, :],
+            call.kv_positions_BT[:, None, :, None, None],
         )
     return s_BKTGS, map_vjp
 
@@ -97,8 +65,7 @@ def weighted_values(p_BKTGS: jax.Array, v_BKTW: jax.Array) -> jax.Array:
 
 
 def block_gradients(
-    spec: AttentionSpec,
-    positions: QKPositions,
+    call: AttentionCall,
     allowed_B1T1S: jax.Array,
     q_BKGSD: jax.Array,
     k_BKTD: jax.Array,
@@ -108,20 +75,20 @@ def block_gradients(
     delta_BKGS: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns what one block adds to dq, dk and dv (FlashAttention's backward pass)."""
-    s_BKTGS, map_vjp = block_scores(spec, positions, q_BKGSD, k_BKTD)
+    s_BKTGS, map_vjp = block_scores(call, q_BKGSD, k_BKTD)
     q_BKRD, do_BKRW = merge_group(q_BKGSD, 2), merge_group(do_BKGSW, 2)
     dp_BKTR = matmul("bktw,bkrw->bktr", v_BKTW, do_BKRW)
     dp_BKTGS = dp_BKTR.reshape(s_BKTGS.shape)
-    if spec.score_activation is None:
+    if call.score_activation is None:
         # Recompute the probabilities from the logsumexp.
         s_BKTGS = jnp.where(allowed_B1T1S, s_BKTGS, LOW)
         p_BKTGS = jnp.where(allowed_B1T1S, jnp.exp(s_BKTGS - lse_BKGS[:, :, None]), 0)
         ds_BKTGS = p_BKTGS * (dp_BKTGS - delta_BKGS[:, :, None])
     else:
-        p_BKTGS, activation_vjp = apply_score_map(spec.score_activation, s_BKTGS)
+        p_BKTGS, activation_vjp = apply_score_map(call.score_activation, s_BKTGS)
         p_BKTGS = jnp.where(allowed_B1T1S, p_BKTGS, 0)
         ds_BKTGS = activation_vjp(jnp.where(allowed_B1T1S, dp_BKTGS, 0))
-    ds_BKTGS = map_vjp(ds_BKTGS) * spec.scale
+    ds_BKTGS = map_vjp(ds_BKTGS) * call.scale
     ds_BKTR = merge_group(ds_BKTGS, 3).astype(k_BKTD.dtype)
     p_BKTR = merge_group(p_BKTGS, 3).astype(v_BKTW.dtype)
     dq_BKRD = matmul("bktr,bktd->bkrd", ds_BKTR, k_BKTD)
@@ -130,30 +97,62 @@ def block_gradients(
     return dq_BKRD.reshape(q_BKGSD.shape), dk_BKTD, dv_BKTW
 
 
-def sinks_by_kv_head(sinks_H: jax.Array | None, kv_heads: int) -> jax.Array | None:
+def sinks_by_kv_head(call: AttentionCall, kv_heads: int) -> jax.Array | None:
     """Returns the sinks as [K, G, 1] in float32."""
-    if sinks_H is None:
+    if call.sinks_H is None:
         return None
-    return sinks_H.astype(jnp.float32).reshape(kv_heads, -1, 1)
+    return call.sinks_H.astype(jnp.float32).reshape(kv_heads, -1, 1)
 
 
 def sinks_gradient(
-    sinks_H: jax.Array | None, lse_BKGS: jax.Array, delta_BKGS: jax.Array
+    call: AttentionCall, lse_BKGS: jax.Array, delta_BKGS: jax.Array
 ) -> jax.Array | None:
     """Returns the gradient of the sinks: that of a score whose value is 0."""
-    sinks_KG1 = sinks_by_kv_head(sinks_H, lse_BKGS.shape[1])
-    if sinks_H is None or sinks_KG1 is None:
+    sinks_KG1 = sinks_by_kv_head(call, lse_BKGS.shape[1])
+    if call.sinks_H is None or sinks_KG1 is None:
         return None
     p_BKGS = jnp.exp(sinks_KG1 - lse_BKGS)
-    return -(p_BKGS * delta_BKGS).sum(axis=(0, 3)).reshape(sinks_H.shape).astype(sinks_H.dtype)
+    dsinks_H = (p_BKGS * delta_BKGS).sum(axis=(0, 3)).reshape(call.sinks_H.shape)
+    return (-dsinks_H).astype(call.sinks_H.dtype)
 
 
-def heads_first(
-    q_BSHD: jax.Array, k_BTKD: jax.Array, v_BTKW: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def sinks_gradient_by_head(call: AttentionCall, given: BackwardInputs) -> jax.Array | None:
+    """Returns the gradient of the sinks from rows [B, H, S], as if no heads shared a KV head."""
+    return sinks_gradient(call, given.lse_BHS[:, :, None], given.delta_BHS[:, :, None])
+
+
+def heads_first(call: AttentionCall) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Transposes q to [B, K, G, S, D], and k and v to [B, K, T, width]."""
+    q_BSHD, k_BTKD, v_BTKW = call.qkv
     q_BKGSD = split_heads(q_BSHD, k_BTKD.shape[2])
     return q_BKGSD, k_BTKD.transpose(0, 2, 1, 3), v_BTKW.transpose(0, 2, 1, 3)
+
+
+def output_gradients(
+    call: AttentionCall, o_BSHW: jax.Array, do_BSHW: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Returns do as [B, K, G, S, W], and delta as [B, K, G, S]."""
+    kv_heads = call.k_BTKD.shape[2]
+    do_BKGSW = split_heads(do_BSHW, kv_heads)
+    # delta = sum(o * do), which equals the sum of p times dp.
+    product_BSHW = o_BSHW.astype(jnp.float32) * do_BSHW.astype(jnp.float32)
+    return do_BKGSW, split_heads(product_BSHW.sum(axis=-1, keepdims=True), kv_heads)[..., 0]
+
+
+def call_gradients(
+    call: AttentionCall,
+    dq_BSHD: jax.Array,
+    dk_BKTD: jax.Array,
+    dv_BKTW: jax.Array,
+    *rows: jax.Array,
+) -> Gradients:
+    """Returns the gradients of a call; lse and delta, the rows, give those of its sinks."""
+    return Gradients(
+        dq_BSHD,
+        dk_BKTD.transpose(0, 2, 1, 3).astype(call.k_BTKD.dtype),
+        dv_BKTW.transpose(0, 2, 1, 3).astype(call.v_BTKW.dtype),
+        sinks_gradient(call, *rows),
+    )
 
 
 def split_heads(x_BSHD: jax.Array, kv_heads: int) -> jax.Array:
@@ -167,6 +166,12 @@ def merge_heads(x_BKGSD: jax.Array) -> jax.Array:
     """Turns [B, K, G, S, D] into [B, S, H, D]."""
     batch, kv_heads, group, queries, width = x_BKGSD.shape
     return x_BKGSD.transpose(0, 3, 1, 2, 4).reshape(batch, queries, kv_heads * group, width)
+
+
+def merge_blocks(blocks: jax.Array, axis: int) -> jax.Array:
+    """Merges the leading axis of blocks into another axis."""
+    moved = jnp.moveaxis(blocks, 0, axis)
+    return moved.reshape(*moved.shape[:axis], -1, *moved.shape[axis + 2 :])
 
 
 def merge_group(array: jax.Array, axis: int) -> jax.Array:
