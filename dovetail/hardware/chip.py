@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+# Units of the catalogue.
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+GIGA, TERA = 1e9, 1e12
+GIGABIT = GIGA / 8
+
 # The precisions that `Chip.peak_flops` lists.
 PRECISIONS = ("float32", "bfloat16", "float8", "int8")
 # Precisions that are chosen for speed alone.

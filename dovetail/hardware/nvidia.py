@@ -12,18 +12,19 @@ H200). For B200 and GB200 it is one 400 Gb/s adapter per GPU, which was not chec
 
 from __future__ import annotations
 
-from dovetail.hardware.chip import Chip, GpuSpec, Price, peak_rates
+from dataclasses import replace
 
-_TERA = 1e12
-_GIGA = 1e9
-_GIGABIT = 1e9 / 8
-_KIB = 1 << 10
-_MIB = 1 << 20
-_GIB = 1 << 30
-
-_A100 = peak_rates(312 * _TERA, float32=156 * _TERA, int8=624 * _TERA)
-_H100_SXM = peak_rates(
-    989.4 * _TERA, float32=494.7 * _TERA, float8=1978.9 * _TERA, int8=1978.9 * _TERA
+from dovetail.hardware.chip import (
+    GIB,
+    GIGA,
+    GIGABIT,
+    KIB,
+    MIB,
+    TERA,
+    Chip,
+    GpuSpec,
+    Price,
+    peak_rates,
 )
 
 _HYPERSCALERS = (
@@ -46,161 +47,130 @@ def _coreweave(usd: float, offer: str) -> Price:
     return Price(usd, "2026-09-20", _TRANSCRIBED, f"CoreWeave {offer}")
 
 
-GPUS = (
-    Chip(
-        name="nvidia-a100-40gb",
-        platform="gpu",
-        device_kinds=("NVIDIA A100-SXM4-40GB",),
-        peak_flops=_A100,
-        memory_bytes=40 * _GIGA,
-        memory_bandwidth=1555 * _GIGA,
-        links=12,
-        link_bandwidth=25 * _GIGA,
-        chips_per_host=8,
-        linked_chips=8,
-        network_bandwidth=50 * _GIGABIT,
-        gpu=GpuSpec(
-            compute_capability=(8, 0),
-            sm_count=108,
-            clock_hz=1.41e9,
-            shared_memory_per_sm=164 * _KIB,
-            l2_bytes=40 * _MIB,
-            reported_memory_bytes=40370 * _MIB,
-            fpus_per_sm=64,
-        ),
-        price=_aws(2.7447, "p4d.24xlarge"),
+_A100_SPEC = GpuSpec(
+    compute_capability=(8, 0),
+    sm_count=108,
+    clock_hz=1.41e9,
+    shared_memory_per_sm=164 * KIB,
+    l2_bytes=40 * MIB,
+    reported_memory_bytes=40370 * MIB,
+    fpus_per_sm=64,
+)
+_A100_40GB = Chip(
+    name="nvidia-a100-40gb",
+    platform="gpu",
+    device_kinds=("NVIDIA A100-SXM4-40GB",),
+    peak_flops=peak_rates(312 * TERA, float32=156 * TERA, int8=624 * TERA),
+    memory_bytes=40 * GIGA,
+    memory_bandwidth=1555 * GIGA,
+    links=12,
+    link_bandwidth=25 * GIGA,
+    chips_per_host=8,
+    linked_chips=8,
+    network_bandwidth=50 * GIGABIT,
+    gpu=_A100_SPEC,
+    price=_aws(2.7447, "p4d.24xlarge"),
+)
+_A100_80GB = replace(
+    _A100_40GB,
+    name="nvidia-a100-80gb",
+    device_kinds=("NVIDIA A100-SXM4-80GB",),
+    memory_bytes=80 * GIGA,
+    memory_bandwidth=2039 * GIGA,
+    gpu=replace(_A100_SPEC, reported_memory_bytes=80 * GIB),
+    price=_aws(3.4309, "p4de.24xlarge"),
+)
+
+_H100_SPEC = GpuSpec(
+    compute_capability=(9, 0),
+    sm_count=132,
+    clock_hz=1.98e9,
+    shared_memory_per_sm=228 * KIB,
+    l2_bytes=50 * MIB,
+    reported_memory_bytes=80 * GIB,
+)
+_H100 = Chip(
+    name="nvidia-h100",
+    platform="gpu",
+    device_kinds=("NVIDIA H100 80GB HBM3",),
+    peak_flops=peak_rates(
+        989.4 * TERA, float32=494.7 * TERA, float8=1978.9 * TERA, int8=1978.9 * TERA
     ),
-    Chip(
-        name="nvidia-a100-80gb",
-        platform="gpu",
-        device_kinds=("NVIDIA A100-SXM4-80GB",),
-        peak_flops=_A100,
-        memory_bytes=80 * _GIGA,
-        memory_bandwidth=2039 * _GIGA,
-        links=12,
-        link_bandwidth=25 * _GIGA,
-        chips_per_host=8,
-        linked_chips=8,
-        network_bandwidth=50 * _GIGABIT,
-        gpu=GpuSpec(
-            compute_capability=(8, 0),
-            sm_count=108,
-            clock_hz=1.41e9,
-            shared_memory_per_sm=164 * _KIB,
-            l2_bytes=40 * _MIB,
-            reported_memory_bytes=80 * _GIB,
-            fpus_per_sm=64,
-        ),
-        price=_aws(3.4309, "p4de.24xlarge"),
-    ),
-    Chip(
-        name="nvidia-h100",
-        platform="gpu",
-        device_kinds=("NVIDIA H100 80GB HBM3",),
-        peak_flops=_H100_SXM,
-        memory_bytes=80 * _GIGA,
-        memory_bandwidth=3350 * _GIGA,
-        links=18,
-        link_bandwidth=25 * _GIGA,
-        chips_per_host=8,
-        linked_chips=8,
-        network_bandwidth=400 * _GIGABIT,
-        gpu=GpuSpec(
-            compute_capability=(9, 0),
-            sm_count=132,
-            clock_hz=1.98e9,
-            shared_memory_per_sm=228 * _KIB,
-            l2_bytes=50 * _MIB,
-            reported_memory_bytes=80 * _GIB,
-        ),
-        price=_aws(6.88, "p5.48xlarge"),
-    ),
-    # The PCIe card is slower, and an NVLink bridge joins at most two of them.
-    Chip(
-        name="nvidia-h100-pcie",
-        platform="gpu",
-        device_kinds=("NVIDIA H100 PCIe",),
-        peak_flops=peak_rates(
-            756 * _TERA, float32=378 * _TERA, float8=1513 * _TERA, int8=1513 * _TERA
-        ),
-        memory_bytes=80 * _GIGA,
-        memory_bandwidth=2000 * _GIGA,
-        links=12,
-        link_bandwidth=25 * _GIGA,
-        chips_per_host=8,
-        linked_chips=2,
-    ),
-    Chip(
-        name="nvidia-h200",
-        platform="gpu",
-        device_kinds=("NVIDIA H200",),
-        peak_flops=_H100_SXM,
-        memory_bytes=141 * _GIGA,
-        memory_bandwidth=4800 * _GIGA,
-        links=18,
-        link_bandwidth=25 * _GIGA,
-        chips_per_host=8,
-        linked_chips=8,
-        network_bandwidth=400 * _GIGABIT,
-        gpu=GpuSpec(
-            compute_capability=(9, 0),
-            sm_count=132,
-            clock_hz=1.98e9,
-            shared_memory_per_sm=228 * _KIB,
-            l2_bytes=50 * _MIB,
-            reported_memory_bytes=141 * 10**9,
-        ),
-        price=_aws(
-            7.912, "p5en.48xlarge", "2026-08-06", "https://github.com/dstackai/dstack/pull/4110"
-        ),
-    ),
-    Chip(
-        name="nvidia-b200",
-        platform="gpu",
-        device_kinds=("NVIDIA B200",),
-        peak_flops=peak_rates(
-            2250 * _TERA, float32=1100 * _TERA, float8=4500 * _TERA, int8=4500 * _TERA
-        ),
-        memory_bytes=180 * _GIGA,
-        memory_bandwidth=8000 * _GIGA,
-        links=18,
-        link_bandwidth=50 * _GIGA,
-        chips_per_host=8,
-        linked_chips=8,
-        network_bandwidth=400 * _GIGABIT,
-        gpu=GpuSpec(
-            compute_capability=(10, 0),
-            sm_count=148,
-            clock_hz=1.965e9,
-            shared_memory_per_sm=228 * _KIB,
-            l2_bytes=129536 * _KIB,
-            reported_memory_bytes=182631 * _MIB,
-        ),
-        price=_coreweave(8.60, "HGX B200, on demand"),
-    ),
-    # The same chip with more power, four per host; NVLink joins the 72 of a rack.
-    Chip(
-        name="nvidia-gb200",
-        platform="gpu",
-        device_kinds=("NVIDIA GB200",),
-        peak_flops=peak_rates(
-            2500 * _TERA, float32=1250 * _TERA, float8=5000 * _TERA, int8=5000 * _TERA
-        ),
-        memory_bytes=186 * _GIGA,
-        memory_bandwidth=8000 * _GIGA,
-        links=18,
-        link_bandwidth=50 * _GIGA,
-        chips_per_host=4,
-        linked_chips=72,
-        network_bandwidth=400 * _GIGABIT,
-        gpu=GpuSpec(
-            compute_capability=(10, 0),
-            sm_count=152,
-            clock_hz=2.062e9,
-            shared_memory_per_sm=228 * _KIB,
-            l2_bytes=132352 * _KIB,
-            reported_memory_bytes=188730 * _MIB,
-        ),
-        price=_coreweave(10.50, "GB200 NVL72, North America, on demand"),
+    memory_bytes=80 * GIGA,
+    memory_bandwidth=3350 * GIGA,
+    links=18,
+    link_bandwidth=25 * GIGA,
+    chips_per_host=8,
+    linked_chips=8,
+    network_bandwidth=400 * GIGABIT,
+    gpu=_H100_SPEC,
+    price=_aws(6.88, "p5.48xlarge"),
+)
+# The PCIe card is slower, and an NVLink bridge joins at most two of them.
+_H100_PCIE = Chip(
+    name="nvidia-h100-pcie",
+    platform="gpu",
+    device_kinds=("NVIDIA H100 PCIe",),
+    peak_flops=peak_rates(756 * TERA, float32=378 * TERA, float8=1513 * TERA, int8=1513 * TERA),
+    memory_bytes=80 * GIGA,
+    memory_bandwidth=2000 * GIGA,
+    links=12,
+    link_bandwidth=25 * GIGA,
+    chips_per_host=8,
+    linked_chips=2,
+)
+_H200 = replace(
+    _H100,
+    name="nvidia-h200",
+    device_kinds=("NVIDIA H200",),
+    memory_bytes=141 * GIGA,
+    memory_bandwidth=4800 * GIGA,
+    gpu=replace(_H100_SPEC, reported_memory_bytes=141 * 10**9),
+    price=_aws(
+        7.912, "p5en.48xlarge", "2026-08-06", "https://github.com/dstackai/dstack/pull/4110"
     ),
 )
+
+_B200_SPEC = GpuSpec(
+    compute_capability=(10, 0),
+    sm_count=148,
+    clock_hz=1.965e9,
+    shared_memory_per_sm=228 * KIB,
+    l2_bytes=129536 * KIB,
+    reported_memory_bytes=182631 * MIB,
+)
+_B200 = Chip(
+    name="nvidia-b200",
+    platform="gpu",
+    device_kinds=("NVIDIA B200",),
+    peak_flops=peak_rates(2250 * TERA, float32=1100 * TERA, float8=4500 * TERA, int8=4500 * TERA),
+    memory_bytes=180 * GIGA,
+    memory_bandwidth=8000 * GIGA,
+    links=18,
+    link_bandwidth=50 * GIGA,
+    chips_per_host=8,
+    linked_chips=8,
+    network_bandwidth=400 * GIGABIT,
+    gpu=_B200_SPEC,
+    price=_coreweave(8.60, "HGX B200, on demand"),
+)
+# The same chip with more power, four per host; NVLink joins the 72 of a rack.
+_GB200 = replace(
+    _B200,
+    name="nvidia-gb200",
+    device_kinds=("NVIDIA GB200",),
+    peak_flops=peak_rates(2500 * TERA, float32=1250 * TERA, float8=5000 * TERA, int8=5000 * TERA),
+    memory_bytes=186 * GIGA,
+    chips_per_host=4,
+    linked_chips=72,
+    gpu=replace(
+        _B200_SPEC,
+        sm_count=152,
+        clock_hz=2.062e9,
+        l2_bytes=132352 * KIB,
+        reported_memory_bytes=188730 * MIB,
+    ),
+    price=_coreweave(10.50, "GB200 NVL72, North America, on demand"),
+)
+
+GPUS = (_A100_40GB, _A100_80GB, _H100, _H100_PCIE, _H200, _B200, _GB200)

@@ -17,13 +17,7 @@ date, so the date is the day it was read. None was found for v4 and tpu7x.
 
 from __future__ import annotations
 
-from dovetail.hardware.chip import Chip, Price, peak_rates
-
-_TERA = 1e12
-_GIGA = 1e9
-_GIB = 2**30
-_GIGABIT = 1e9 / 8
-
+from dovetail.hardware.chip import GIB, GIGA, GIGABIT, TERA, Chip, Price, peak_rates
 
 _CATALOGUE = (
     "https://github.com/skypilot-org/skypilot-catalog/blob/"
@@ -41,11 +35,11 @@ TPUS = (
         name="tpu-v4",
         platform="tpu",
         device_kinds=("TPU v4",),
-        peak_flops=peak_rates(275 * _TERA),
-        memory_bytes=32 * _GIB,
-        memory_bandwidth=1200 * _GIGA,
+        peak_flops=peak_rates(275 * TERA),
+        memory_bytes=32 * GIB,
+        memory_bandwidth=1200 * GIGA,
         links=6,
-        link_bandwidth=50 * _GIGA,
+        link_bandwidth=50 * GIGA,
         chips_per_host=4,
         linked_chips=4096,
     ),
@@ -54,15 +48,15 @@ TPUS = (
         name="tpu-v5e",
         platform="tpu",
         device_kinds=("TPU v5 lite", "TPU v5e"),
-        peak_flops=peak_rates(197 * _TERA, int8=393 * _TERA),
-        memory_bytes=16 * _GIB,
-        memory_bandwidth=819 * _GIGA,
-        program_memory_bytes=15.75 * _GIB,
+        peak_flops=peak_rates(197 * TERA, int8=393 * TERA),
+        memory_bytes=16 * GIB,
+        memory_bandwidth=819 * GIGA,
+        program_memory_bytes=15.75 * GIB,
         links=4,
-        link_bandwidth=50 * _GIGA,
+        link_bandwidth=50 * GIGA,
         chips_per_host=4,
         linked_chips=256,
-        network_bandwidth=25 * _GIGABIT,
+        network_bandwidth=25 * GIGABIT,
         price=_price(1.20, "v5litepod"),
     ),
     # 459 teraflops bf16 and fp8, 918 int8; 95 GiB at 2765 GB/s; 3D torus, 1200 GB/s both ways;
@@ -71,15 +65,15 @@ TPUS = (
         name="tpu-v5p",
         platform="tpu",
         device_kinds=("TPU v5", "TPU v5p"),
-        peak_flops=peak_rates(459 * _TERA, int8=918 * _TERA),
-        memory_bytes=95 * _GIB,
-        memory_bandwidth=2765 * _GIGA,
-        program_memory_bytes=95.74 * _GIB,
+        peak_flops=peak_rates(459 * TERA, int8=918 * TERA),
+        memory_bytes=95 * GIB,
+        memory_bandwidth=2765 * GIGA,
+        program_memory_bytes=95.74 * GIB,
         links=6,
-        link_bandwidth=100 * _GIGA,
+        link_bandwidth=100 * GIGA,
         chips_per_host=4,
         linked_chips=6144,
-        network_bandwidth=50 * _GIGABIT,
+        network_bandwidth=50 * GIGABIT,
         price=_price(4.20, "v5p"),
     ),
     # 918 teraflops bf16 and fp8, 1836 int8; 32 GB at 1638 GB/s; 2D torus, 800 GB/s both ways.
@@ -87,15 +81,15 @@ TPUS = (
         name="tpu-v6e",
         platform="tpu",
         device_kinds=("TPU v6 lite", "TPU v6e"),
-        peak_flops=peak_rates(918 * _TERA, int8=1836 * _TERA),
-        memory_bytes=32 * _GIB,
-        memory_bandwidth=1638 * _GIGA,
-        program_memory_bytes=31.25 * _GIB,
+        peak_flops=peak_rates(918 * TERA, int8=1836 * TERA),
+        memory_bytes=32 * GIB,
+        memory_bandwidth=1638 * GIGA,
+        program_memory_bytes=31.25 * GIB,
         links=4,
-        link_bandwidth=100 * _GIGA,
+        link_bandwidth=100 * GIGA,
         chips_per_host=4,
         linked_chips=256,
-        network_bandwidth=100 * _GIGABIT,
+        network_bandwidth=100 * GIGABIT,
         price=_price(2.70, "v6e"),
     ),
     # 2307 teraflops bf16, 4614 fp8, none published for int8; 192 GiB at 7380 GB/s; 3D torus,
@@ -104,15 +98,15 @@ TPUS = (
         name="tpu-7x",
         platform="tpu",
         device_kinds=("TPU7x",),
-        peak_flops=peak_rates(2307 * _TERA, float8=4614 * _TERA),
-        memory_bytes=192 * _GIB,
-        memory_bandwidth=7380 * _GIGA,
-        program_memory_bytes=2 * 94.75 * _GIB,
+        peak_flops=peak_rates(2307 * TERA, float8=4614 * TERA),
+        memory_bytes=192 * GIB,
+        memory_bandwidth=7380 * GIGA,
+        program_memory_bytes=2 * 94.75 * GIB,
         links=6,
-        link_bandwidth=100 * _GIGA,
+        link_bandwidth=100 * GIGA,
         devices_per_chip=2,
         chips_per_host=4,
         linked_chips=9216,
-        network_bandwidth=100 * _GIGABIT,
+        network_bandwidth=100 * GIGABIT,
     ),
 )

@@ -11,25 +11,22 @@ Neuron joins them in pairs by default. The network is 3200 Gb/s per host. No int
 
 from __future__ import annotations
 
-from dovetail.hardware.chip import Chip, Price, peak_rates
-
-_TERA = 1e12
-_GIGA = 1e9
+from dovetail.hardware.chip import GIB, GIGA, TERA, Chip, Price, peak_rates
 
 TRAINIUM = (
     Chip(
         name="trainium2",
         platform="neuron",
         device_kinds=(),
-        peak_flops=peak_rates(667 * _TERA, float32=181 * _TERA, float8=1299 * _TERA),
-        memory_bytes=96 * 2**30,
-        memory_bandwidth=2900 * _GIGA,
+        peak_flops=peak_rates(667 * TERA, float32=181 * TERA, float8=1299 * TERA),
+        memory_bytes=96 * GIB,
+        memory_bandwidth=2900 * GIGA,
         links=4,
-        link_bandwidth=160 * _GIGA,
+        link_bandwidth=160 * GIGA,
         devices_per_chip=4,
         chips_per_host=16,
         linked_chips=16,
-        network_bandwidth=25 * _GIGA,
+        network_bandwidth=25 * GIGA,
         price=Price(
             2.235,
             "2025-11-30",
