@@ -53,9 +53,6 @@ class OffsetRMSNorm(RMSNorm):
 
     initial_scale = 0.0
 
-    class Config(RMSNorm.Config):
-        """Same as RMSNorm's."""
-
     def __call__(self, x: jax.Array) -> jax.Array:
         """Keeps shape and dtype; scales in float32."""
         normed = self._normed(x.astype(jnp.float32))

@@ -56,9 +56,6 @@ class GradientComputation(Protocol):
 class Autodiff(Component):
     """Differentiates one forward pass over the batch."""
 
-    class Config(Component.Config["Autodiff"]):
-        """Nothing to choose."""
-
     def __call__(
         self,
         model: Module,

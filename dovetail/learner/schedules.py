@@ -62,9 +62,6 @@ class WarmupSchedule(Component):
 class ConstantSchedule(WarmupSchedule):
     """Constant at the peak, after warmup."""
 
-    class Config(WarmupSchedule.Config["ConstantSchedule"]):
-        """Only the peak and the warmup."""
-
     def after_warmup(self, step: jax.Array) -> jax.Array:
         """Returns 1."""
         return jnp.ones_like(step)
@@ -73,11 +70,8 @@ class ConstantSchedule(WarmupSchedule):
 class InverseSquareRootSchedule(WarmupSchedule):
     """Decays with the inverse square root of the step; it needs no `total_steps`.
 
-    Without warmup it decays from the first update.
+    The length of the warmup is its time scale: without warmup it decays from the first update.
     """
-
-    class Config(WarmupSchedule.Config["InverseSquareRootSchedule"]):
-        """Only the peak and the warmup, whose length is the decay's time scale."""
 
     def after_warmup(self, step: jax.Array) -> jax.Array:
         """Returns sqrt(warmup / step)."""

@@ -95,9 +95,6 @@ def rotary(old: Any, **values: Any) -> Any:
 class InterleavedRotaryEmbedding(RotaryEmbedding):
     """RoPE that pairs feature 2i with 2i + 1, as in the paper and in DeepSeek's models."""
 
-    class Config(RotaryEmbedding.Config):
-        """Same as RotaryEmbedding's."""
-
     def _rotate(self, x_BSHD: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
         # The output stays in split-half order: queries and keys agree on it, and only their dot
         # products matter.

@@ -163,9 +163,6 @@ class SharedStack(Stack):
     All iterations share parameters and variables; each has its own cache.
     """
 
-    class Config(Stack.Config):
-        """Same as Stack's."""
-
     def _declare_layers(self, layer: Any, count: int, axis: str) -> Any:
         self._times = count
         return layer

@@ -19,9 +19,6 @@ class GPipe(Pipeline):
     microbatches.
     """
 
-    class Config(Pipeline.Config):
-        """The fields of every pipeline."""
-
     def run(self, runner: StageRunner, variables: Arrays) -> tuple[Arrays, Arrays, Any, Arrays]:
         """Runs the forward ticks, and differentiates through them."""
         schedule = runner.schedule

@@ -19,9 +19,6 @@ class OneForwardOneBackward(Pipeline):
     there are in all. It recomputes its layers in the backward pass.
     """
 
-    class Config(Pipeline.Config):
-        """The fields of every pipeline."""
-
     def run(self, runner: StageRunner, variables: Arrays) -> tuple[Arrays, Arrays, Any, Arrays]:
         """Runs warmup (forward), steady state (forward and backward) and cooldown (backward)."""
         schedule = runner.schedule
