@@ -249,11 +249,9 @@ class Config(HasNode, Generic[T_co], metaclass=ConfigMeta):
         return self.clone()
 
     def __deepcopy__(self, memo: object) -> Self:
-        """Copies by value."""
         return self.clone()
 
     def __reduce__(self) -> Any:
-        """Pickles the class, the values and their origins."""
         self._normalize()
         return _restored, (type(self), self._node.values, self._node.explicit)
 
@@ -323,7 +321,6 @@ class Component:
         """The config of a component; subclasses declare fields."""
 
     def __init__(self, config: Config[Any]) -> None:
-        """Keeps the config from which the component is built."""
         self.config = config
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -24,7 +24,6 @@ class Difference:
     """Whether one side lacks the path, and the other has it by default."""
 
     def __str__(self) -> str:
-        """Returns `path: left -> right`."""
         left, right = self.left or "(absent)", self.right or "(absent)"
         return f"{self.path or '(root)'}: {left} -> {right}"
 

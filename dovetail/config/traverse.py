@@ -77,7 +77,6 @@ class Selection(Generic[C]):
     """All configs of a kind in a copy of a tree."""
 
     def __init__(self, root: C, kind: Any) -> None:
-        """Copies the tree and finds the configs in it."""
         check_kind(kind, "select")
         self._root = root.clone()
         self._kind = kind
@@ -93,11 +92,9 @@ class Selection(Generic[C]):
         return self._root.clone()
 
     def __iter__(self) -> Iterator[Config[Any]]:
-        """Yields the selected configs."""
         return iter(self.found.values())
 
     def __len__(self) -> int:
-        """Counts the selected configs."""
         return len(self.found)
 
 
@@ -183,7 +180,6 @@ class Report:
     dropped: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """Returns a one-line summary."""
         text = f"replaced {len(self.replaced)} {self.kind}"
         if self.dropped:
             text += (

@@ -45,12 +45,9 @@ class StandardLibrary(Component):
     """The Python standard library's own sources on this machine: some 10 MB, no download."""
 
     class Config(Component.Config["StandardLibrary"]):
-        """The folders to leave out."""
-
         exclude: tuple[str, ...] = _NOT_LIBRARY
 
     def __init__(self, config: Config) -> None:
-        """Reads no file yet."""
         super().__init__(config)
         self._exclude = config.exclude
 
@@ -91,8 +88,6 @@ class TextFiles(Component):
     """
 
     class Config(Component.Config["TextFiles"]):
-        """Where the files are."""
-
         files: str = REQUIRED
         """A folder, a file, or a pattern such as `notes/**/*.md`; `~` is the home folder."""
         pattern: str = "**/*.txt"
@@ -100,7 +95,6 @@ class TextFiles(Component):
         passage_bytes: int = 65536
 
     def __init__(self, config: Config) -> None:
-        """Reads no file yet."""
         super().__init__(config)
         if config.passage_bytes < 4:
             raise ConfigError(

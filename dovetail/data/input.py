@@ -48,7 +48,6 @@ class TokenInput(Component):
         """Half-open ranges of batches to skip; a resumed run may have more of them."""
 
     def __init__(self, config: Config) -> None:
-        """Checks the sizes; reads no file yet."""
         super().__init__(config)
         for name, value in (
             ("sequence_length", config.sequence_length),
@@ -133,7 +132,6 @@ class TokenEvaluation:
     def __init__(
         self, rows: _PreparedRows, split: str, batch_size: int, num_batches: int | None
     ) -> None:
-        """Shares the prepared rows of an input; reads no file yet."""
         if num_batches is not None and num_batches < 1:
             raise ConfigError(f"num_batches: expected at least 1 or None (all), got {num_batches}.")
         self._rows, self._split = rows, split

@@ -39,7 +39,6 @@ class Prefetcher(Generic[T]):
             self._submit_next()
 
     def __iter__(self) -> Self:
-        """Returns the prefetcher itself."""
         return self
 
     def __next__(self) -> T:
@@ -59,7 +58,6 @@ class Prefetcher(Generic[T]):
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def __enter__(self) -> Self:
-        """Returns the prefetcher itself."""
         return self
 
     def __exit__(
@@ -68,7 +66,6 @@ class Prefetcher(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Closes it."""
         self.close()
 
     def _submit_next(self) -> None:

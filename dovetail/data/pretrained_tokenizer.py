@@ -52,7 +52,6 @@ class PretrainedTokenizer(Component):
         """The folder of the files, for preparing data; a run has its own copy."""
 
     def __init__(self, config: Config) -> None:
-        """Reads no file yet."""
         super().__init__(config)
         self._config = config
         self._folder: Path | None = None

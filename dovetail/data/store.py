@@ -79,7 +79,6 @@ class TokenStore:
     """An open store. Opening a store checks its files."""
 
     def __init__(self, folder: Path) -> None:
-        """Reads `meta.json` and compares the files with it."""
         self.folder = folder
         self.meta = _read_meta(folder)
         for name, (size, checksum) in self.meta.files.items():

@@ -85,8 +85,6 @@ class BytePairTokenizer(Component):
     """
 
     class Config(Component.Config["BytePairTokenizer"]):
-        """The number of ids."""
-
         vocab_size: int = 4096
 
     def __init__(self, config: Config) -> None:

@@ -17,7 +17,6 @@ class IncrementalDetokenizer:
     """
 
     def __init__(self, tokenizer: TokenizerLike) -> None:
-        """Starts with an empty context."""
         self._tokenizer = tokenizer
         self._context: list[int] = []
         self._pending: list[int] = []
@@ -48,7 +47,6 @@ class StopStrings:
     """Truncates a text stream at the first stop string; holds back a possible prefix of one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
-        """Starts with an empty buffer."""
         self._stops = tuple(stops)
         self._buffer = ""
         self.found = False
@@ -86,7 +84,6 @@ class TextStream:
     """The text of one row: a detokenizer followed by stop strings."""
 
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
-        """Starts an empty text."""
         self._detokenizer = detokenizer
         self._stops = StopStrings(stops)
 

@@ -55,7 +55,6 @@ class DecodePrograms:
     """The programs of one model with one sampler, compiled once per shape."""
 
     def __init__(self, model: Module, sampler: Sampler, placement: Placement | None) -> None:
-        """Compiles nothing yet."""
         self._model, self._sampler = model, sampler
         self._placement = None if placement is None else decoding_placement(placement)
         self._prefill = jax.jit(self._prefill_prompts)

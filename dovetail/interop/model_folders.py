@@ -110,7 +110,6 @@ class RemoteFolder:
     """A folder that fsspec reaches, such as gs://bucket/model."""
 
     def __init__(self, url: str) -> None:
-        """Connects."""
         try:
             import fsspec
         except ImportError as error:

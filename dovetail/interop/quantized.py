@@ -89,7 +89,6 @@ class Mxfp4Tensor(QuantizedTensor):
     """Experts in MXFP4. transformers loads them as the transpose of what is stored."""
 
     def __post_init__(self) -> None:
-        """Checks that blocks and scales fit."""
         if len(self.stored.shape) < 3 or self.stored.shape[:-1] != self.scales.shape:
             raise ConfigError(
                 f"{self.stored.where}: its shape is {self.stored.shape}, which does not fit the "
@@ -118,7 +117,6 @@ class BlockFp8Tensor(QuantizedTensor):
     block: tuple[int, int]
 
     def __post_init__(self) -> None:
-        """Checks that weight and scales fit."""
         shape = self.stored.shape
         wanted = tuple(-(-n // b) for n, b in zip(shape, self.block, strict=False))
         if len(shape) != 2 or self.scales.shape != wanted:

@@ -50,7 +50,6 @@ class SoftCap(ScoreMap):
     cap: float
 
     def __post_init__(self) -> None:
-        """Refuses a cap that is not finite and positive."""
         if not 0 < self.cap < math.inf:
             raise ConfigError(
                 f"SoftCap: expected a finite cap above 0, got {self.cap}. "

@@ -37,8 +37,6 @@ class FeedForward(BaseFeedForward):
     """Gated feed-forward: down(activation(gate(x)) * up(x)) (https://arxiv.org/abs/2002.05202)."""
 
     class Config(BaseFeedForward.Config):
-        """The activation and the three projections."""
-
         activation: Callable[..., Any] = jax.nn.silu
         gate: ConfigOf[TokenMap] = Linear.Config()
         up: ConfigOf[TokenMap] = Linear.Config()
@@ -95,8 +93,6 @@ class PlainFeedForward(BaseFeedForward):
     """Feed-forward without a gate: down(activation(up(x)))."""
 
     class Config(BaseFeedForward.Config):
-        """The activation and the two projections."""
-
         activation: Callable[..., Any] = jax.nn.gelu
         up: ConfigOf[TokenMap] = Linear.Config()
         down: ConfigOf[TokenMap] = Linear.Config()

@@ -24,8 +24,6 @@ class ScaledResidual(Module):
     """
 
     class Config(Module.Config["ScaledResidual"]):
-        """The factor, and the dropout that it wraps."""
-
         factor: float = REQUIRED
         dropout: ConfigOf[TokenMap] = wraps(Dropout.Config())
 

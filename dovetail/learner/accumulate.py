@@ -29,8 +29,6 @@ class Accumulate(Component):
     """Sums the gradients of microbatches in float32; activation memory is that of one."""
 
     class Config(Component.Config["Accumulate"]):
-        """The number of microbatches in a batch."""
-
         microbatches: int = REQUIRED
 
     def __init__(self, config: Config) -> None:

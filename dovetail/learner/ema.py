@@ -13,8 +13,6 @@ class Ema(Component):
     """Averages in float32, whatever the parameters' dtype."""
 
     class Config(Component.Config["Ema"]):
-        """The decay, and its warmup."""
-
         decay: float = 0.999
         # Without warmup, the initial parameters dominate early averages. With w warmup steps, the
         # decay of update t (from 0) is at most (1 + t) / (1 + t + w).

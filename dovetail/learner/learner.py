@@ -32,8 +32,6 @@ class Learner(Component):
     """Initializes the training state, and computes one train step."""
 
     class Config(Component.Config["Learner"]):
-        """Optimizer, learning-rate schedule, gradient computation and what surrounds them."""
-
         optimizer: ConfigOf[Optimizer] = AdamW.Config()
         schedule: ConfigOf[Schedule] = CosineSchedule.Config()
         # Every choice computes the gradients of the same loss, so a run may resume with another.

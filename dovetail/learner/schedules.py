@@ -30,8 +30,6 @@ class WarmupSchedule(Component):
     """Linear warmup to the peak; subclasses define what follows."""
 
     class Config(Component.Config[T_co], Generic[T_co]):
-        """The peak learning rate, and the number of warmup updates."""
-
         peak: float = 3e-4
         warmup_steps: int = 0
 

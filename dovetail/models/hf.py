@@ -54,7 +54,6 @@ class HFConfig:
         self._values = {key: value for key, value in merged.items() if value is not None}
 
     def __getitem__(self, key: str) -> Any:
-        """Returns a required value."""
         if key not in self._values:
             raise ConfigError(f"config.json: {key!r} is missing, and this family needs it.")
         return self._values[key]

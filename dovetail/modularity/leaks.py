@@ -25,7 +25,6 @@ class SourceLine:
     text: str
 
     def __str__(self) -> str:
-        """Returns it as `file:number: text`."""
         return f"{self.file}:{self.number}: {self.text}"
 
 

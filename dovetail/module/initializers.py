@@ -25,8 +25,6 @@ class ConstantInitializer(Component):
     """Fills with a constant."""
 
     class Config(Component.Config["ConstantInitializer"]):
-        """Zeros by default."""
-
         value: float = 0.0
 
     def __init__(self, config: Config) -> None:
@@ -44,8 +42,6 @@ class Normal(Component):
     """Normal distribution with a given standard deviation."""
 
     class Config(Component.Config["Normal"]):
-        """The standard deviation."""
-
         standard_deviation: float = 0.02
 
     def __init__(self, config: Config) -> None:

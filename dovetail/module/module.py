@@ -38,8 +38,6 @@ class Module(Component):
     """A module of a model: children, parameters, variables, and methods that compute."""
 
     class Config(Component.Config[T_co], Generic[T_co]):
-        """Fields of every module."""
-
         # The dtype that parameters are cast to when they are read; None means the parent's.
         dtype: str | None = None
 

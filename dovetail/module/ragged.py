@@ -169,11 +169,9 @@ class GroupedParameter:
         return self._with(self._stacked.astype(dtype))
 
     def __neg__(self) -> GroupedParameter:
-        """Changes the sign."""
         return self._with(-self._stacked)
 
     def __matmul__(self, other: Any) -> GroupedParameter:
-        """Multiplies the matrices of each copy."""
         if isinstance(other, GroupedParameter) and self.ndim == other.ndim == 2:
             return self._with(self._stacked @ other._stacked)
         return self._refuse("The rows must be on the left: write rows @ parameter.")
@@ -189,35 +187,27 @@ class GroupedParameter:
         return y_NF.reshape(*rows.shape[:-1], self.shape[1])
 
     def __add__(self, other: Any) -> Any:
-        """Adds."""
         return self._apply(operator.add, other)
 
     def __radd__(self, other: Any) -> Any:
-        """Adds to rows or to a number."""
         return self._apply(operator.add, other, swapped=True)
 
     def __sub__(self, other: Any) -> Any:
-        """Subtracts."""
         return self._apply(operator.sub, other)
 
     def __rsub__(self, other: Any) -> Any:
-        """Subtracts from rows or from a number."""
         return self._apply(operator.sub, other, swapped=True)
 
     def __mul__(self, other: Any) -> Any:
-        """Multiplies."""
         return self._apply(operator.mul, other)
 
     def __rmul__(self, other: Any) -> Any:
-        """Multiplies rows or a number."""
         return self._apply(operator.mul, other, swapped=True)
 
     def __truediv__(self, other: Any) -> Any:
-        """Divides."""
         return self._apply(operator.truediv, other)
 
     def __rtruediv__(self, other: Any) -> Any:
-        """Divides rows or a number."""
         return self._apply(operator.truediv, other, swapped=True)
 
     def __getitem__(self, index: Any) -> NoReturn:
@@ -225,7 +215,6 @@ class GroupedParameter:
         self._refuse("It was indexed.")
 
     def __iter__(self) -> NoReturn:
-        """Refuses."""
         self._refuse("It was iterated over.")
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -235,7 +224,6 @@ class GroupedParameter:
         raise _NoSuchAttribute(f"{self}: It has no attribute {name!r}. {_HOW}")
 
     def __repr__(self) -> str:
-        """Shows path, dtype and shape."""
         return f"GroupedParameter({self._path!r}, {self.dtype}{list(self.shape)} per row)"
 
     def _with(self, stacked: jax.Array) -> GroupedParameter:

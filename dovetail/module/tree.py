@@ -54,7 +54,6 @@ class Tree:
     """All modules below a root, by identity and by path."""
 
     def __init__(self, root: Module) -> None:
-        """Walks the modules once."""
         self.root = root
         self._nodes: dict[int, ModuleNode] = {}
         self._by_path: dict[str, Module] = {}

@@ -55,7 +55,6 @@ class MeshLayout(Component):
                 raise ConfigError(f"{self.name}.dcn.{axis}: expected 1 or more, got {slices}.")
 
     def __str__(self) -> str:
-        """Returns the axes of size other than 1."""
         written = [f"{axis}={size}" for axis, size in self.sizes.items() if size != 1]
         return ", ".join(written) or "1 for every axis"
 

@@ -100,7 +100,6 @@ class Candidate:
         return fitted
 
     def __str__(self) -> str:
-        """Formats it for messages."""
         mesh = " x ".join(f"{axis} {size}" for axis, size in self.mesh if size > 1)
         return ", ".join([f"mesh {mesh or 'of one device'}", *self.modifiers()])
 

@@ -101,7 +101,6 @@ class HloComputation:
     """A list of instructions, one of which is its result."""
 
     def __init__(self, name: str, instructions: list[HloInstruction]) -> None:
-        """Takes the instructions in order."""
         self.name, self.instructions = name, instructions
         self.by_name = {each.name: each for each in instructions}
 

@@ -37,11 +37,9 @@ class StepTime:
         return self.matmul + self.memory + self.kernels + self.exposed
 
     def __add__(self, other: StepTime) -> StepTime:
-        """Adds field by field."""
         return StepTime(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def __mul__(self, times: float) -> StepTime:
-        """Multiplies every field."""
         return StepTime(*(getattr(self, f.name) * times for f in fields(self)))
 
 

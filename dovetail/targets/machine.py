@@ -74,7 +74,6 @@ class Machine:
         return None if price is None else self.chips * price.usd_per_chip_hour
 
     def __str__(self) -> str:
-        """Describes chips, devices, hosts and slices."""
         parts = [f"{self.chips} x {self.chip.name}"]
         if self.devices != self.chips:
             parts.append(f"{self.devices} devices")

@@ -55,7 +55,6 @@ class Progress:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        """Starts the clock."""
         self._began = self._stage_began = time.monotonic()
         if self._enabled:
             self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
@@ -68,7 +67,6 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Removes the line."""
         self.close()
 
     def close(self) -> None:

@@ -92,8 +92,6 @@ class NoKVCache(Module):
     """Stores nothing: queries attend to the keys and values of this call."""
 
     class Config(Module.Config["NoKVCache"]):
-        """Nothing to set."""
-
         def decoding_cache(self, length: int) -> AnyConfig[KVCache]:
             """Returns a contiguous KV cache."""
             return ContiguousKVCache.Config(length=length)

@@ -47,8 +47,6 @@ class MixingWrapper(Mixing):
     """Changes the queries, keys or outputs of the mixing that it wraps."""
 
     class Config(Mixing.Config):
-        """The wrapped mixing."""
-
         base: ConfigOf[Mixing] = wraps(Mixing.Config())
 
     def __init__(self, config: Config) -> None:
@@ -117,8 +115,6 @@ class GatedAttention(MixingWrapper):
     """
 
     class Config(MixingWrapper.Config):
-        """The projection to gate logits."""
-
         gate: ConfigOf[TokenMap] = Linear.Config()
 
     def __init__(self, config: Config) -> None:

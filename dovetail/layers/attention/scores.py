@@ -51,8 +51,6 @@ class ScoresWrapper(Scores):
     """Changes some options of the scores that it wraps."""
 
     class Config(Scores.Config):
-        """The wrapped scores."""
-
         base: ConfigOf[Scores] = wraps(Scores.Config())
 
     def __init__(self, config: Config) -> None:
@@ -101,8 +99,6 @@ class LearnedSinks(SoftmaxWrapper):
     """Attention sinks: a learned logit per head (gpt-oss; https://arxiv.org/abs/2309.17453)."""
 
     class Config(SoftmaxWrapper.Config):
-        """The initialization of the logits."""
-
         weight_init: ConfigOf[Initializer] = Normal.Config(standard_deviation=0.02)
 
     def __init__(self, config: Config) -> None:

@@ -36,8 +36,6 @@ class DistillationLoss(LossWrapper):
     """
 
     class Config(LossWrapper.Config):
-        """The teacher, the weight of the KL divergence, and the softmax temperature."""
-
         teacher: ConfigOf[Teacher] = opaque()
         weight: float = 1.0
         temperature: float = 1.0

@@ -63,8 +63,6 @@ class MultiTokenLoss(LossWrapper):
     """
 
     class Config(LossWrapper.Config):
-        """The number of heads, and the weight of all their losses together."""
-
         depth: int = 1
         weight: float = 0.3
         head: ConfigOf[MultiTokenHead] = MultiTokenHead.Config()

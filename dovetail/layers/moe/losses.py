@@ -50,8 +50,6 @@ class LoadBalanceLoss(WeightedLoss):
     """
 
     class Config(WeightedLoss.Config):
-        """Overrides the default coefficient."""
-
         coefficient: float = 0.01
 
     def __call__(self, routing: Routing) -> None:
@@ -71,8 +69,6 @@ class RouterZLoss(WeightedLoss):
     """Router z-loss: the squared logsumexp of the router logits (https://arxiv.org/abs/2202.08906)."""
 
     class Config(WeightedLoss.Config):
-        """Overrides the default coefficient."""
-
         coefficient: float = 0.001
 
     def __call__(self, routing: Routing) -> None:

@@ -47,7 +47,6 @@ class ChunkDecay:
     """Cumulative decays within one chunk; zero across the start of a sequence."""
 
     def __init__(self, log_decay_BLH: jax.Array, starts_BL: jax.Array) -> None:
-        """Takes the log decay of each token, and where sequences start."""
         self._sum_BHL = jnp.cumsum(log_decay_BLH, axis=1).swapaxes(1, 2)
         self._run_BL = jnp.cumsum(starts_BL, axis=1, dtype=jnp.int32)
 

@@ -17,8 +17,6 @@ class LogOfUniform(Component):
     """The log of uniform values (A_log in Mamba)."""
 
     class Config(Component.Config["LogOfUniform"]):
-        """The range of the values."""
-
         low: float = 1.0
         high: float = 16.0
 
@@ -37,8 +35,6 @@ class InverseSoftplus(Component):
     """The inverse softplus of log-uniform values (dt_bias in Mamba)."""
 
     class Config(Component.Config["InverseSoftplus"]):
-        """The range of the values."""
-
         low: float = 1e-3
         high: float = 1e-1
 

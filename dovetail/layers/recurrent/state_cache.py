@@ -28,8 +28,6 @@ class NoStateCache(Module):
     """Stores nothing: every call starts from the initial state."""
 
     class Config(Module.Config["NoStateCache"]):
-        """Nothing to set."""
-
         def decoding_cache(self, length: int) -> AnyConfig[StateCache]:
             """Returns the cache for decoding; its size does not depend on the length."""
             return RecurrentStateCache.Config()

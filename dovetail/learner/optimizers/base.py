@@ -37,8 +37,6 @@ class OptimizerWrapper(Component):
     """Changes the directions of an inner optimizer; see `replace_inner_optimizer`."""
 
     class Config(Component.Config["OptimizerWrapper"]):
-        """The inner optimizer."""
-
         optimizer: ConfigOf[Optimizer] = wraps()
 
 

@@ -56,8 +56,6 @@ class Lion(Component):
     """
 
     class Config(Component.Config["Lion"]):
-        """The two interpolation factors."""
-
         b1: float = 0.9
         b2: float = 0.99
         mu_dtype: str | None = None
@@ -142,8 +140,6 @@ class Muon(Component):
     """
 
     class Config(Component.Config["Muon"]):
-        """Momentum, orthogonalization, and the optimizer of all other parameters."""
-
         momentum: float = 0.95
         nesterov: bool = True
         newton_schulz_steps: int = 5
