@@ -26,6 +26,8 @@ from dovetail.models.hf import HFConfig
 
 Parameters = Mapping[str, Any]
 
+_ORIGINAL_LENGTH = "original_max_position_embeddings"
+
 
 def rotary_attention(hf: HFConfig, base: float = 10_000.0, **changes: Any) -> Attention.Config:
     """Returns grouped-query attention with rotary positions; `base` is the default rope_theta."""
@@ -111,20 +113,29 @@ class ScalingFormat:
 
     rope_type: ClassVar[str]
     config: ClassVar[type[Config[Any]]]
+    keys: ClassVar[dict[str, str]]
+    """The rotary parameter of each field of the config."""
 
     def __init_subclass__(cls) -> None:
-        """Registers the format."""
         _formats[cls.rope_type] = cls
 
-    @staticmethod
-    def read(parameters: Parameters, hf: HFConfig) -> Config[Any]:
+    @classmethod
+    def read(cls, parameters: Parameters, hf: HFConfig) -> Config[Any]:
         """Converts rotary parameters to a config."""
-        raise NotImplementedError
+        return cls.config(
+            **{
+                field: _original_length(parameters, hf)
+                if key == _ORIGINAL_LENGTH
+                else _number(parameters, key)
+                for field, key in cls.keys.items()
+            }
+        )
 
-    @staticmethod
-    def write(scaling: Any) -> dict[str, Any]:
-        """Converts a config to rotary parameters."""
-        raise NotImplementedError
+    @classmethod
+    def write(cls, scaling: Any) -> dict[str, Any]:
+        """Converts a config to rotary parameters; None is left out."""
+        values = {key: getattr(scaling, field) for field, key in cls.keys.items()}
+        return {key: value for key, value in values.items() if value is not None}
 
 
 class LinearFormat(ScalingFormat):
@@ -132,16 +143,7 @@ class LinearFormat(ScalingFormat):
 
     rope_type = "linear"
     config = rope_scaling.LinearScaling.Config
-
-    @staticmethod
-    def read(parameters: Parameters, hf: HFConfig) -> Config[Any]:
-        """Converts rotary parameters to a config."""
-        return LinearFormat.config(factor=_number(parameters, "factor"))
-
-    @staticmethod
-    def write(scaling: Any) -> dict[str, Any]:
-        """Converts a config to rotary parameters."""
-        return {"factor": scaling.factor}
+    keys: ClassVar[dict[str, str]] = {"factor": "factor"}
 
 
 class Llama3Format(ScalingFormat):
@@ -149,26 +151,12 @@ class Llama3Format(ScalingFormat):
 
     rope_type = "llama3"
     config = rope_scaling.Llama3Scaling.Config
-
-    @staticmethod
-    def read(parameters: Parameters, hf: HFConfig) -> Config[Any]:
-        """Converts rotary parameters to a config."""
-        return Llama3Format.config(
-            factor=_number(parameters, "factor"),
-            original_length=_original_length(parameters, hf),
-            low_frequency_factor=_number(parameters, "low_freq_factor"),
-            high_frequency_factor=_number(parameters, "high_freq_factor"),
-        )
-
-    @staticmethod
-    def write(scaling: Any) -> dict[str, Any]:
-        """Converts a config to rotary parameters."""
-        return {
-            "factor": scaling.factor,
-            "original_max_position_embeddings": scaling.original_length,
-            "low_freq_factor": scaling.low_frequency_factor,
-            "high_freq_factor": scaling.high_frequency_factor,
-        }
+    keys: ClassVar[dict[str, str]] = {
+        "factor": "factor",
+        "original_length": _ORIGINAL_LENGTH,
+        "low_frequency_factor": "low_freq_factor",
+        "high_frequency_factor": "high_freq_factor",
+    }
 
 
 class YarnFormat(ScalingFormat):
@@ -176,16 +164,24 @@ class YarnFormat(ScalingFormat):
 
     rope_type = "yarn"
     config = rope_scaling.YarnScaling.Config
+    keys: ClassVar[dict[str, str]] = {
+        "factor": "factor",
+        "original_length": _ORIGINAL_LENGTH,
+        "fast_turns": "beta_fast",
+        "slow_turns": "beta_slow",
+        "truncate": "truncate",
+        "magnitude": "attention_factor",
+    }
 
-    @staticmethod
-    def read(parameters: Parameters, hf: HFConfig) -> Config[Any]:
-        """Converts rotary parameters to a config."""
-        return YarnFormat.config(
+    @classmethod
+    def read(cls, parameters: Parameters, hf: HFConfig) -> Config[Any]:
+        """Converts rotary parameters to a config; all but the factor have defaults."""
+        return cls.config(
             factor=_number(parameters, "factor"),
             original_length=_original_length(parameters, hf),
             fast_turns=float(parameters.get("beta_fast") or 32.0),
             slow_turns=float(parameters.get("beta_slow") or 1.0),
-            magnitude=YarnFormat._magnitude(parameters),
+            magnitude=cls._magnitude(parameters),
             truncate=bool(parameters.get("truncate", True)),
         )
 
@@ -201,19 +197,6 @@ class YarnFormat(ScalingFormat):
             )
             return mscale / all_dims
         return None
-
-    @staticmethod
-    def write(scaling: Any) -> dict[str, Any]:
-        """Converts a config to rotary parameters."""
-        written = {
-            "factor": scaling.factor,
-            "original_max_position_embeddings": scaling.original_length,
-            "beta_fast": scaling.fast_turns,
-            "beta_slow": scaling.slow_turns,
-            "truncate": scaling.truncate,
-        }
-        given = scaling.magnitude
-        return written | ({} if given is None else {"attention_factor": given})
 
 
 def _scaling_from_hf(parameters: Parameters, hf: HFConfig) -> Config[Any]:
@@ -253,7 +236,7 @@ def _original_length(parameters: Parameters, hf: HFConfig) -> int:
 
     The key may also be at the top level of config.json, which takes precedence.
     """
-    key = "original_max_position_embeddings"
-    if hf.get(key) is not None:
-        return int(hf[key])
-    return int(_number(parameters, key) if key in parameters else hf["max_position_embeddings"])
+    if hf.get(_ORIGINAL_LENGTH) is not None:
+        return int(hf[_ORIGINAL_LENGTH])
+    given = _ORIGINAL_LENGTH in parameters
+    return int(_number(parameters, _ORIGINAL_LENGTH) if given else hf["max_position_embeddings"])
