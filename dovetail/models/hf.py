@@ -185,6 +185,8 @@ PRE_NORMS = (
     norm(f"{LAYER}.input_layernorm", f"{BLOCK}/attention_residual/norm"),
     norm(f"{LAYER}.post_attention_layernorm", f"{BLOCK}/feed_forward_residual/norm"),
 )
+# All tensors of Llama, which other families extend.
+LLAMA = (*EMBED_AND_HEAD, *ATTENTION, *FEED_FORWARD, *PRE_NORMS)
 _HF_EXPERT, _EXPERT = f"{LAYER}.mlp.experts.{{expert}}", f"{BLOCK}/feed_forward/{{expert}}"
 EXPERTS = (
     *linear(f"{LAYER}.mlp.gate", f"{BLOCK}/feed_forward/router/projection"),

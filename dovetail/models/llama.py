@@ -25,14 +25,7 @@ from dovetail.layers.positions.rotary import RotaryEmbedding
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import feed_forward, language_model, pre_norm_block
 from dovetail.models.family import ModelFamily, register_family
-from dovetail.models.hf import (
-    ATTENTION,
-    EMBED_AND_HEAD,
-    FEED_FORWARD,
-    PRE_NORMS,
-    TINY,
-    HFConfig,
-)
+from dovetail.models.hf import LLAMA, TINY, HFConfig
 from dovetail.models.rotary import llama_to_hf, rotary_attention
 
 
@@ -103,7 +96,7 @@ FAMILY = register_family(
         architecture="LlamaForCausalLM",
         from_hf=from_hf,
         to_hf=to_hf,
-        weights=(*EMBED_AND_HEAD, *ATTENTION, *FEED_FORWARD, *PRE_NORMS),
+        weights=LLAMA,
         ignored=("*.rotary_emb.inv_freq",),
         tiny=tiny,
     )

@@ -9,15 +9,7 @@ from dovetail.layers import layers_of
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import feed_forward, language_model, pre_norm_block
 from dovetail.models.family import ModelFamily, register_family
-from dovetail.models.hf import (
-    ATTENTION,
-    EMBED_AND_HEAD,
-    FEED_FORWARD,
-    PRE_NORMS,
-    TINY,
-    HFConfig,
-    window_of,
-)
+from dovetail.models.hf import LLAMA, TINY, HFConfig, window_of
 from dovetail.models.rotary import llama_to_hf, rotary_attention
 
 
@@ -51,7 +43,7 @@ FAMILY = register_family(
         architecture="MistralForCausalLM",
         from_hf=from_hf,
         to_hf=to_hf,
-        weights=(*EMBED_AND_HEAD, *ATTENTION, *FEED_FORWARD, *PRE_NORMS),
+        weights=LLAMA,
         tiny=tiny,
     )
 )

@@ -15,14 +15,7 @@ from dovetail.models.compose import (
     windows_to_hf,
 )
 from dovetail.models.family import ModelFamily, register_family
-from dovetail.models.hf import (
-    ATTENTION,
-    EMBED_AND_HEAD,
-    FEED_FORWARD,
-    PRE_NORMS,
-    TINY,
-    HFConfig,
-)
+from dovetail.models.hf import LLAMA, TINY, HFConfig
 from dovetail.models.rotary import llama_to_hf, rotary_attention
 
 
@@ -61,7 +54,7 @@ FAMILY = register_family(
         architecture="Qwen2ForCausalLM",
         from_hf=from_hf,
         to_hf=to_hf,
-        weights=(*EMBED_AND_HEAD, *ATTENTION, *FEED_FORWARD, *PRE_NORMS),
+        weights=LLAMA,
         tiny=tiny,
     )
 )

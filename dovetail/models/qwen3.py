@@ -16,15 +16,7 @@ from dovetail.models.compose import (
     windows_to_hf,
 )
 from dovetail.models.family import ModelFamily, register_family
-from dovetail.models.hf import (
-    ATTENTION,
-    EMBED_AND_HEAD,
-    FEED_FORWARD,
-    PRE_NORMS,
-    QK_NORMS,
-    TINY,
-    HFConfig,
-)
+from dovetail.models.hf import LLAMA, QK_NORMS, TINY, HFConfig
 from dovetail.models.rotary import llama_to_hf, qk_norm_attention
 
 
@@ -72,7 +64,7 @@ FAMILY = register_family(
         architecture="Qwen3ForCausalLM",
         from_hf=from_hf,
         to_hf=to_hf,
-        weights=(*EMBED_AND_HEAD, *ATTENTION, *QK_NORMS, *FEED_FORWARD, *PRE_NORMS),
+        weights=(*LLAMA, *QK_NORMS),
         tiny=tiny,
     )
 )

@@ -19,17 +19,7 @@ from dovetail.models.compose import (
     pre_norm_block,
 )
 from dovetail.models.family import ModelFamily, register_family
-from dovetail.models.hf import (
-    ATTENTION,
-    EMBED_AND_HEAD,
-    EXPERTS,
-    FEED_FORWARD,
-    PRE_NORMS,
-    QK_NORMS,
-    TINY,
-    HFConfig,
-    window_of,
-)
+from dovetail.models.hf import EXPERTS, LLAMA, QK_NORMS, TINY, HFConfig, window_of
 from dovetail.models.moe import routing_to_hf, softmax_mixture
 from dovetail.models.rotary import qk_norm_attention, rotary_to_hf
 
@@ -117,7 +107,7 @@ FAMILY = register_family(
         architecture="Qwen3MoeForCausalLM",
         from_hf=from_hf,
         to_hf=to_hf,
-        weights=(*EMBED_AND_HEAD, *ATTENTION, *QK_NORMS, *FEED_FORWARD, *EXPERTS, *PRE_NORMS),
+        weights=(*LLAMA, *QK_NORMS, *EXPERTS),
         tiny=tiny,
     )
 )
