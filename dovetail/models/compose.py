@@ -141,11 +141,6 @@ def feed_forward_to_hf(
     return {"intermediate_size": gated.hidden, key: activation_name(gated.activation, name)}
 
 
-def epsilon_of(norm: Any) -> float:
-    """Returns the epsilon of a norm."""
-    return float(norm.epsilon)
-
-
 def windows_to_hf(config: CausalLM.Config) -> dict[str, Any]:
     """Writes the sliding windows of all layers."""
     found = [window_of(layer.attention.mask) for layer in layers_of(config.decoder.stack)]

@@ -26,7 +26,6 @@ from dovetail.layers.positions.rope_scaling import YarnScaling, yarn_magnitude
 from dovetail.layers.positions.rotary import InterleavedRotaryEmbedding, RotaryEmbedding
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
-    epsilon_of,
     feed_forward,
     feed_forward_to_hf,
     language_model,
@@ -129,7 +128,7 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
         "hidden_size": config.width,
         "num_hidden_layers": len(layers),
         "tie_word_embeddings": not hasattr(config.head, "weight_init"),
-        "rms_norm_eps": epsilon_of(config.decoder.norm),
+        "rms_norm_eps": config.decoder.norm.epsilon,
         **feed_forward_to_hf(dense if count else sparse.expert),
         **_attention_to_hf(attention),
         "first_k_dense_replace": count,

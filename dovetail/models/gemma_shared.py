@@ -12,7 +12,6 @@ from dovetail.layers.residual import SandwichNorm
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     common_to_hf,
-    epsilon_of,
     feed_forward,
     feed_forward_to_hf,
     language_model,
@@ -85,7 +84,7 @@ def shared_to_hf(config: CausalLM.Config) -> dict[str, Any]:
         **common_to_hf(config),
         **feed_forward_to_hf(first.feed_forward, "hidden_activation", "gelu_pytorch_tanh"),
         "attention_bias": first.attention.output.bias,
-        "rms_norm_eps": epsilon_of(config.decoder.norm),
+        "rms_norm_eps": config.decoder.norm.epsilon,
         "query_pre_attn_scalar": _as_int(first.attention.scale**-2),
         "sliding_window": next((window for window in windows if window), None),
         "layer_types": [LOCAL if window else GLOBAL for window in windows],

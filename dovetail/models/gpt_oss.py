@@ -13,7 +13,6 @@ from dovetail.layers.moe import SoftmaxWeights, TopKRouter
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     common_to_hf,
-    epsilon_of,
     language_model,
     layers_by_kind,
     pre_norm_block,
@@ -95,7 +94,7 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
         "rope_scaling": rotary["rope_scaling"] or {"rope_type": "default"},
         **routing_to_hf(experts),
         "attention_bias": layers[0].attention.output.bias,
-        "rms_norm_eps": epsilon_of(config.decoder.norm),
+        "rms_norm_eps": config.decoder.norm.epsilon,
         "intermediate_size": experts.expert.hidden,
         "num_local_experts": experts.num_experts,
         "swiglu_limit": experts.expert.limit,

@@ -9,7 +9,6 @@ from dovetail.layers import layers_of
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     common_to_hf,
-    epsilon_of,
     feed_forward,
     feed_forward_to_hf,
     language_model,
@@ -51,7 +50,7 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
         **common_to_hf(config),
         **feed_forward_to_hf(experts.expert),
         **rotary_to_hf(block.attention.positions),
-        "rms_norm_eps": epsilon_of(config.decoder.norm),
+        "rms_norm_eps": config.decoder.norm.epsilon,
         "sliding_window": window_of(block.attention.mask),
         "num_local_experts": experts.num_experts,
         **routing_to_hf(experts),

@@ -11,7 +11,6 @@ from dovetail.layers.moe import MixtureOfExperts, NormalizedWeights, ScoreWeight
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     common_to_hf,
-    epsilon_of,
     feed_forward,
     feed_forward_to_hf,
     language_model,
@@ -60,7 +59,7 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
         **rotary_to_hf(first.positions),
         **_window_to_hf(layers),
         "attention_bias": first.output.bias,
-        "rms_norm_eps": epsilon_of(config.decoder.norm),
+        "rms_norm_eps": config.decoder.norm.epsilon,
         "num_experts": sparse[0].num_experts,
         "moe_intermediate_size": sparse[0].expert.hidden,
         "norm_topk_prob": isinstance(sparse[0].router.weights, NormalizedWeights.Config),

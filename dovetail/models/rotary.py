@@ -18,7 +18,6 @@ from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import (
     attention,
     common_to_hf,
-    epsilon_of,
     feed_forward_to_hf,
     rms_norm,
 )
@@ -50,7 +49,7 @@ def llama_to_hf(config: CausalLM.Config) -> dict[str, Any]:
         **common_to_hf(config),
         **feed_forward_to_hf(block.feed_forward),
         **rotary_to_hf(block.attention.positions),
-        "rms_norm_eps": epsilon_of(config.decoder.norm),
+        "rms_norm_eps": config.decoder.norm.epsilon,
     }
 
 
