@@ -131,6 +131,18 @@ class Groups:
         return jnp.repeat(copies, self.sizes_X, total_repeat_length=self.count)
 
 
+def _operators(operation: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], ...]:
+    """Returns the methods for a grouped parameter on the left and on the right of an operator."""
+
+    def left(self: GroupedParameter, other: Any) -> Any:
+        return self._apply(operation, other)
+
+    def right(self: GroupedParameter, other: Any) -> Any:
+        return self._apply(lambda mine, theirs: operation(theirs, mine), other)
+
+    return left, right
+
+
 class GroupedParameter:
     """A parameter inside ragged_vmap(): for each row, the array of that row's copy.
 
@@ -186,29 +198,10 @@ class GroupedParameter:
         )
         return y_NF.reshape(*rows.shape[:-1], self.shape[1])
 
-    def __add__(self, other: Any) -> Any:
-        return self._apply(operator.add, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self._apply(operator.add, other, swapped=True)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._apply(operator.sub, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._apply(operator.sub, other, swapped=True)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._apply(operator.mul, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._apply(operator.mul, other, swapped=True)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._apply(operator.truediv, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._apply(operator.truediv, other, swapped=True)
+    __add__, __radd__ = _operators(operator.add)
+    __sub__, __rsub__ = _operators(operator.sub)
+    __mul__, __rmul__ = _operators(operator.mul)
+    __truediv__, __rtruediv__ = _operators(operator.truediv)
 
     def __getitem__(self, index: Any) -> NoReturn:
         """Refuses: rows of different copies have no common index."""
@@ -229,7 +222,7 @@ class GroupedParameter:
     def _with(self, stacked: jax.Array) -> GroupedParameter:
         return GroupedParameter(stacked, self._groups, self._path)
 
-    def _apply(self, operation: Any, other: Any, *, swapped: bool = False) -> Any:
+    def _apply(self, operation: Callable[[Any, Any], Any], other: Any) -> Any:
         """Applies an operation element by element, to rows or to the arrays themselves."""
         if isinstance(other, GroupedParameter):
             if other.shape != self.shape:
@@ -238,8 +231,8 @@ class GroupedParameter:
         elif jnp.ndim(other) == 0:
             operand = other
         else:
-            return _ordered(operation, self._of_rows(other), other, swapped)
-        return self._with(_ordered(operation, self._stacked, operand, swapped))
+            return operation(self._of_rows(other), other)
+        return self._with(operation(self._stacked, operand))
 
     def _of_rows(self, rows: Any) -> jax.Array:
         """Returns the vector of each row's copy, in the shape of the rows."""
@@ -269,10 +262,6 @@ _HOW = (
     "but the last unchanged; or run the copies with vmap (for experts: a dispatch "
     "with a capacity)."
 )
-
-
-def _ordered(operation: Any, mine: Any, other: Any, swapped: bool) -> Any:
-    return operation(other, mine) if swapped else operation(mine, other)
 
 
 def _as_grouped(arrays: Arrays, groups: Groups) -> Arrays:

@@ -23,17 +23,17 @@ class Loss(NamedTuple):
     total: Array
     weight: Array
 
-    def merge(self, other: Loss) -> Loss:
+    def merge(self, other: Self) -> Self:
         """Adds the loss of another micro-batch."""
-        return Loss(self.total + other.total, self.weight + other.weight)
+        return type(self)(self.total + other.total, self.weight + other.weight)
 
-    def reduce(self) -> Loss:
+    def reduce(self) -> Self:
         """Sums over the first axis."""
-        return Loss(self.total.sum(0), self.weight.sum(0))
+        return type(self)(self.total.sum(0), self.weight.sum(0))
 
-    def all_reduce(self, axes: tuple[str, ...]) -> Loss:
+    def all_reduce(self, axes: tuple[str, ...]) -> Self:
         """Sums over mesh axes."""
-        return Loss(jax.lax.psum(self.total, axes), jax.lax.psum(self.weight, axes))
+        return type(self)(jax.lax.psum(self.total, axes), jax.lax.psum(self.weight, axes))
 
     def value(self) -> Array:
         """Returns the mean, or zero if the weight is zero."""
@@ -62,18 +62,6 @@ class Summary(Protocol):
 
 class Mean(Loss):
     """A weighted mean, with the reduction of a loss."""
-
-    def merge(self, other: Loss) -> Mean:
-        """Adds both sums."""
-        return Mean(*super().merge(other))
-
-    def reduce(self) -> Mean:
-        """Sums over the first axis."""
-        return Mean(*super().reduce())
-
-    def all_reduce(self, axes: tuple[str, ...]) -> Mean:
-        """Sums over mesh axes."""
-        return Mean(*super().all_reduce(axes))
 
 
 class Maximum(NamedTuple):
