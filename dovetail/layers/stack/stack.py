@@ -121,19 +121,27 @@ def last_layer(stack: Any) -> Any:
 
 
 def rearrange(stack: Any, change: Callable[[Any], Config[Any]], every: int = 1) -> Config[Any]:
-    """Returns a stack of the same layers, with every `every`-th one changed.
-
-    The new stacks inherit the remat policy of the first one, if it is set.
-    """
+    """Returns a stack of the same layers, with every `every`-th one changed."""
     layers = layers_of(stack)
     if not 1 <= every <= len(layers):
         raise ConfigError(
             f"every: expected 1 to {len(layers)} (the number of layers), got {every}."
         )
+    return change_layers(stack, range(every - 1, len(layers), every), change)
+
+
+def change_layers(
+    stack: Any, indices: Sequence[int], change: Callable[[Any], Config[Any]]
+) -> Config[Any]:
+    """Returns a stack of the same layers, with those at some indices changed.
+
+    The new stacks inherit the remat policy of the first one, if it is set.
+    """
+    layers = layers_of(stack)
     # Change each distinct object once: equal layers that are one object compare fast.
-    kinds = {id(layer): layer for layer in layers[every - 1 :: every]}
+    kinds = {id(layers[index]): layers[index] for index in indices}
     changed = {key: change(layer) for key, layer in kinds.items()}
-    for index in range(every - 1, len(layers), every):
+    for index in indices:
         layers[index] = changed[id(layers[index])]
     stacks = [found for _, found in visit(stack) if isinstance(found, Stack.Config)]
     has_remat = bool(stacks) and stacks[0].is_set("remat")
