@@ -108,15 +108,20 @@ def run_forward(
             f"{type(model).__name__} added no loss, so there is no gradient to compute. "
             "Call self.add_loss(name, total, weight) in its method."
         )
-    losses = {
-        path: Loss(jnp.asarray(loss.total, jnp.float32), jnp.asarray(loss.weight, jnp.float32))
-        for path, loss in outputs.losses.items()
-    }
     updated = {
         path: jnp.asarray(value, variables[path].dtype)
         for path, value in (outputs.variables or {}).items()
     }
-    return ForwardOutputs(losses, jax.tree.map(jnp.asarray, outputs.summaries), updated)
+    summaries = jax.tree.map(jnp.asarray, outputs.summaries)
+    return ForwardOutputs(float32_losses(outputs), summaries, updated)
+
+
+def float32_losses(outputs: Any) -> dict[str, Loss]:
+    """Returns the losses of a forward pass in float32."""
+    return {
+        path: Loss(jnp.asarray(loss.total, jnp.float32), jnp.asarray(loss.weight, jnp.float32))
+        for path, loss in outputs.losses.items()
+    }
 
 
 def loss_weights(losses: Mapping[str, Any]) -> Arrays:

@@ -13,9 +13,9 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 
-from dovetail.learner.gradients import total_loss
+from dovetail.learner.gradients import float32_losses, total_loss
 from dovetail.learner.state import Arrays
-from dovetail.module import Loss, Module, functional
+from dovetail.module import Module, functional
 
 PIPELINE = "pipeline"
 
@@ -81,8 +81,7 @@ class Stage:
 
     def embed(self, params: Arrays, micro: Any) -> jax.Array:
         """Returns the input of the first chunk."""
-        x: jax.Array = self._runner(params, {}, 0)("embed", micro)[0]
-        return x
+        return self._runner(params, {}, 0)("embed", micro)[0]
 
     def loss(
         self, params: Arrays, variables: Arrays, x: jax.Array, micro: Any, index: Any, chunk: Any
@@ -90,11 +89,12 @@ class Stage:
         """Returns the chunk's output and loss; and, without gradient, its outputs and variables."""
         y, after, layers = self.forward(params, variables, x, micro, index, chunk)
         _, head = self._runner(params, variables, index)("head_loss", (y, micro))
+        layer_losses, head_losses = float32_losses(layers), float32_losses(head)
         is_last = chunk == self.chunks - 1
-        loss = jnp.where(is_last, total_loss(_losses(head), self.weights), 0.0)
-        if layers.losses:
-            loss = loss + total_loss(_losses(layers), self.weights)
-        outputs = StageOutputs((_losses(layers), layers.summaries), (_losses(head), head.summaries))
+        loss = jnp.where(is_last, total_loss(head_losses, self.weights), 0.0)
+        if layer_losses:
+            loss = loss + total_loss(layer_losses, self.weights)
+        outputs = StageOutputs((layer_losses, layers.summaries), (head_losses, head.summaries))
         return (y, loss), jax.tree.map(jax.lax.stop_gradient, (outputs, after))
 
     def _runner(self, params: Arrays, variables: Arrays, index: Any) -> Callable[..., Any]:
@@ -113,13 +113,6 @@ class Stage:
             )
 
         return run
-
-
-def _losses(outputs: Any) -> dict[str, Loss]:
-    return {
-        path: Loss(jnp.asarray(loss.total, jnp.float32), jnp.asarray(loss.weight, jnp.float32))
-        for path, loss in outputs.losses.items()
-    }
 
 
 def all_reduce_outputs(outputs: StageOutputs, is_last: jax.Array) -> tuple[Any, Any]:
