@@ -31,15 +31,9 @@ def _language_model(
     from dovetail.runtime import Checkpointer
     from dovetail.trainer import ByteTrigram, HeldOutLoss, Samples, Trainer
 
-    model = llama(
-        width=width,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        hidden=hidden,
-        tied=True,
-    )
+    sizes = {"width": width, "num_layers": num_layers, "num_heads": num_heads, "hidden": hidden}
     return Trainer.Config(
-        model=model,
+        model=llama(**sizes, tied=True),
         input=TokenInput.Config(
             tokenizer=BytePairTokenizer.Config(vocab_size=vocab_size),
             sequence_length=sequence_length,
@@ -111,18 +105,12 @@ def small_lm() -> Trainer.Config:
     )
 
 
-def _tiny_hybrid_form() -> Trainer.Config:
-    config: Trainer.Config = apply_modifier(_tiny_form(), _EVERY_OTHER)
-    return config
-
-
 @experiment(
     "tiny-hybrid",
     "tiny-lm, with every other layer recurrent (Mamba-2)",
-    tiny=_tiny_hybrid_form,
+    tiny=lambda: apply_modifier(_tiny_form(), _EVERY_OTHER),
     family="laptop",
 )
 def tiny_hybrid() -> Trainer.Config:
     """Returns tiny-lm with recurrent layers beside attention."""
-    config: Trainer.Config = apply_modifier(tiny_lm(), _EVERY_OTHER)
-    return config
+    return apply_modifier(tiny_lm(), _EVERY_OTHER)

@@ -137,8 +137,7 @@ class RemoteFolder:
 
     def read(self, name: str, start: int, count: int) -> bytes:
         """Returns `count` bytes of a file from an offset."""
-        data: bytes = self._system.cat_file(self._file(name), start=start, end=start + count)
-        return data
+        return self._system.cat_file(self._file(name), start=start, end=start + count)
 
     def _file(self, name: str) -> str:
         _check_plain(self.name, name)

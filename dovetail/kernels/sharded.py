@@ -154,7 +154,7 @@ def _all_gather(
         return gather(shard)
     # Manual along the other axes, too: before a manual collective XLA would all-gather whatever it
     # partitions there itself.
-    gathered: jax.Array = jax.shard_map(
+    return jax.shard_map(
         gather,
         mesh=mesh,
         in_specs=auto,
@@ -162,7 +162,6 @@ def _all_gather(
         axis_names=frozenset(mesh.axis_names) - _manual_axes(),
         check_vma=False,
     )(shard)
-    return gathered
 
 
 def _manual_axes() -> frozenset[str]:

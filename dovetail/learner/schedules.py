@@ -184,5 +184,4 @@ def named_schedule(name: str) -> ConfigOf[Schedule]:
         known = ", ".join(_SCHEDULES)
         advice = did_you_mean(name, _SCHEDULES)
         raise ConfigError(f"There is no schedule {name!r}. {advice} Known: {known}.")
-    found: ConfigOf[Schedule] = _SCHEDULES[name]()
-    return found
+    return _SCHEDULES[name]()

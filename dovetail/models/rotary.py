@@ -60,8 +60,7 @@ def rotary_from_hf(hf: HFConfig, base: float = 10_000.0) -> RotaryEmbedding.Conf
 
 def rotary_parameters(hf: HFConfig) -> Parameters:
     """Returns the rotary parameters. If both forms are present, the older one wins."""
-    found: Parameters = hf.get("rope_scaling") or hf.get("rope_parameters") or {}
-    return found
+    return hf.get("rope_scaling") or hf.get("rope_parameters") or {}
 
 
 def rope_type(parameters: Parameters) -> Any:

@@ -105,8 +105,7 @@ class Module(Component):
     @property
     def compute_dtype(self) -> str | None:
         """The dtype in which this module's config reads parameters."""
-        dtype: str | None = self.config.dtype
-        return dtype
+        return self.config.dtype
 
     def edges(self) -> dict[str, Edge]:
         """Returns the children by name, those in lists and dicts by `name/0` and `name/key`."""

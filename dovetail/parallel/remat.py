@@ -127,8 +127,7 @@ def named_remat(save: tuple[str, ...]) -> ConfigOf[Remat]:
         raise ConfigError(
             f"save: expected one of {', '.join(_POLICIES)}, or a list of tags, got {list(save)}."
         )
-    found: ConfigOf[Remat] = _POLICIES[policies[0]]() if policies else SaveNamed.Config(names=save)
-    return found
+    return _POLICIES[policies[0]]() if policies else SaveNamed.Config(names=save)
 
 
 # Expensive, or communication. Not "all but gathers": values computed from gathered parameters

@@ -181,7 +181,7 @@ def _device_groups(text: str) -> Groups:
         return _listed_groups(listed[1])
     counted = re.search(r"replica_groups=\[([\d,]+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", text)
     if counted is not None:
-        return _rows(_iota(counted[2]).reshape(numbers(counted[1])))
+        return _iota(counted[2]).reshape(numbers(counted[1])).tolist()
     named = re.search(r"replica_groups=mesh\[(.*?)\](.*?) \{(.*?)\}", text)
     return _groups_by_axis(*named.groups()) if named is not None else []
 
@@ -202,7 +202,7 @@ def _groups_by_axis(sizes: str, order: str, names: str) -> Groups:
     inside = [index for index, (_, is_inside) in enumerate(dimensions) if is_inside]
     outside = [index for index in range(len(dimensions)) if index not in inside]
     count = math.prod(dimensions[index][0] for index in inside)
-    return _rows(devices.transpose(*outside, *inside).reshape(-1, count))
+    return devices.transpose(*outside, *inside).reshape(-1, count).tolist()
 
 
 def _iota(text: str) -> np.ndarray[Any, Any]:
@@ -210,11 +210,6 @@ def _iota(text: str) -> np.ndarray[Any, Any]:
     shape, _, order = text.partition("T(")
     devices = np.arange(math.prod(numbers(shape))).reshape(numbers(shape))
     return (devices.transpose(numbers(order)) if order else devices).reshape(-1)
-
-
-def _rows(devices: np.ndarray[Any, Any]) -> Groups:
-    found: Groups = devices.tolist()
-    return found
 
 
 def _listed_groups(text: str) -> Groups:

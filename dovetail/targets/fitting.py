@@ -79,7 +79,7 @@ def choose_mesh(size: ExperimentSize, machine: Machine, model: int = 1) -> MeshS
 
 def fit_experiment(
     config: Trainer.Config, size: ExperimentSize, machine: Machine, mesh: MeshShape
-) -> Any:
+) -> Trainer.Config:
     """Sets the mesh, and the microbatches and remat policy that fit the HBM budget.
 
     It keeps explicit choices: stacks whose `remat` is set, and gradients other than plain autodiff.

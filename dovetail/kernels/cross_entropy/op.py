@@ -56,10 +56,9 @@ def cross_entropy(
         The sums, computed in float32 whatever the dtype of the inputs.
     """
     _check(x_BSE, weight_VE, targets_BS, weights_BS)
-    result: CrossEntropy = cross_entropy_op(
+    return cross_entropy_op(
         x_BSE, weight_VE, targets_BS, weights_BS, z_loss=z_loss, logit_map=logit_map
     )
-    return result
 
 
 def _check(

@@ -213,8 +213,7 @@ def named_optimizer(name: str) -> ConfigOf[Optimizer]:
         known = ", ".join(_OPTIMIZERS)
         advice = did_you_mean(name, _OPTIMIZERS)
         raise ConfigError(f"There is no optimizer {name!r}. {advice} Known: {known}.")
-    found: ConfigOf[Optimizer] = _OPTIMIZERS[name]()
-    return found
+    return _OPTIMIZERS[name]()
 
 
 def _elementwise(transform: Any, **values: Any) -> Callable[[], Any]:

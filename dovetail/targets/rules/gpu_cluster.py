@@ -24,7 +24,4 @@ def gpu_cluster(config: Trainer.Config, machine: Machine) -> Trainer.Config:
     size = experiment_size(config)
     joined = min(_TENSOR_PARALLELISM, machine.chip.linked_chips, machine.devices_per_slice)
     model = joined if size.active_parameters >= _TENSOR_PARALLEL_FROM else 1
-    result: Trainer.Config = fit_experiment(
-        config, size, machine, choose_mesh(size, machine, model)
-    )
-    return result
+    return fit_experiment(config, size, machine, choose_mesh(size, machine, model))

@@ -17,5 +17,4 @@ if TYPE_CHECKING:
 def tpu_pod(config: Trainer.Config, machine: Machine) -> Trainer.Config:
     """FSDP over a part of each slice or all of it; the batch over all devices."""
     size = experiment_size(config)
-    result: Trainer.Config = fit_experiment(config, size, machine, choose_mesh(size, machine))
-    return result
+    return fit_experiment(config, size, machine, choose_mesh(size, machine))

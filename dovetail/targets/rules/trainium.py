@@ -18,5 +18,4 @@ def trainium(config: Trainer.Config, machine: Machine) -> Trainer.Config:
     """Tensor parallelism over the devices of a chip; the batch is sharded over chips."""
     size = experiment_size(config)
     mesh = choose_mesh(size, machine, model=machine.chip.devices_per_chip)
-    result: Trainer.Config = fit_experiment(config, size, machine, mesh)
-    return result
+    return fit_experiment(config, size, machine, mesh)
