@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dovetail.features import Feature
 from dovetail.modularity.leaks import COMPOSING
@@ -33,10 +32,6 @@ class Commit:
     new_lines: int
     composition_lines: int
     other_lines: int
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns it as plain data."""
-        return asdict(self)
 
 
 def feature_commits(

@@ -9,7 +9,7 @@ states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -130,38 +130,27 @@ def lines_at(name: str, axis: str, size: int) -> list[int]:
 
 def draw_growth(ours: Iterable[FeatureGrowth]) -> str:
     """Draws a row per feature: lines against models, and against variants."""
-    return draw_panels([[_by_models(growth), _by_variants(growth)] for growth in ours])
+    return draw_panels([[_panel(found, axis) for axis in _AXES] for found in ours])
 
 
-def _by_models(growth: FeatureGrowth) -> Panel:
-    below = f"models (the peers': with {VARIANTS} variants each)"
-    curves = _curves(growth.feature, lambda row, count: row.at(count, VARIANTS), MODELS)
-    return _panel(growth.feature, below, curves, growth.models)
-
-
-def _by_variants(growth: FeatureGrowth) -> Panel:
-    below = f"variants (the peers': in {MODELS} models)"
-    curves = _curves(growth.feature, lambda row, count: row.at(MODELS, count), VARIANTS)
-    return _panel(growth.feature, below, curves, growth.variants)
-
-
-def _curves(
-    feature: str, lines: Callable[[PublishedEstimate, float], float], most: int
-) -> dict[str, Any]:
-    counts = [most * part / 8 for part in range(9)]
-    rows = (row for row in PUBLISHED if row.feature == feature)
-    return {
-        f"{row.system} (estimated)": [(count, lines(row, count)) for count in counts]
-        for row in rows
+def _panel(found: FeatureGrowth, axis: str) -> Panel:
+    """Draws lines against one number, with the peers' estimates at the paper's other number."""
+    paper: dict[str, float] = {"models": MODELS, "variants": VARIANTS}
+    below = {
+        "models": f"models (the peers': with {VARIANTS} variants each)",
+        "variants": f"variants (the peers': in {MODELS} models)",
     }
-
-
-def _panel(feature: str, below: str, curves: dict[str, Any], ours: list[GrowthPoint]) -> Panel:
-    own = {
-        IN_FAMILIES: [(point.size, point.family_lines) for point in ours],
-        OURS: [(point.size, point.lines) for point in ours],
+    counts = [paper[axis] * part / 8 for part in range(9)]
+    curves: dict[str, Any] = {
+        f"{row.system} (estimated)": [(n, row.at(**(paper | {axis: n}))) for n in counts]
+        for row in PUBLISHED
+        if row.feature == found.feature
     }
-    return Panel(f"Lines in existing files to add {feature}", below, "lines", curves | own, OURS)
+    points: list[GrowthPoint] = getattr(found, axis)
+    curves[IN_FAMILIES] = [(point.size, point.family_lines) for point in points]
+    curves[OURS] = [(point.size, point.lines) for point in points]
+    title = f"Lines in existing files to add {found.feature}"
+    return Panel(title, below[axis], "lines", curves, OURS)
 
 
 def _sizes(axis: str, name: str) -> list[int]:

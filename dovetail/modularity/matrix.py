@@ -8,7 +8,7 @@ On a few representatives every feature is trained and decoded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dovetail.experiments import experiments
@@ -61,12 +61,11 @@ class FeatureMatrix:
 
 
 def fill_matrix(
-    only_experiments: Sequence[str] = (),
-    only_features: Sequence[str] = (),
+    only_experiments: Sequence[str],
+    only_features: Sequence[str],
     *,
-    jobs: int = 2,
-    cache: ResultCache | None = None,
-    on_progress: OnProgress = lambda stage, done, total: None,
+    jobs: int,
+    on_progress: OnProgress,
 ) -> FeatureMatrix:
     """Runs all pairs; results for these sources come from the cache.
 
@@ -74,10 +73,9 @@ def fill_matrix(
         only_experiments: their names; empty for all.
         only_features: their names; empty for all.
         jobs: the number of processes.
-        cache: where results are saved.
         on_progress: called with the stage, and the number of tasks done and in all.
     """
-    cache = cache or ResultCache("pairs")
+    cache = ResultCache("pairs")
     matrix = FeatureMatrix(
         list(only_experiments or experiments()), list(only_features or features())
     )
@@ -95,7 +93,7 @@ def fill_matrix(
 
 def run_pairs(stage: str, experiment: str, wanted: tuple[str, ...]) -> list[dict[str, Any]]:
     """Runs several features with one experiment: the task of one process."""
-    return [_STAGES[stage](experiment, feature).as_json() for feature in wanted]
+    return [asdict(_STAGES[stage](experiment, feature)) for feature in wanted]
 
 
 def _run(

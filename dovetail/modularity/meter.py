@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from dovetail.config import to_text
@@ -47,10 +47,10 @@ class Measurement:
         stages = (self.matrix.built, self.matrix.traced, self.matrix.executed)
         return {
             **self.counts(),
-            "failures": [pair.as_json() for pair in self.matrix.failing],
+            "failures": [asdict(pair) for pair in self.matrix.failing],
             "deletions": [deletion.as_json() for deletion in self.deletions.values()],
             "changed_alone": self.changed_alone,
-            "matrix": [pair.as_json() for stage in stages for pair in stage.values()],
+            "matrix": [asdict(pair) for stage in stages for pair in stage.values()],
         }
 
 

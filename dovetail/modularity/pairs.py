@@ -6,7 +6,7 @@ import functools
 import math
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +44,6 @@ class PairResult:
     stage: str = "applied"
     added: int = 0
     differing: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns it as plain data."""
-        return asdict(self)
 
 
 def build_pair(experiment: str, feature: str) -> PairResult:

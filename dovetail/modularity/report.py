@@ -35,11 +35,11 @@ def write_report(result: Measurement, folder: Path, *, jobs: int, on_progress: O
     folder.mkdir(parents=True, exist_ok=True)
     everything = result.as_json() | {
         "growth": [asdict(one) for one in growth],
-        "commits": {name: [one.as_json() for one in each] for name, each in commits.items()},
+        "commits": {name: [asdict(one) for one in each] for name, each in commits.items()},
     }
     atomic_write(folder / f"{NAME}.json", json.dumps(everything, indent=1))
     atomic_write(folder / f"{NAME}.svg", draw_growth(growth))
-    atomic_write(folder / f"{NAME}.md", "\n".join(_page(result, growth, commits)) + "\n")
+    atomic_write(folder / f"{NAME}.md", "\n\n".join(_page(result, growth, commits)) + "\n")
 
 
 def _counts(measured: Measurement) -> Iterator[str]:
@@ -111,35 +111,42 @@ def _page(
     measured: Measurement,
     growth: Iterable[FeatureGrowth],
     commits: Mapping[str, Sequence[Commit]],
-) -> Iterator[str]:
-    yield "# Modularity: the measurements"
-    yield ""
-    yield "Written by `dovetail modularity --write docs`. [How they are measured](modularity.md)."
-    yield ""
-    yield from (f"- {line}" for line in _counts(measured))
-    yield ""
-    yield "## Growth"
-    yield ""
-    yield f"![Lines in existing files to add a feature]({NAME}.svg)"
-    yield ""
-    yield from _growth(growth)
-    yield "## By feature"
-    yield ""
-    yield from _by_feature(measured, commits)
-    yield "## The commits that added the features"
-    yield ""
-    yield from _by_commit(commits)
-    yield "## Declared not applicable"
-    yield ""
-    yield from (f"- {line}" for line in _refusals(measured))
-    yield ""
-    yield "## The matrix"
-    yield ""
-    yield "A column is a tiny model, which several sizes and variants share."
-    yield ""
-    yield "```text"
-    yield from _table(measured.matrix)
-    yield "```"
+) -> list[str]:
+    """Returns the paragraphs of the page."""
+    return [
+        "# Modularity: the measurements",
+        "Written by `dovetail modularity --write docs`. [How they are measured](modularity.md).",
+        _listed(_counts(measured)),
+        "## Growth",
+        f"![Lines in existing files to add a feature]({NAME}.svg)",
+        _listed(_growth(growth)),
+        "## By feature",
+        (
+            "*Lines changed* are in code that the feature does not own, and must be 0. *Allowed "
+            "mentions* are lines of shared files that name the feature for a [stated "
+            "reason](../dovetail/modularity/mentions.py). *Compositions* are lines of models, "
+            "experiments and file formats that use it. *Compared* experiments do not use it, and "
+            "stayed the same without it. A feature with a star owns nothing but its modifier: it "
+            "sets components that exist anyway, so its 0 says little."
+        ),
+        "\n".join(_by_feature(measured, commits)),
+        "## The commits that added the features",
+        (
+            "Lines added or removed in existing files: in compositions (models, experiments, file "
+            "formats, features), and in all others. A commit may do other things, too: the largest "
+            "rearranged the layers into folders."
+        ),
+        "\n".join(_by_commit(commits)),
+        "## Declared not applicable",
+        _listed(_refusals(measured)),
+        "## The matrix",
+        "A column is a tiny model, which several sizes and variants share.",
+        "\n".join(["```text", *_table(measured.matrix), "```"]),
+    ]
+
+
+def _listed(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def _growth(growth: Iterable[FeatureGrowth]) -> Iterator[str]:
@@ -148,21 +155,11 @@ def _growth(growth: Iterable[FeatureGrowth]) -> Iterator[str]:
             at = ", ".join(
                 f"{p.lines} with {p.size} ({p.family_lines} in families)" for p in points
             )
-            yield f"- {one.feature}, lines changed by the number of {what}: {at}"
-    yield ""
+            yield f"{one.feature}, lines changed by the number of {what}: {at}"
 
 
 def _by_feature(measured: Measurement, commits: Mapping[str, Sequence[Commit]]) -> Iterator[str]:
     by_name = features()
-    yield (
-        "*Lines changed* are in code that the feature does not own, and must be 0. *Allowed "
-        "mentions* are lines of shared files that name the feature for a [stated "
-        "reason](../dovetail/modularity/mentions.py). *Compositions* are lines of models, "
-        "experiments and file formats that use it. *Compared* experiments do not use it, and "
-        "stayed the same without it. A feature with a star owns nothing but its modifier: it sets "
-        "components that exist anyway, so its 0 says little."
-    )
-    yield ""
     yield (
         "| feature | lines changed | allowed mentions | compositions | compared | commits of its "
         "code |"
@@ -176,16 +173,9 @@ def _by_feature(measured: Measurement, commits: Mapping[str, Sequence[Commit]]) 
             f"{len(one.compositions)} in {len(one.composing_files)} files | {one.compared} | "
             f"{hashes} |"
         )
-    yield ""
 
 
 def _by_commit(commits: Mapping[str, Sequence[Commit]]) -> Iterator[str]:
-    yield (
-        "Lines added or removed in existing files: in compositions (models, experiments, file "
-        "formats, features), and in all others. A commit may do other things, too: the largest "
-        "rearranged the layers into folders."
-    )
-    yield ""
     yield "| commit | features | new lines | in compositions | in other files |"
     yield "|---|---|---|---|---|"
     added: dict[Commit, list[str]] = {}
@@ -195,4 +185,3 @@ def _by_commit(commits: Mapping[str, Sequence[Commit]]) -> Iterator[str]:
     for one, names in added.items():
         lines = f"{one.new_lines} | {one.composition_lines} | {one.other_lines}"
         yield f"| `{one.commit}` {one.subject} | {', '.join(names)} | {lines} |"
-    yield ""
