@@ -16,12 +16,12 @@ from dovetail.config import REQUIRED, Component, ConfigOf
 from dovetail.features import features
 from dovetail.layers import Attention, Linear, SequenceMixer, TokenMap
 from dovetail.modularity.deletion import uses
-from dovetail.modularity.encapsulation import SHARED_FIELDS, flattened_fields, foreign_references
 from dovetail.modularity.leaks import leaking_lines
 from dovetail.modularity.mentions import unexplained_mentions, unused_allowances
 from dovetail.modularity.ownership import definitions, delete_code, owned_code, with_emptied_files
 from dovetail.modularity.tasks import PACKAGE
 from dovetail.module import Module
+from tests.modularity.encapsulation import SHARED_FIELDS, flattened_fields, foreign_references
 
 ALIBI = ("features/positions/encodings.py:alibi", "layers/positions/alibi.py")
 
