@@ -1,6 +1,6 @@
 """Typed configs, from which every component is built. Pure Python; imports no JAX."""
 
-from dovetail.config.base import Component, Config, ConfigOf, T_co, field_values
+from dovetail.config.base import Component, Config, ConfigOf, T_co
 from dovetail.config.diff import Difference, diff, explain, identity
 from dovetail.config.errors import ConfigError, Error, RunError, did_you_mean, nearest
 from dovetail.config.fields import incidental, opaque, wraps
@@ -46,7 +46,6 @@ __all__ = [
     "diff",
     "explain",
     "failed_user_line",
-    "field_values",
     "find",
     "from_text",
     "identity",

@@ -361,11 +361,6 @@ class _UnknownAttribute(ConfigError, AttributeError):
     """An unknown field was read. Also an AttributeError, so that hasattr() returns False."""
 
 
-def field_values(config: Config[Any]) -> dict[str, Any]:
-    """Returns the values of all fields by name, including fields named like a method."""
-    return dict(config._node.values)
-
-
 def _explicit_inside(value: Any) -> list[Any]:
     """Lists the explicitly set fields of the configs inside a value, with their origins."""
     return [

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import types
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from dovetail.config.base import Config, ConfigMeta, _restored
 from dovetail.config.errors import ConfigError
 from dovetail.config.fields import Field
 from dovetail.config.registry import find_function, function_name
-from dovetail.config.typecheck import check
+from dovetail.config.typecheck import check, is_union
 from dovetail.config.values import is_config, is_config_class, items_of, rebuild
 
 T = TypeVar("T")
@@ -41,11 +40,6 @@ class FunctionConfig(Config[Any]):
         """Returns the public name of the function."""
         return cls._public_name
 
-    @classmethod
-    def public_name(cls) -> str:
-        """Returns the public name of the function."""
-        return cls._public_name
-
     def _build(self) -> Any:
         # Child configs are built first: a third-party function does not take configs.
         values = {name: _built(value) for name, value in self._node.values.items()}
@@ -66,7 +60,7 @@ class FunctionConfig(Config[Any]):
     def __reduce__(self) -> Any:
         """Pickles by the public name, because the class is created at run time."""
         self._normalize()
-        return _call_restored, (self.public_name(), self._node.values, self._node.explicit)
+        return _call_restored, (self._public_name, self._node.values, self._node.explicit)
 
 
 def config_for(function: Callable[..., T], /, **values: Any) -> Config[T]:
@@ -132,8 +126,7 @@ def _hint(parameter: inspect.Parameter, hint: Any) -> Any:
         return tuple[Any, ...]
     if parameter.kind is parameter.VAR_KEYWORD:
         return dict[str, Any]
-    in_union = get_origin(hint) in (Union, types.UnionType)
-    if not all(option in _SIMPLE for option in (get_args(hint) if in_union else (hint,))):
+    if not all(option in _SIMPLE for option in (get_args(hint) if is_union(hint) else (hint,))):
         return Any
     try:
         check(_default(parameter), hint, "")

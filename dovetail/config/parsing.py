@@ -13,6 +13,7 @@ import functools
 import math
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any, Literal, get_args, get_origin
 
 from dovetail.config.base import Config
@@ -182,10 +183,17 @@ def _config(text: str, where: str, interface: Any = Any) -> Config[Any]:
             f"{where}: expected the name of a component, such as Linear, got {text!r}. "
             f"Its fields are set on their own: {where}=Linear {where}.bias=true."
         )
-    if is_known_function(name):
-        return config_class_for(name, where)()
     wanted = get_origin(interface) or interface
     choices = functools.partial(_choices, wanted) if isinstance(wanted, type) else None
+    return default_config(name, where, choices)
+
+
+def default_config(
+    name: str, where: str, choices: Callable[[], list[str]] | None = None
+) -> Config[Any]:
+    """Returns the default config of a component or a listed function; see `find_component`."""
+    if is_known_function(name):
+        return config_class_for(name, where)()
     component: Any = find_component(name, where, choices)
     return component.Config()
 

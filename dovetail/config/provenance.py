@@ -44,7 +44,7 @@ def through(label: str) -> Iterator[None]:
 def caller() -> Origin:
     """Returns the line of the nearest caller outside of this package."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and _is_internal(frame.f_code.co_filename):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     return Origin(frame.f_code.co_filename, frame.f_lineno, _through.get())
 
@@ -52,10 +52,6 @@ def caller() -> Origin:
 def typed_by_user(text: str) -> Origin:
     """Returns the origin of a value that the user typed."""
     return Origin("", 0, (*_through.get(), text))
-
-
-def _is_internal(filename: str) -> bool:
-    return filename.startswith(_PACKAGE)
 
 
 def _shorten(file: str) -> str:

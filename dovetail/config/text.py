@@ -22,16 +22,10 @@ from typing import Any
 from dovetail.config.base import Config
 from dovetail.config.errors import ConfigError
 from dovetail.config.fields import field_defaults
-from dovetail.config.functions import FunctionConfig, config_class_for
-from dovetail.config.parsing import read_literal, shortened, write_literal
+from dovetail.config.functions import FunctionConfig
+from dovetail.config.parsing import default_config, read_literal, shortened, write_literal
 from dovetail.config.provenance import Origin
-from dovetail.config.registry import (
-    component_name,
-    find_component,
-    find_function,
-    function_name,
-    is_known_function,
-)
+from dovetail.config.registry import component_name, find_function, function_name
 from dovetail.config.traverse import value_at
 from dovetail.config.typecheck import describe_value
 from dovetail.config.values import (
@@ -70,7 +64,7 @@ def all_values(config: Config[Any]) -> Lines:
 def config_name(config: Config[Any]) -> str:
     """Returns the name by which text refers to what a config builds."""
     if isinstance(config, FunctionConfig):
-        return type(config).public_name()
+        return config._public_name
     built: Any = type(config).builds()
     if built is None or built.Config is not type(config):
         raise ConfigError(
@@ -177,17 +171,9 @@ def from_text(text: str) -> Config[Any]:
     if match is None:
         got = shortened(root.text) if root.text else "nothing"
         raise ConfigError(f"Config text begins with 'module:Component()', got {got}.")
-    config = make_config(match[1], f"line {root.line}")
+    config = default_config(match[1], f"line {root.line}")
     _fill(config, root, "")
     return config
-
-
-def make_config(name: str, where: str) -> Config[Any]:
-    """Returns the default config of a component or a listed function."""
-    if is_known_function(name):
-        return config_class_for(name, where)()
-    component: Any = find_component(name, where)
-    return component.Config()
 
 
 def _parse(text: str) -> _Entry:
@@ -249,7 +235,7 @@ def _read(entry: _Entry, path: str, current: Any) -> Any:
     if entry.text is None:
         return _changed(entry, path, current)
     if match := _CONFIG.fullmatch(entry.text):
-        config = make_config(match[1], where)
+        config = default_config(match[1], where)
         _fill(config, entry, path)
         return config
     if match := _CONTAINER.fullmatch(entry.text):
@@ -320,13 +306,10 @@ def _json_value(tree: Config[Any], path: str, text: str) -> Any:
 def _json_plain(value: Any) -> Any:
     """Converts a plain value to JSON types; JSON has no tuple, infinity or REQUIRED."""
     if isinstance(value, dict):
-        return {_json_key(key): _json_plain(item) for key, item in value.items()}
+        keys = [key if isinstance(key, str) else write_literal(key) for key in value]
+        return dict(zip(keys, map(_json_plain, value.values()), strict=True))
     if isinstance(value, list | tuple):
         return [_json_plain(item) for item in value]
     if value is REQUIRED or (isinstance(value, float) and not math.isfinite(value)):
         return write_literal(value)
     return value
-
-
-def _json_key(key: Any) -> str:
-    return key if isinstance(key, str) else write_literal(key)

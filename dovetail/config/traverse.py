@@ -290,7 +290,9 @@ def _successor(old: Config[Any], new: New, report: Report) -> Config[Any]:
         return result.clone()
     result = new.clone()
     result._node.copied_from = old.tree_path()
-    receiver = _receiver(new)
+    # The first `wraps()` field that is not set receives the old config.
+    open_wraps = (f.name for f in new.fields().values() if f.wraps and not new.is_set(f.name))
+    receiver = next(open_wraps, "")
     if receiver:
         result.set_value(receiver, old, caller())
     for name, value in old.explicit().items():
@@ -301,11 +303,6 @@ def _successor(old: Config[Any], new: New, report: Report) -> Config[Any]:
         elif not receiver:
             report.dropped.append(join(old.tree_path(), name))
     return result
-
-
-def _receiver(new: Config[Any]) -> str:
-    """Returns the field that receives the old config: the first `wraps()` one that is not set."""
-    return next((f.name for f in new.fields().values() if f.wraps and not new.is_set(f.name)), "")
 
 
 def _fits(config: Config[Any], name: str, value: Any) -> bool:

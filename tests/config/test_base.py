@@ -18,7 +18,6 @@ from dovetail.config import (
     Config,
     ConfigError,
     config_for,
-    field_values,
     to_text,
 )
 from tests.config.components import (
@@ -339,9 +338,6 @@ class TestAttributes:
     def test_configs_cannot_be_hashed(self) -> None:
         with pytest.raises(TypeError, match="unhashable"):
             hash(Linear.Config())
-
-    def test_field_values(self) -> None:
-        assert field_values(Linear.Config(features=3)) == {"features": 3, "bias": True}
 
 
 class TestExplicit:

@@ -18,7 +18,6 @@ from dovetail.config import (
     ConfigError,
     apply_overrides,
     config_for,
-    field_values,
     from_text,
     import_package,
     register_function,
@@ -91,7 +90,7 @@ class TestCalls:
         )
 
     def test_missing_arguments_are_listed(self) -> None:
-        assert field_values(config_for(clash))["set"] is REQUIRED
+        assert value_at(config_for(clash), "set") is REQUIRED
         with pytest.raises(ConfigError, match=r"clash cannot be built. .* not set: set, path\."):
             config_for(clash).build()
 
