@@ -11,14 +11,8 @@ from typing import Any
 import numpy as np
 
 from dovetail.config import ConfigError
-from dovetail.interop.hf_export import (
-    ExportReport,
-    FamilyModel,
-    in_family,
-    json_file,
-    number_type,
-)
-from dovetail.interop.model_folders import new_folder, refuse_existing
+from dovetail.interop.hf_export import ExportReport, FamilyModel, in_family, number_type
+from dovetail.interop.model_folders import new_folder, refuse_existing, write_json
 from dovetail.interop.run_weights import MergeableModule, ModelSource, mergeable_modules
 from dovetail.layers import LAYER_AXES, HasLowRankUpdate, LowRankUpdate
 from dovetail.learner import select_trainable
@@ -84,9 +78,8 @@ def export_adapter(
         with SafetensorsWriter(path, sizes, {"format": "pt"}) as writer:
             for name, array in arrays.items():
                 writer.write(name, array, ())
-        json_file(
-            temporary / "adapter_config.json", _adapter_config(adapters, found.tensors) | base
-        )
+        config = _adapter_config(adapters, found.tensors) | base
+        write_json(temporary / "adapter_config.json", config)
     size = sum(array.nbytes for array in arrays.values())
     return ExportReport(target, found.family.name, weights.step, len(arrays), size, False)
 
@@ -110,12 +103,7 @@ def _check_base_is_frozen(found: FamilyModel, around: list[MergeableModule]) -> 
     adapters = {path for wrapper in around for path in wrapper.own_paths()}
     model = found.source.model
     trainable = select_trainable(parameter_specs(model), found.source.frozen).specs
-    written = {
-        parameter_slice.path
-        for tensor in found.tensors.values()
-        for row in tensor.slices
-        for parameter_slice in row
-    }
+    written = {one.path for tensor in found.tensors.values() for one in tensor.all_slices}
     trained = sorted((trainable.keys() - adapters) | (variable_specs(model).keys() & written))
     if trained:
         raise ConfigError(
@@ -132,12 +120,11 @@ def _module_names(
     weights = {f"{wrapper.path}/{_WEIGHT}" for wrapper in around}
     names: dict[str, dict[tuple[int, ...], str]] = {wrapper.path: {} for wrapper in around}
     for name, tensor in found.tensors.items():
-        for row in tensor.slices:
-            for parameter_slice in row:
-                if parameter_slice.path in weights:
-                    _check_plain(name, tensor, parameter_slice.path, specs[parameter_slice.path])
-                    path = parameter_slice.path.removesuffix(f"/{_WEIGHT}")
-                    names[path][parameter_slice.index] = name.removesuffix(".weight")
+        for one in tensor.all_slices:
+            if one.path in weights:
+                _check_plain(name, tensor, one.path, specs[one.path])
+                path = one.path.removesuffix(f"/{_WEIGHT}")
+                names[path][one.index] = name.removesuffix(".weight")
     for wrapper in around:
         if not issubclass(type(wrapper.module), HasLowRankUpdate) or not names[wrapper.path]:
             kind = type(wrapper.module).__name__
@@ -153,9 +140,7 @@ def _check_plain(name: str, tensor: ForeignTensor, path: str, spec: Spec) -> Non
     if any(axis not in LAYER_AXES for axis in spec.axes[: spec.stacked]):
         problem = f"holds experts of {path}, which transformers stores stacked"
     elif len(tensor.slices[0]) > 1:
-        joined = ", ".join(
-            parameter_slice.path.removesuffix(f"/{_WEIGHT}") for parameter_slice in tensor.slices[0]
-        )
+        joined = ", ".join(one.path.removesuffix(f"/{_WEIGHT}") for one in tensor.slices[0])
         problem = f"fuses several linear layers ({joined}), each with its own adapter"
     elif tensor.lead or tensor.transforms != (Transpose(),) or not name.endswith(".weight"):
         problem = f"holds {path}, but not as the weight of a torch Linear"

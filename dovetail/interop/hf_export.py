@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +17,13 @@ from dovetail.data.pretrained_tokenizer import MAIN_FILE
 from dovetail.interop.family_match import differences, matching_family, model_tensors
 from dovetail.interop.hf_import import MAX_SHARD_BYTES, Sizes, common_dtype, shards
 from dovetail.interop.imported_runs import complete_tokenizer
-from dovetail.interop.model_folders import LocalFolder, new_folder, read_json, refuse_existing
+from dovetail.interop.model_folders import (
+    LocalFolder,
+    new_folder,
+    read_json,
+    refuse_existing,
+    write_json,
+)
 from dovetail.interop.run_weights import (
     ModelSource,
     RunWeights,
@@ -80,7 +84,7 @@ def export_hf(
         Progress(f"exporting {source.name}", enabled=progress) as shown,
     ):
         _write_weights(temporary, tensors, sizes, weights, shard_bytes, shown)
-        json_file(temporary / "config.json", config_json)
+        write_json(temporary / "config.json", config_json)
         has_tokenizer = _write_tokenizer(source, temporary)
         _write_generation(source, temporary)
     size = sum(math.prod(shape) * kind.itemsize for kind, shape in sizes.values())
@@ -125,8 +129,7 @@ def _tensor_sizes(
     wanted = number_type(dtype) if dtype else None
     sizes: Sizes = {}
     for name in sorted(tensors, key=_natural):
-        slices = list(itertools.chain.from_iterable(tensors[name].slices))
-        common = common_dtype(*(stored[one.path] for one in slices))
+        common = common_dtype(*(stored[one.path] for one in tensors[name].all_slices))
         sizes[name] = (wanted or common, tensors[name].shape)
     return sizes
 
@@ -179,16 +182,14 @@ def _write_weights(
                 progress.advance(math.prod(sizes[name][1]) * sizes[name][0].itemsize)
     if len(files) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(names.items()))}
-        json_file(folder / "model.safetensors.index.json", index)
+        write_json(folder / "model.safetensors.index.json", index)
 
 
 def _groups(tensors: Mapping[str, ForeignTensor]) -> dict[tuple[str, ...], list[str]]:
     """Groups tensors by the parameters that they are made of."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, tensor in tensors.items():
-        paths = dict.fromkeys(
-            parameter_slice.path for slices in tensor.slices for parameter_slice in slices
-        )
+        paths = dict.fromkeys(one.path for one in tensor.all_slices)
         groups.setdefault(tuple(paths), []).append(name)
     return groups
 
@@ -261,9 +262,4 @@ def _write_generation(source: ModelSource, target: Path) -> None:
     if written is None and not source.is_imported and source.tokenizer is not None:
         written = {"eos_token_id": source.tokenizer.end_of_text}
     if written is not None:
-        json_file(target / "generation_config.json", written)
-
-
-def json_file(path: Path, value: Mapping[str, Any]) -> None:
-    """Writes a JSON object with indentation."""
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        write_json(target / "generation_config.json", written)

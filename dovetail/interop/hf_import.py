@@ -22,6 +22,7 @@ from dovetail.interop.model_folders import (
     open_folder,
     read_json,
     refuse_existing,
+    write_json,
 )
 from dovetail.interop.quantized import dequantized
 from dovetail.interop.source_tensors import PlainTensor, SourceTensor, find_tensors
@@ -246,16 +247,10 @@ def _parameter_sizes(
     """Returns the dtype and stacked shape of every parameter; all its layers share a dtype."""
     sizes: Sizes = {}
     for name, tensor in wanted.items():
-        for slices in tensor.slices:
-            for parameter_slice in slices:
-                dtype, shape = sizes.get(
-                    parameter_slice.path, (found[name].dtype, (0,) * len(parameter_slice.index))
-                )
-                lead = tuple(
-                    max(n, i + 1) for n, i in zip(shape, parameter_slice.index, strict=False)
-                )
-                dtype = common_dtype(dtype, found[name].dtype)
-                sizes[parameter_slice.path] = (dtype, (*lead, *parameter_slice.shape))
+        for one in tensor.all_slices:
+            dtype, shape = sizes.get(one.path, (found[name].dtype, (0,) * len(one.index)))
+            lead = tuple(max(n, i + 1) for n, i in zip(shape, one.index, strict=False))
+            sizes[one.path] = (common_dtype(dtype, found[name].dtype), (*lead, *one.shape))
     return sizes
 
 
@@ -280,11 +275,9 @@ def _write_weights(
             source, tensor = found[name], wanted[name]
             for index, slices in tensor.elements():
                 arrays = tensor.to_parameters(source.read(index))
-                for parameter_slice, array in zip(slices, arrays, strict=True):
-                    dtype = sizes[parameter_slice.path][0]
-                    writers[parameter_slice.path].write(
-                        parameter_slice.path, array.astype(dtype, copy=False), parameter_slice.index
-                    )
+                for one, array in zip(slices, arrays, strict=True):
+                    exact = array.astype(sizes[one.path][0], copy=False)
+                    writers[one.path].write(one.path, exact, one.index)
                 progress.advance(source.size // len(tensor.slices))
 
 
@@ -316,4 +309,4 @@ def _write_source(
     folder.mkdir()
     for name, value in ((_CONFIG, hf_config), (_GENERATION, generation)):
         if value:
-            (folder / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+            write_json(folder / name, value)

@@ -14,7 +14,7 @@ import shutil
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -154,6 +154,11 @@ def read_json(folder: ModelFolder, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{folder.name}/{name}: expected a JSON object, got {type(value)}.")
     return value
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Writes a JSON object with indentation."""
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def refuse_existing(final: Path) -> None:

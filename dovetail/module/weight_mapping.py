@@ -187,6 +187,11 @@ class ForeignTensor:
         """The full shape."""
         return (*self.lead, *self.element_shape)
 
+    @property
+    def all_slices(self) -> list[ParameterSlice]:
+        """The slices of all elements."""
+        return list(itertools.chain.from_iterable(self.slices))
+
     def elements(self) -> list[tuple[Shape, tuple[ParameterSlice, ...]]]:
         """Returns each index along the leading axes, with the slices that it fills."""
         indices = itertools.product(*(range(size) for size in self.lead))
@@ -342,7 +347,7 @@ def _check_all_filled(
     """Refuses a mapping that leaves out one of our arrays, or fills one twice."""
     filled_by: dict[ParameterSlice, str] = {}
     for tensor in tensors.values():
-        for one in itertools.chain.from_iterable(tensor.slices):
+        for one in tensor.all_slices:
             if one in filled_by:
                 raise ConfigError(
                     f"Both {filled_by[one]} and {tensor.name} fill {one.path} {one.index}. Make "
