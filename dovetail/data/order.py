@@ -54,10 +54,6 @@ class ShuffledOrder:
         epochs, positions = np.divmod(positions, self.num_examples)
         return permute(positions, self.num_examples, _epoch_keys(self.seed, epochs))
 
-    def rows_for(self, step: int, process_index: int, process_count: int) -> NDArray[np.int64]:
-        """Returns the examples of one process's rows of a step's global batch."""
-        return self.examples(step, rows_of_process(self.batch_size, process_index, process_count))
-
 
 @dataclass(frozen=True)
 class SequentialOrder:
@@ -84,19 +80,6 @@ class SequentialOrder:
             # Evenly spaced: the first documents in alphabetical order are not representative.
             return positions * self.num_examples // total_rows
         return np.where(positions < self.num_examples, positions, PADDING)
-
-
-def rows_of_process(batch_size: int, process_index: int, process_count: int) -> slice:
-    """Returns the rows of the global batch that one of several processes loads."""
-    if not 0 <= process_index < process_count:
-        raise ValueError(f"process {process_index} of {process_count}")
-    if batch_size % process_count:
-        raise ConfigError(
-            f"batch_size: {batch_size} rows do not divide among {process_count} processes. "
-            f"Set it to a multiple of {process_count}."
-        )
-    share = batch_size // process_count
-    return slice(process_index * share, (process_index + 1) * share)
 
 
 def merged_ranges(ranges: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:

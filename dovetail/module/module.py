@@ -75,7 +75,7 @@ class Module(Component):
         merge_into(frame.scope.outputs.losses, {frame.local(name): loss})
 
     def add_summary(self, name: str, value: Any, weight: Any = 1.0) -> None:
-        """Adds a metric to log: a weighted mean, or a Summary with its own reduction."""
+        """Adds a metric to log: a weighted mean, or a typed value with its own reduction."""
         frame = self._writing("add_summary", name)
         is_typed = hasattr(value, "merge") and hasattr(value, "reduce")
         summary = value if is_typed else Mean(_precise(value) * weight, _precise(weight))

@@ -1,14 +1,14 @@
 """Typed side outputs of a model: losses, summaries and named values.
 
-Each type defines its reduction over micro-batches, layers and devices, so that a transformation can
-carry it without knowing what it means.
+Each type defines its reduction over micro-batches (`merge`), layers (`reduce`) and devices
+(`all_reduce`), and its `value`, so that transformations carry it without knowing what it means.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -38,26 +38,6 @@ class Loss(NamedTuple):
     def value(self) -> Array:
         """Returns the mean, or zero if the weight is zero."""
         return self.total / jnp.where(self.weight == 0, 1, self.weight)
-
-
-class Summary(Protocol):
-    """A metric with a reduction."""
-
-    def merge(self, other: Self) -> Self:
-        """Merges with the same metric of another micro-batch."""
-        ...
-
-    def reduce(self) -> Self:
-        """Reduces over the first axis."""
-        ...
-
-    def all_reduce(self, axes: tuple[str, ...]) -> Self:
-        """Reduces over mesh axes."""
-        ...
-
-    def value(self) -> Array:
-        """Returns the value to log."""
-        ...
 
 
 class Mean(Loss):

@@ -13,7 +13,6 @@ from dovetail.data.order import (
     ShuffledOrder,
     merged_ranges,
     permute,
-    rows_of_process,
 )
 
 
@@ -89,15 +88,9 @@ def test_the_order_never_changes_between_versions():
 def test_hosts_together_have_the_same_global_batch(count):
     order = ShuffledOrder(num_examples=1000, batch_size=16, seed=9, skips=((3, 5),))
     for step in (0, 3, 777):
-        shares = [order.rows_for(step, index, count) for index in range(count)]
+        starts = range(0, 16, 16 // count)
+        shares = [order.examples(step, slice(start, start + 16 // count)) for start in starts]
         np.testing.assert_array_equal(np.concatenate(shares), order.examples(step))
-
-
-def test_a_batch_that_does_not_divide_among_hosts():
-    with pytest.raises(ConfigError, match=r"batch_size: 10 rows do not divide among 4 processes"):
-        rows_of_process(10, 0, 4)
-    with pytest.raises(ValueError, match="process 4 of 4"):
-        rows_of_process(8, 4, 4)
 
 
 def test_skips_leave_batches_out():
