@@ -17,6 +17,8 @@ date, so the date is the day it was read. None was found for v4 and tpu7x.
 
 from __future__ import annotations
 
+import functools
+
 from dovetail.hardware.chip import GIB, GIGA, GIGABIT, TERA, Chip, Price, peak_rates
 
 _CATALOGUE = (
@@ -29,24 +31,23 @@ def _price(usd: float, offer: str) -> Price:
     return Price(usd, "2026-11-16", _CATALOGUE, f"Google Cloud {offer}, us-central1, on demand")
 
 
+_tpu = functools.partial(Chip, platform="tpu", chips_per_host=4)
+
 TPUS = (
     # 275 teraflops in bf16 or int8; 32 GiB at 1200 GB/s; 3D torus, 2400 Gb/s.
-    Chip(
+    _tpu(
         name="tpu-v4",
-        platform="tpu",
         device_kinds=("TPU v4",),
         peak_flops=peak_rates(275 * TERA),
         memory_bytes=32 * GIB,
         memory_bandwidth=1200 * GIGA,
         links=6,
         link_bandwidth=50 * GIGA,
-        chips_per_host=4,
         linked_chips=4096,
     ),
     # 197 teraflops bf16, 393 int8; 16 GB at 819 GB/s; 2D torus, 400 GB/s both ways; 6.4 Tb/s a pod.
-    Chip(
+    _tpu(
         name="tpu-v5e",
-        platform="tpu",
         device_kinds=("TPU v5 lite", "TPU v5e"),
         peak_flops=peak_rates(197 * TERA, int8=393 * TERA),
         memory_bytes=16 * GIB,
@@ -54,16 +55,14 @@ TPUS = (
         program_memory_bytes=15.75 * GIB,
         links=4,
         link_bandwidth=50 * GIGA,
-        chips_per_host=4,
         linked_chips=256,
         network_bandwidth=25 * GIGABIT,
         price=_price(1.20, "v5litepod"),
     ),
     # 459 teraflops bf16 and fp8, 918 int8; 95 GiB at 2765 GB/s; 3D torus, 1200 GB/s both ways;
     # 50 Gb/s per chip over the network. A job gets at most 6144 of a pod's 8960 chips.
-    Chip(
+    _tpu(
         name="tpu-v5p",
-        platform="tpu",
         device_kinds=("TPU v5", "TPU v5p"),
         peak_flops=peak_rates(459 * TERA, int8=918 * TERA),
         memory_bytes=95 * GIB,
@@ -71,15 +70,13 @@ TPUS = (
         program_memory_bytes=95.74 * GIB,
         links=6,
         link_bandwidth=100 * GIGA,
-        chips_per_host=4,
         linked_chips=6144,
         network_bandwidth=50 * GIGABIT,
         price=_price(4.20, "v5p"),
     ),
     # 918 teraflops bf16 and fp8, 1836 int8; 32 GB at 1638 GB/s; 2D torus, 800 GB/s both ways.
-    Chip(
+    _tpu(
         name="tpu-v6e",
-        platform="tpu",
         device_kinds=("TPU v6 lite", "TPU v6e"),
         peak_flops=peak_rates(918 * TERA, int8=1836 * TERA),
         memory_bytes=32 * GIB,
@@ -87,16 +84,14 @@ TPUS = (
         program_memory_bytes=31.25 * GIB,
         links=4,
         link_bandwidth=100 * GIGA,
-        chips_per_host=4,
         linked_chips=256,
         network_bandwidth=100 * GIGABIT,
         price=_price(2.70, "v6e"),
     ),
     # 2307 teraflops bf16, 4614 fp8, none published for int8; 192 GiB at 7380 GB/s; 3D torus,
     # 1200 GB/s both ways. JAX sees its two chiplets as two devices.
-    Chip(
+    _tpu(
         name="tpu-7x",
-        platform="tpu",
         device_kinds=("TPU7x",),
         peak_flops=peak_rates(2307 * TERA, float8=4614 * TERA),
         memory_bytes=192 * GIB,
@@ -105,7 +100,6 @@ TPUS = (
         links=6,
         link_bandwidth=100 * GIGA,
         devices_per_chip=2,
-        chips_per_host=4,
         linked_chips=9216,
         network_bandwidth=100 * GIGABIT,
     ),
