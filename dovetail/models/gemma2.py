@@ -41,8 +41,9 @@ def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
         scores = Scores.Config() if cap is None else SoftCappedScores.Config(cap=float(cap))
         return sandwich_block(hf, gemma_attention(hf, kind).set(scores=scores))
 
-    layers = layers_by_kind(layer_kinds(hf, period=2), block)
-    return gemma_model(hf, layers).set(logit_map=_cap(hf.explicit("final_logit_softcapping")))
+    model = gemma_model(hf, layers_by_kind(layer_kinds(hf, period=2), block))
+    cap = hf.explicit("final_logit_softcapping")
+    return model if cap is None else model.set(logit_map=config_for(SoftCap, cap=float(cap)))
 
 
 def to_hf(config: CausalLM.Config) -> dict[str, Any]:
@@ -53,10 +54,6 @@ def to_hf(config: CausalLM.Config) -> dict[str, Any]:
         "final_logit_softcapping": None if config.logit_map is None else config.logit_map.cap,
     }
     return shared_to_hf(config) | rotary_to_hf(first.positions) | caps
-
-
-def _cap(value: float | None) -> Any:
-    return None if value is None else config_for(SoftCap, cap=float(value))
 
 
 def tiny() -> dict[str, Any]:

@@ -231,7 +231,9 @@ def match_weights(
     slices = {
         layer_path: ParameterSlice(path, index, spec.layer_shape)
         for path, spec in specs.items()
-        for layer_path, index in zip(spec.layer_paths(path), _indices(spec), strict=True)
+        for layer_path, index in zip(
+            spec.layer_paths(path), np.ndindex(spec.shape[: spec.stacked]), strict=True
+        )
     }
     found = [(rule, _matches(rule, slices)) for rule in rules]
     ranks = _ranks(found)
@@ -258,10 +260,6 @@ def _index_names(path: str) -> list[str]:
         for piece in pieces
         if piece == "*" or _FIELD.fullmatch(piece)
     ]
-
-
-def _indices(spec: Spec) -> list[tuple[int, ...]]:
-    return list(itertools.product(*(range(size) for size in spec.shape[: spec.stacked])))
 
 
 def _pattern(path: str) -> re.Pattern[str]:

@@ -119,7 +119,7 @@ class _CollectiveParser:
             arrays=arrays,
             bytes=sum(array.bytes for array in arrays),
             group=tuple(groups[0]),
-            runs=self._runs(where.name),
+            runs=self.runs.get(self._runner(where.name), 1.0),
             is_async=each.opcode.endswith("-start") or "async" in where.name,
             computation=self._runner(where.name),
             in_loop=where.name in self.in_loops,
@@ -137,9 +137,6 @@ class _CollectiveParser:
         """
         channel = re.search(r"channel_id=(\d+)", each.text) if "async" in where.name else None
         return f"{each.opcode} {channel[1]}" if channel else f"{where.name} {each.name}"
-
-    def _runs(self, name: str) -> float:
-        return self.runs.get(self._runner(name), 1.0)
 
     def _runner(self, name: str) -> str:
         """Returns the computation that runs a fused one."""

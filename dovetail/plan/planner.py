@@ -63,8 +63,7 @@ class Planner:
         Parameters and batches are checked at once. Checking activations traces the step, which
         takes seconds and is only useful if nothing is compiled.
         """
-        with slow_kernel_warnings():  # the plan lists them
-            experiment_sharding(self.config, self.machine, with_activations=with_activations)
+        self._check(None, with_activations)
 
     def workload(self, candidate: Candidate | None = None) -> Workload:
         """Returns the workload, which depends on what layers save but not on the mesh."""
@@ -99,13 +98,15 @@ class Planner:
                 return self.compiled_plan(candidate)
             # Find what a compiler would refuse. Candidates only have sizes that divide activations,
             # so those need no tracing.
-            with slow_kernel_warnings():
-                experiment_sharding(
-                    self._config(candidate), self.machine, with_activations=candidate is None
-                )
+            self._check(candidate, with_activations=candidate is None)
             return self.analytic_plan(candidate)
         except ConfigError as error:
             return replace(self.analytic_plan(candidate), refusal=str(error))
+
+    def _check(self, candidate: Candidate | None, with_activations: bool) -> None:
+        with slow_kernel_warnings():  # the plan lists them
+            config = self._config(candidate)
+            experiment_sharding(config, self.machine, with_activations=with_activations)
 
     def _config(self, candidate: Candidate | None) -> Trainer.Config:
         return self.config if candidate is None else candidate.apply(self.config)

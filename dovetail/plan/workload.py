@@ -100,7 +100,8 @@ class Workload:
 def trace_workload(config: Trainer.Config, platform: str) -> Workload:
     """Traces an experiment with the kernels of a platform, without allocating arrays."""
     trainer = config.build()
-    program = trainer.program_on(trainer.mesh.abstract_mesh(_device_count(trainer.mesh)))
+    devices = math.prod(size for size in trainer.mesh.sizes.values() if size > 0)  # any will do
+    program = trainer.program_on(trainer.mesh.abstract_mesh(devices))
     clear_choices()
     with target_platform(platform), watch_kernels() as counter, slow_kernel_warnings() as slow:
         forward, backward = _trace_with_kernel_settings(program)
@@ -128,11 +129,6 @@ def trace_workload(config: Trainer.Config, platform: str) -> Workload:
         slow=tuple(slow),
         rules=trainer.rules,
     )
-
-
-def _device_count(mesh: Any) -> int:
-    """Returns a number of devices that a mesh accepts; any does here."""
-    return math.prod(size for size in mesh.sizes.values() if size > 0)
 
 
 def _trace_with_kernel_settings(program: Program) -> tuple[Any, Any]:

@@ -114,7 +114,7 @@ def _gmm_kernel(
     first, stop, group = first_T[visit], stop_T[visit], group_T[visit]
     rows_M = pallas.ds(tile_T[visit] * ROWS, ROWS)
     columns_C = pallas.ds(pallas.program_id(1) * columns, columns)
-    side = _contracted_side(x_NI)
+    side = side_of(x_NI.shape[1], CONTRACTED_BYTES // x_NI.dtype.itemsize)
 
     def step(index: Any, total_MC: Any) -> Any:
         contracted_K = pallas.ds(index * side, side)
@@ -166,10 +166,6 @@ def _within(start: Any, rows: int, first: Any, stop: Any) -> Any:
     """Returns which of some rows belong to a group."""
     index_M1 = start + jax.lax.broadcasted_iota(jnp.int32, (rows, 1), 0)
     return (index_M1 >= first) & (index_M1 < stop)
-
-
-def _contracted_side(x_NI: Any) -> int:
-    return side_of(x_NI.shape[1], CONTRACTED_BYTES // x_NI.dtype.itemsize)
 
 
 class TileVisits(NamedTuple):

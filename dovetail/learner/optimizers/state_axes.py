@@ -16,7 +16,6 @@ from typing import Any
 import jax
 
 from dovetail.learner.optimizers.base import Optimizer, Specs
-from dovetail.module import ParameterSpec
 
 Shape = tuple[int, ...]
 
@@ -76,7 +75,7 @@ class _Trial:
     ) -> None:
         self.specs = specs
         self.varied = [
-            {path: _with_shape(spec, vary(spec.shape, shift)) for path, spec in specs.items()}
+            {path: replace(spec, shape=vary(spec.shape, shift)) for path, spec in specs.items()}
             for shift in (0, 1)
         ]
         states = [_state_shapes(optimizer, varied) for varied in self.varied]
@@ -135,7 +134,3 @@ def _owner(keys: Any, specs: Specs) -> str | None:
 def _state_shapes(optimizer: Optimizer, specs: Specs) -> Any:
     structs = {path: spec.struct() for path, spec in specs.items()}
     return jax.eval_shape(optimizer.transformation(specs).init, structs)
-
-
-def _with_shape(spec: ParameterSpec, shape: Shape) -> ParameterSpec:
-    return replace(spec, shape=shape)

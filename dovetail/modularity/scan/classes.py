@@ -41,8 +41,10 @@ def class_signatures(tree: ast.Module, file: str) -> list[ClassSignature]:
 def is_config(node: ast.ClassDef) -> bool:
     """Says whether a class is a config, by its name and the names of its bases."""
     bases = base_names(node)
-    named = any(_is_config_name(name) for name in (node.name, *bases))
-    return named or not _CONFIG_BASES.isdisjoint(bases)
+    last_words = {split_words(name)[-1:] for name in (node.name, *bases)}
+    return any(
+        _CONFIG_WORDS.intersection(words) for words in last_words
+    ) or not _CONFIG_BASES.isdisjoint(bases)
 
 
 def own_fields(node: ast.ClassDef) -> list[tuple[str, int]]:
@@ -114,10 +116,6 @@ def _named_classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassD
             yield from _named_classes(child, f"{name}.")
         elif not isinstance(child, ast.expr):
             yield from _named_classes(child, prefix)
-
-
-def _is_config_name(name: str) -> bool:
-    return not _CONFIG_WORDS.isdisjoint(split_words(name)[-1:])
 
 
 def _is_protocol(node: ast.ClassDef) -> bool:
