@@ -75,12 +75,12 @@ def _prompt(text: str) -> str:
 
 
 def _generate(arguments: argparse.Namespace, prompt: str, progress: Progress) -> int:
-    from dovetail.run import Run
+    from dovetail.run import GenerateOptions, Run
 
     run = Run(arguments.run_folder, imports=arguments.imports)
     step = run.step  # loads the parameters
     progress.stage("compiling, and reading the prompt")
-    options = {
+    options: GenerateOptions = {
         "max_new_tokens": arguments.tokens,
         "temperature": arguments.temperature,
         "top_k": arguments.top_k,

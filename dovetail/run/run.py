@@ -11,7 +11,7 @@ import functools
 import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,26 @@ _COMPONENTS = ("data", "layers", "learner", "models", "parallel", "run", "runtim
 
 _MAX_ANCESTORS = 20  # runs that started from each other; more is a cycle
 _LENGTH_MULTIPLE = 64  # of a KV cache, so that few programs are compiled
+
+
+class GenerateOptions(TypedDict, total=False):
+    """The options of generation, with their defaults.
+
+    Attributes:
+        max_new_tokens: the largest number of new tokens (128).
+        temperature: the sampling temperature (0.8); 0 is greedy.
+        top_k: samples from the k most probable tokens (None: all).
+        top_p: nucleus sampling: samples from the smallest set with this probability (None: all).
+        stop: strings that end the text (none).
+        seed: the random seed (0).
+    """
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    stop: Sequence[str]
+    seed: int
 
 
 class Run:
@@ -165,35 +185,25 @@ class Run:
 
     # Generation
 
-    def generate(
-        self,
-        prompt: Prompt,
-        *,
-        max_new_tokens: int = 128,
-        temperature: float = 0.8,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        stop: Sequence[str] = (),
-        seed: int = 0,
-    ) -> Generation:
-        """Continues a prompt.
-
-        Args:
-            prompt: text, or token ids.
-            max_new_tokens: the largest number of new tokens.
-            temperature: the sampling temperature; 0 is greedy.
-            top_k: samples from the k most probable tokens.
-            top_p: nucleus sampling: samples from the smallest set with this probability.
-            stop: strings that end the text.
-            seed: the random seed.
-        """
-        generator = self._generator([prompt], max_new_tokens)
-        sampler = _sampler(temperature, top_k, top_p)
-        options = self._stop_options(max_new_tokens, stop, seed)
-        (result,) = generator.generate([prompt], sampler=sampler, **options)
-        return result
+    def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
+        """Continues a prompt: text, or token ids. See `GenerateOptions`."""
+        return self.generate_batch([prompt], **options)[0]
 
     def generate_batch(
+        self, prompts: Sequence[Prompt], **options: Unpack[GenerateOptions]
+    ) -> list[Generation]:
+        """Continues several prompts at once."""
+        generator, arguments = self._generation(prompts, **options)
+        return generator.generate(prompts, **arguments)
+
+    def stream(
+        self, prompt: Prompt, **options: Unpack[GenerateOptions]
+    ) -> Iterator[GenerationChunk]:
+        """Continues a prompt and yields chunks as they are decoded, as `generate` would."""
+        generator, arguments = self._generation([prompt], **options)
+        return generator.stream([prompt], **arguments)
+
+    def _generation(
         self,
         prompts: Sequence[Prompt],
         *,
@@ -203,29 +213,20 @@ class Run:
         top_p: float | None = None,
         stop: Sequence[str] = (),
         seed: int = 0,
-    ) -> list[Generation]:
-        """Continues several prompts at once; the other arguments are those of `generate`."""
-        generator = self._generator(prompts, max_new_tokens)
-        sampler = _sampler(temperature, top_k, top_p)
-        options = self._stop_options(max_new_tokens, stop, seed)
-        return generator.generate(prompts, sampler=sampler, **options)
-
-    def stream(
-        self,
-        prompt: Prompt,
-        *,
-        max_new_tokens: int = 128,
-        temperature: float = 0.8,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        stop: Sequence[str] = (),
-        seed: int = 0,
-    ) -> Iterator[GenerationChunk]:
-        """Continues a prompt and yields chunks as they are decoded, as `generate` would."""
-        generator = self._generator([prompt], max_new_tokens)
-        sampler = _sampler(temperature, top_k, top_p)
-        options = self._stop_options(max_new_tokens, stop, seed)
-        return generator.stream([prompt], sampler=sampler, **options)
+    ) -> tuple[Generator, dict[str, Any]]:
+        """Returns a generator whose KV cache is long enough, and the arguments for it."""
+        longest = max((len(self._tokens(prompt)) for prompt in prompts), default=0)
+        length = -(-(longest + max_new_tokens) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE
+        sampler: ConfigOf[Sampler] = Greedy.Config()
+        if temperature:
+            sampler = Sampling.Config(temperature=temperature, top_k=top_k, top_p=top_p)
+        return self._generator(length), {
+            "max_new_tokens": max_new_tokens,
+            "sampler": sampler,
+            "stop_tokens": self.stop_tokens,
+            "stop_strings": stop,
+            "seed": seed,
+        }
 
     @functools.cached_property
     def stop_tokens(self) -> list[int]:
@@ -233,17 +234,8 @@ class Run:
         own = [self.tokenizer.end_of_text] if has_tokenizer(self.trainer.input) else []
         return list(dict.fromkeys([*own, *end_tokens_of(self.source_folder)]))
 
-    def _stop_options(self, new: int, stop: Sequence[str], seed: int) -> dict[str, Any]:
-        tokens = self.stop_tokens
-        return {"max_new_tokens": new, "stop_tokens": tokens, "stop_strings": stop, "seed": seed}
-
-    def _generator(self, prompts: Sequence[Prompt], new: int) -> Generator:
-        """Returns a generator with a KV cache that is long enough."""
-        longest = max((len(self._tokens(prompt)) for prompt in prompts), default=0)
-        return self._generator_of(-(-(longest + new) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE)
-
     @functools.lru_cache(maxsize=4)  # noqa: B019  # a run lives as long as its generators
-    def _generator_of(self, length: int) -> Generator:
+    def _generator(self, length: int) -> Generator:
         loaded, tokenizer = self.loaded, None
         if has_tokenizer(self.trainer.input):
             tokenizer = self.tokenizer
@@ -397,12 +389,6 @@ def load_all_components() -> None:
     """Imports every subpackage whose components config text may name."""
     for subpackage in _COMPONENTS:
         importlib.import_module(f"dovetail.{subpackage}")
-
-
-def _sampler(temperature: float, top_k: int | None, top_p: float | None) -> ConfigOf[Sampler]:
-    if temperature == 0:
-        return Greedy.Config()
-    return Sampling.Config(temperature=temperature, top_k=top_k, top_p=top_p)
 
 
 @functools.partial(jax.jit, static_argnums=0)
