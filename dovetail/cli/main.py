@@ -29,6 +29,8 @@ from typing import NoReturn
 VERBS = {
     "train": "train an experiment, or continue a run",
     "generate": "generate text with a trained model",
+    "runs": "list runs, or delete some",
+    "compare": "compare runs: what differs, metrics and curves",
     "import": "import a model from Hugging Face files",
     "export": "export a run's model to Hugging Face files",
     "config": "show, compare and list experiments",

@@ -21,9 +21,9 @@ from dovetail.modularity.deletion import (
     delete_feature,
 )
 from dovetail.modularity.ownership import configs_without, file_of, owned_code
-from dovetail.modularity.plot import Panel, draw_panels
 from dovetail.modularity.snapshot import is_hash
 from dovetail.modularity.tasks import PACKAGE, OnProgress, ResultCache, run_cached
+from dovetail.utils.plot import Panel, draw_panels
 
 MODELS, VARIANTS = 20, 10
 OURS = "Dovetail (measured)"

@@ -117,6 +117,15 @@ class RunFolder:
                 f"{name}. The corpus has changed; choose another folder with --run."
             )
 
+    def is_locked(self) -> bool:
+        """Says whether a process is writing to the run."""
+        if not (self.path / ".lock").exists():
+            return False
+        lock = try_lock(self.path / ".lock")
+        if lock is not None:
+            lock.release()
+        return lock is None
+
     def release(self) -> None:
         """Releases the lock."""
         if self._lock is not None:

@@ -9,13 +9,46 @@ from html import escape
 
 Curve = Sequence[tuple[float, float]]
 
+
+class LogScale:
+    """A logarithmic y-axis that has a zero."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        """Covers zero and all values."""
+        self._decades = max(1, math.ceil(math.log10(max(*values, 10))))
+
+    def ticks(self) -> list[float]:
+        """Returns the labelled values."""
+        return [0, *(10.0**power for power in range(self._decades + 1))]
+
+    def fraction(self, value: float) -> float:
+        """Returns the height of a value, from 0 to 1."""
+        return math.log10(1 + value) / math.log10(1 + 10**self._decades)
+
+
+class LinearScale:
+    """A linear y-axis from the smallest value to the largest."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        """Covers all values."""
+        self._low, self._span = min(values), (max(values) - min(values)) or 1.0
+
+    def ticks(self) -> list[float]:
+        """Returns the labelled values."""
+        return [self._low + self._span * part / 4 for part in range(5)]
+
+    def fraction(self, value: float) -> float:
+        """Returns the height of a value, from 0 to 1."""
+        return (value - self._low) / self._span
+
+
 _COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 460, 300, 60, 40, 190
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot: curves by name, with a linear x-axis and a logarithmic y-axis that has a zero.
+    """One plot: curves by name, with a linear x-axis.
 
     `highlighted` names the curve that is drawn thick.
     """
@@ -24,7 +57,8 @@ class Panel:
     x_label: str
     y_label: str
     curves: Mapping[str, Curve]
-    highlighted: str
+    highlighted: str = ""
+    scale: type[LogScale] | type[LinearScale] = LogScale
 
 
 def draw_panels(rows: Sequence[Sequence[Panel]]) -> str:
@@ -43,26 +77,25 @@ def draw_panels(rows: Sequence[Sequence[Panel]]) -> str:
 
 
 def _panel(panel: Panel) -> str:
-    top = max(y for points in panel.curves.values() for _, y in points)
+    scale = panel.scale([y for points in panel.curves.values() for _, y in points])
     right = max(x for points in panel.curves.values() for x, _ in points)
-    decades = max(1, math.ceil(math.log10(max(top, 10))))
     plot_width, plot_height = _WIDTH - _LEFT, _HEIGHT - _TOP
 
     def place(x: float, y: float) -> str:
-        up = math.log10(1 + y) / math.log10(1 + 10**decades)
-        return f"{_LEFT + x / right * plot_width:.1f},{_HEIGHT - up * plot_height:.1f}"
+        up = scale.fraction(y) * plot_height
+        return f"{_LEFT + x / right * plot_width:.1f},{_HEIGHT - up:.1f}"
 
     parts = [_text(_LEFT, 20, panel.title, bold=True)]
     parts += [_text(_LEFT + plot_width / 2, _HEIGHT + 36, panel.x_label, "middle")]
     parts += [_text(_LEFT, _TOP - 6, panel.y_label)]
-    for value in [0, *(10**power for power in range(decades + 1))]:
+    for value in scale.ticks():
         x, y = place(0, value).split(",")
         parts.append(
             f'<line x1="{x}" y1="{y}" x2="{_WIDTH}" y2="{y}" stroke="#dddddd"/>'
-            + _text(_LEFT - 6, float(y) + 4, f"{value:g}", "end")
+            + _text(_LEFT - 6, float(y) + 4, f"{value:.4g}", "end")
         )
     for value in (0, right / 4, right / 2, 3 * right / 4, right):
-        x = place(value, 0).split(",")[0]
+        x = place(value, scale.ticks()[0]).split(",")[0]
         parts.append(_text(float(x), _HEIGHT + 18, f"{value:g}", "middle"))
     for index, (name, points) in enumerate(panel.curves.items()):
         color = "black" if name == panel.highlighted else _COLORS[index % len(_COLORS)]

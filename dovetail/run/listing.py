@@ -1,0 +1,116 @@
+"""Lists the runs of a folder: what each one changes, how far it is, and how good."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dovetail.config import ConfigError, RunError, did_you_mean
+from dovetail.runtime import RunFolder, read_metrics
+from dovetail.utils import remove_folder
+
+RunState = Literal["running", "complete", "stopped", "imported", "empty", "damaged"]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run, without its config or parameters.
+
+    Attributes:
+        path: its folder.
+        experiment: the name of the experiment; empty if it is not known.
+        changes: what differs from the experiment, as it was typed.
+        state: running (a process trains it), complete, stopped (before its last step), imported
+            (not trained yet), empty (no step was logged), or damaged.
+        step: the last logged step.
+        steps: the number of steps; None if it is not known.
+        loss: the last logged loss.
+        age_s: seconds since the run last wrote something.
+        problem: what is damaged.
+    """
+
+    path: Path
+    experiment: str
+    changes: tuple[str, ...]
+    state: RunState
+    step: int
+    steps: int | None
+    loss: float | None
+    age_s: float
+    problem: str = ""
+
+    def matches(self, words: Sequence[str]) -> bool:
+        """Says whether every word is in its name, experiment, changes or state."""
+        text = " ".join([self.path.name, self.experiment, *self.changes, self.state])
+        return all(word.lower() in text.lower() for word in words)
+
+
+def list_runs(folder: Path, words: Sequence[str] = ()) -> list[RunSummary]:
+    """Returns the runs of a folder that match all words, the newest first."""
+    if not folder.is_dir():
+        return []
+    found = [summarize(path) for path in folder.iterdir() if (path / "run.json").is_file()]
+    return sorted((run for run in found if run.matches(words)), key=lambda run: run.age_s)
+
+
+def summarize(path: Path) -> RunSummary:
+    """Returns the summary of a run folder; a damaged one is part of the summary."""
+    folder = RunFolder(path)
+    entries = read_metrics(folder.metrics)
+    steps = [entry for entry in entries if entry.get("loss") is not None]
+    step = max((entry["step"] for entry in entries), default=0)
+    total = steps[-1].get("steps") if steps else None
+    try:
+        about, problem = folder.about(), ""
+    except RunError as error:
+        about, problem = {}, str(error)
+    return RunSummary(
+        path=path,
+        experiment=str(about.get("experiment", "")),
+        changes=(*map(str, about.get("features", ())), *map(str, about.get("overrides", ()))),
+        state=_state(folder, about, problem, step, total),
+        step=step,
+        steps=total,
+        loss=steps[-1]["loss"] if steps else None,
+        age_s=max(0.0, time.time() - _last_change(folder)),
+        problem=problem,
+    )
+
+
+def delete_run(path: Path) -> None:
+    """Deletes a run folder, unless a process is training it."""
+    folder = RunFolder(path)
+    if not (path / "run.json").is_file():
+        raise RunError(f"{path} is not a run folder: it has no run.json. Nothing is deleted.")
+    if folder.is_locked():
+        raise RunError(f"{path}: a process is writing to this run. Stop it first.")
+    remove_folder(path)
+
+
+def find_run(name: str, folder: Path) -> Path:
+    """Returns the folder of a run: a path, or its name below a folder of runs."""
+    for path in (Path(name), folder / name):
+        if (path / "run.json").is_file():
+            return path
+    names = [run.path.name for run in list_runs(folder)]
+    raise ConfigError(f"{name} is not a run folder. {did_you_mean(name, names)}")
+
+
+def _state(
+    folder: RunFolder, about: dict[str, Any], problem: str, step: int, total: int | None
+) -> RunState:
+    if problem:
+        return "damaged"
+    if folder.is_locked():
+        return "running"
+    if not step:
+        return "imported" if "imported" in about else "empty"
+    return "complete" if total is not None and step >= total else "stopped"
+
+
+def _last_change(folder: RunFolder) -> float:
+    files = (folder.metrics, folder.path / "run.json")
+    return max(file.stat().st_mtime for file in files if file.is_file())
