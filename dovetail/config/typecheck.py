@@ -6,13 +6,14 @@ Interfaces are checked on classes alone, before anything is built.
 from __future__ import annotations
 
 import collections.abc
+import dis
 import enum
 import functools
 import inspect
 import numbers
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, Union, get_args, get_origin
 
 from dovetail.config.errors import ConfigError
@@ -275,6 +276,9 @@ def _unmet(built: type, interface: type) -> str:
         problem = _problem(found, wanted)
         if problem:
             return f"{built.__name__}.{name} {problem}"
+    for name in _properties(interface):
+        if name not in _attributes(built):
+            return f"{built.__name__} has no property or attribute {name!r}"
     return ""
 
 
@@ -292,8 +296,29 @@ def _methods(interface: type) -> dict[str, Any]:
     """Returns the methods that an interface requires: the public ones, and `__call__`."""
     return {
         name: member
-        for base in reversed(interface.__mro__)
-        if is_protocol(base) and base is not typing.Protocol
-        for name, member in vars(base).items()
+        for name, member in _members(interface)
         if inspect.isfunction(member) and (not name.startswith("_") or name == "__call__")
     }
+
+
+def _properties(interface: type) -> list[str]:
+    """Returns the properties that an interface requires."""
+    return [name for name, member in _members(interface) if isinstance(member, property)]
+
+
+def _members(interface: type) -> Iterator[tuple[str, Any]]:
+    for base in reversed(interface.__mro__):
+        if is_protocol(base) and base is not typing.Protocol:
+            yield from vars(base).items()
+
+
+def _attributes(built: type) -> set[str]:
+    """Returns the attributes of a class, and those that its methods set on an instance."""
+    names: set[str] = set()
+    for base in built.__mro__:
+        names |= vars(base).keys() | getattr(base, "__annotations__", {}).keys()
+        for member in vars(base).values():
+            if inspect.isfunction(member):
+                code = dis.get_instructions(member)
+                names |= {each.argval for each in code if each.opname == "STORE_ATTR"}
+    return names

@@ -6,13 +6,15 @@ devices.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import jax
 
+from dovetail.config import ConfigError
 from dovetail.kernels import reference_only
 from dovetail.learner import StepReport, TrainState
 from dovetail.module import (
@@ -107,8 +109,23 @@ class Program:
         )
         # The new state stays sharded, so XLA sums gradients by a reduce-scatter (FSDP).
         step = jax.jit(self._step, donate_argnums=0, out_shardings=(self.state_shardings, None))
-        with use_placement(self.placement), self.kernels():
+        with use_placement(self.placement), self.kernels(), self._explain_missing_fields():
             return step.trace(*shapes)
+
+    @contextmanager
+    def _explain_missing_fields(self) -> Iterator[None]:
+        """Turns the error of a model that reads what the batch lacks into a sentence."""
+        try:
+            yield
+        except AttributeError as error:
+            if not isinstance(error.obj, type(self.batch_spec)):
+                raise
+            fields = [field.name for field in dataclasses.fields(self.batch_spec)]
+            raise ConfigError(
+                f"model: {type(self.model).__name__} reads `{error.name}` of a batch, but the "
+                f"input gives a {type(self.batch_spec).__name__} with {', '.join(fields)}. Use an "
+                "input that has it, or another model."
+            ) from error
 
     @functools.cached_property
     def lowered(self) -> Any:

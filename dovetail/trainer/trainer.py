@@ -131,7 +131,14 @@ class Trainer(Component):
 
 def _with_vocabulary(model: Any, source: Input) -> Any:
     """Sets the model's vocabulary size to the input's, unless it is set."""
-    if "vocab_size" not in model.fields() or not isinstance(source, HasVocabulary):
+    if "vocab_size" not in model.fields():
+        return model
+    if not isinstance(source, HasVocabulary):
+        if model.vocab_size is REQUIRED:
+            raise ConfigError(
+                f"model.vocab_size: it is not set, and the input, {type(source).__name__}, has no "
+                "vocabulary (a property vocab_size). Set model.vocab_size."
+            )
         return model
     size = source.vocab_size
     if model.vocab_size is REQUIRED:
