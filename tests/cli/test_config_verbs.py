@@ -141,7 +141,7 @@ def test_a_dry_run_says_plainly_whether_the_memory_suffices(capsys, monkeypatch)
         shown = output(capsys, *argv)
         assert f"{verdict} " in shown
         assert f"this machine has 1 {'TB' if there == 10**12 else 'MB'}" in shown
-        assert "corpus           StandardLibrary" in shown
+        assert "corpus             StandardLibrary" in shown
         assert "256 (8 sequences of 32) x 240 steps" in shown
 
 

@@ -93,7 +93,7 @@ def check_split(model: Any, mesh: str) -> None:
 
 
 @pytest.mark.parametrize("make", [mixture, adapted])
-def test_gradients_are_never_all_reduced(make: Any) -> None:
+def test_gradients_of_experts_are_reduce_scattered(make: Any) -> None:
     model = make().build()
     placement = Placement(MeshLayout.Config(data=2, fsdp=4).build().mesh(), RULES)
     specs = parameter_specs(model)
