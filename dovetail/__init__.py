@@ -11,11 +11,11 @@ Importing it is cheap: JAX is imported at first use.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dovetail.api import Experiment, experiment, load
+    from dovetail.api import Experiment, experiment, import_hf, load
     from dovetail.config import Error
     from dovetail.run import Interrupted, Run
 
-__all__ = ["Error", "Experiment", "Interrupted", "Run", "experiment", "load"]
+__all__ = ["Error", "Experiment", "Interrupted", "Run", "experiment", "import_hf", "load"]
 
 _LAZY = {
     "Error": "dovetail.config",
@@ -23,6 +23,7 @@ _LAZY = {
     "Interrupted": "dovetail.run",
     "Run": "dovetail.run",
     "experiment": "dovetail.api",
+    "import_hf": "dovetail.api",
     "load": "dovetail.api",
 }
 

@@ -60,6 +60,20 @@ def load(path: str | Path, *, imports: Sequence[str] = ()) -> Run:
     return Run(path, imports=imports)
 
 
+def import_hf(source: str | Path, run: str | Path, *, progress: bool = True) -> Run:
+    """Imports a model of Hugging Face's format into a new run folder, and opens it.
+
+    Args:
+        source: a folder, an fsspec URL, or `hub:org/name`.
+        run: the new run folder.
+        progress: whether to show a progress bar.
+    """
+    from dovetail.interop import import_hf
+    from dovetail.run import Run
+
+    return Run(import_hf(str(source), Path(run), progress=progress).run)
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A named experiment with changes; every method returns a new one.
