@@ -31,55 +31,34 @@ from dovetail.utils import atomic_write, user_cache_folder
 _PACKAGE = Path(__file__).parents[1]
 _SUGGESTIONS = 3
 
-# What other programs call a field: the end of its path here.
-ALIASES: dict[str, tuple[str, ...]] = {
-    "lr": ("schedule.peak",),
-    "learning_rate": ("schedule.peak",),
-    "max_lr": ("schedule.peak",),
-    "peak_lr": ("schedule.peak",),
-    "warmup": ("warmup_steps", "warmup_fraction"),
-    "wd": ("weight_decay",),
-    "max_grad_norm": ("clip_norm",),
-    "grad_clip": ("clip_norm",),
-    "clip": ("clip_norm",),
-    "beta1": ("b1",),
-    "beta2": ("b2",),
-    "layers": ("num_layers",),
-    "n_layer": ("num_layers",),
-    "n_layers": ("num_layers",),
-    "num_hidden_layers": ("num_layers",),
-    "depth": ("num_layers",),
-    "heads": ("num_heads",),
-    "n_head": ("num_heads",),
-    "n_heads": ("num_heads",),
-    "num_attention_heads": ("num_heads",),
-    "d_model": ("model.width",),
-    "dim": ("model.width",),
-    "hidden_size": ("model.width",),
-    "n_embd": ("model.width",),
-    "d_ff": ("feed_forward.hidden",),
-    "intermediate_size": ("feed_forward.hidden",),
-    "bs": ("batch_size",),
-    "batch": ("batch_size",),
-    "global_batch_size": ("batch_size",),
-    "train_batch_size": ("batch_size",),
-    "seq_len": ("sequence_length",),
-    "seq_length": ("sequence_length",),
-    "max_seq_len": ("sequence_length",),
-    "context_length": ("sequence_length",),
-    "block_size": ("sequence_length",),
-    "vocab": ("vocab_size",),
-    "max_steps": ("steps",),
-    "num_steps": ("steps",),
-    "iterations": ("steps",),
-    "random_seed": ("seed",),
-    "data": ("input.corpus",),
-    "dataset": ("input.corpus",),
-    "precision": ("model.dtype",),
-    "save_every": ("checkpointer.every",),
-    "eval_every": ("held_out.every",),
-    "log_interval": ("log_every",),
+# The end of a field's path, and what other programs call the field.
+_OTHER_NAMES = {
+    "schedule.peak": "lr learning_rate max_lr peak_lr",
+    "warmup_steps": "warmup",
+    "warmup_fraction": "warmup",
+    "weight_decay": "wd",
+    "clip_norm": "max_grad_norm grad_clip clip",
+    "b1": "beta1",
+    "b2": "beta2",
+    "num_layers": "layers n_layer n_layers num_hidden_layers depth",
+    "num_heads": "heads n_head n_heads num_attention_heads",
+    "model.width": "d_model dim hidden_size n_embd",
+    "feed_forward.hidden": "d_ff intermediate_size",
+    "batch_size": "bs batch global_batch_size train_batch_size",
+    "sequence_length": "seq_len seq_length max_seq_len context_length block_size",
+    "vocab_size": "vocab",
+    "steps": "max_steps num_steps iterations",
+    "seed": "random_seed",
+    "input.corpus": "data dataset",
+    "model.dtype": "precision",
+    "checkpointer.every": "save_every",
+    "held_out.every": "eval_every",
+    "log_every": "log_interval",
 }
+ALIASES: dict[str, list[str]] = {}
+for _field, _names in _OTHER_NAMES.items():
+    for _name in _names.split():
+        ALIASES.setdefault(_name, []).append(_field)
 
 
 @dataclass(frozen=True)
