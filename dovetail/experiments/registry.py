@@ -27,27 +27,19 @@ class ExperimentEntry:
         name: as on the command line.
         about: a one-line description.
         family: its group in listings: a model family, or another word.
-        make: returns its config.
-        make_tiny: returns the same composition at sizes that a test can run.
+        config: returns its config.
+        tiny: returns the same composition at sizes that a test can run.
         variant_of: the experiment that it is a variant of, if it is one.
         changes: what a variant changes, as `--with` takes it.
     """
 
     name: str
     about: str
-    make: Maker
-    make_tiny: Maker
+    config: Maker
+    tiny: Maker
     variant_of: str = ""
     changes: tuple[str, ...] = ()
     family: str = ""
-
-    def config(self) -> Trainer.Config:
-        """Returns the experiment's config."""
-        return self.make()
-
-    def tiny(self) -> Trainer.Config:
-        """Returns the same composition at sizes that a test can run."""
-        return self.make_tiny()
 
 
 _experiments: Registry[ExperimentEntry] = Registry(

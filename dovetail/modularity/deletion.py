@@ -121,7 +121,7 @@ def _composes(file: str, deleted: Sequence[str], using: Sequence[str]) -> bool:
 
 
 def _module_of(experiment: str) -> str:
-    make: Any = experiments()[experiment].make
+    make: Any = experiments()[experiment].config
     return str(getattr(make, "func", make).__module__)
 
 
