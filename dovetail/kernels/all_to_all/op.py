@@ -10,7 +10,7 @@ width.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -53,26 +53,21 @@ def inverse_all_to_all(
     return x_NE
 
 
-all_to_all.defvjp(
-    lambda axes, capacity, x, ranges: (
-        all_to_all(axes, capacity, x, ranges),
-        (x.shape[0], ranges),
-    ),
-    lambda axes, capacity, saved, g: (
-        inverse_all_to_all(axes, saved[0], g, saved[1]),
-        _zero_gradient(saved[1]),
-    ),
-)
-inverse_all_to_all.defvjp(
-    lambda axes, num_rows, x, ranges: (
-        inverse_all_to_all(axes, num_rows, x, ranges),
-        (x.shape[1], ranges),
-    ),
-    lambda axes, num_rows, saved, g: (
-        all_to_all(axes, saved[0], g, saved[1]),
-        _zero_gradient(saved[1]),
-    ),
-)
+def _define_gradient(run: Any, transposed: Any, size_axis: int) -> None:
+    """Defines the gradient of one by the other, which takes the size along an axis of the input."""
+
+    def forward(axes: AxisNames, size: int, x: jax.Array, ranges: SendRanges) -> Any:
+        return run(axes, size, x, ranges), (x.shape[size_axis], ranges)
+
+    def backward(axes: AxisNames, size: int, saved: Any, gradient: jax.Array) -> Any:
+        size_before, ranges = saved
+        return transposed(axes, size_before, gradient, ranges), _zero_gradient(ranges)
+
+    run.defvjp(forward, backward)
+
+
+_define_gradient(all_to_all, inverse_all_to_all, size_axis=0)
+_define_gradient(inverse_all_to_all, all_to_all, size_axis=1)
 
 
 def _zero_gradient(ranges: SendRanges) -> SendRanges:

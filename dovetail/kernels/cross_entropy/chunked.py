@@ -72,7 +72,7 @@ def chunked(
     """
     batch, sequence, _ = x_BSE.shape
     chunks = chunks or count_chunks(batch, sequence)
-    shards = _sequence_shards(sequence), _batch_shards(batch)
+    shards = _shards(sequence, "sequence"), _shards(batch, "batch")
     dtypes = weight_VE.dtype.name, weights_BS.dtype.name
     plan = ChunkedPlan(z_loss, logit_map, chunks, *shards, *dtypes)
     return _cross_entropy(plan, x_BSE, weight_VE, targets_BS, weights_BS)
@@ -317,13 +317,7 @@ def _matmul(subscripts: str, left: jax.Array, right: jax.Array) -> jax.Array:
     return jnp.einsum(subscripts, left, right, preferred_element_type=jnp.float32)
 
 
-def _batch_shards(batch: int) -> int:
-    """Returns the number of shards of the batch; 1 if it does not divide."""
-    shards = num_shards("batch")
-    return shards if batch % shards == 0 else 1
-
-
-def _sequence_shards(sequence: int) -> int:
-    """Returns the number of shards of the sequence; 1 if it does not divide."""
-    shards = num_shards("sequence")
-    return shards if sequence % shards == 0 else 1
+def _shards(size: int, axis: str) -> int:
+    """Returns the number of shards of a logical axis; 1 if its size does not divide."""
+    shards = num_shards(axis)
+    return shards if size % shards == 0 else 1

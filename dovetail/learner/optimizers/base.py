@@ -47,11 +47,14 @@ def replace_inner_optimizer(optimizer: Any, new: ConfigOf[Optimizer]) -> Any:
     return optimizer.clone(optimizer=replace_inner_optimizer(optimizer.optimizer, new))
 
 
-class Elementwise(Component):
-    """An elementwise Optax transformation, applied to stacked arrays directly."""
+class OptaxOptimizer(Component):
+    """The base of optimizers that are any one Optax transformation."""
 
-    class Config(Component.Config["Elementwise"]):
-        """The transformation, such as `config_for(optax.scale_by_adam, b2=0.95)`."""
+    class Config(Component.Config["OptaxOptimizer"]):
+        """The transformation, such as `config_for(optax.scale_by_adam, b2=0.95)`.
+
+        `config_for(chain, ...)` chains several.
+        """
 
         transform: ConfigOf[optax.GradientTransformation] = REQUIRED
 
@@ -59,24 +62,18 @@ class Elementwise(Component):
         super().__init__(config)
         refuse_learning_rate(config.transform, type(self).__name__)
         self.transform = config.transform.build()
+
+
+class Elementwise(OptaxOptimizer):
+    """An elementwise Optax transformation, applied to stacked arrays directly."""
 
     def transformation(self, specs: Specs) -> optax.GradientTransformation:
         """Returns the transformation itself."""
         return self.transform
 
 
-class PerTensor(Component):
+class PerTensor(OptaxOptimizer):
     """An Optax transformation of whole tensors, applied to each layer of a stack separately."""
-
-    class Config(Component.Config["PerTensor"]):
-        """The transformation of one array; `config_for(chain, ...)` chains several."""
-
-        transform: ConfigOf[optax.GradientTransformation] = REQUIRED
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        refuse_learning_rate(config.transform, type(self).__name__)
-        self.transform = config.transform.build()
 
     def transformation(self, specs: Specs) -> optax.GradientTransformation:
         """Returns the transformation, mapped over parameters and layers."""

@@ -284,9 +284,9 @@ def test_the_op_chooses_the_chunked_one_and_reports_it() -> None:
 
 def test_a_batch_that_does_not_divide_has_no_partial_sums() -> None:
     with use_placement(placement_of(data=8, fsdp=1)):
-        assert chunked_module._batch_shards(16) == 8
-        assert chunked_module._batch_shards(12) == 1
-    assert chunked_module._batch_shards(16) == 1
+        assert chunked_module._shards(16, "batch") == 8
+        assert chunked_module._shards(12, "batch") == 1
+    assert chunked_module._shards(16, "batch") == 1
 
 
 @pytest.mark.parametrize(
