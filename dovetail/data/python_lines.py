@@ -38,11 +38,6 @@ class LineReport:
         """The fraction of lines accepted alone; 0 if there are none."""
         return self.passed / self.lines if self.lines else 0.0
 
-    @property
-    def fraction_in_context(self) -> float:
-        """The fraction of lines accepted in some context; 0 if there are none."""
-        return self.passed_in_context / self.lines if self.lines else 0.0
-
 
 class PythonLines(Component):
     """Scores truncated texts by the fraction of complete lines that are accepted alone."""

@@ -77,9 +77,10 @@ def _read(package: Path, commit: str) -> Commit:
 
 def _lines(package: Path, commit: str) -> tuple[int, int, int]:
     """Returns the lines of a commit in new files, in compositions and in other existing files."""
-    made = set(_git(package, "diff-tree", "-r", "--diff-filter=A", "--name-only", *_range(commit)))
+    diff = ("diff-tree", "-r", f"{commit}^", commit)
+    made = set(_git(package, *diff, "--diff-filter=A", "--name-only"))
     new, composition, other = 0, 0, 0
-    for line in _git(package, "diff-tree", "-r", "--numstat", *_range(commit)):
+    for line in _git(package, *diff, "--numstat"):
         added, removed, name = line.split("\t")
         subpackage = Path(name).parts[1:2]
         if not name.startswith(f"{package.name}/") or added == "-":
@@ -91,10 +92,6 @@ def _lines(package: Path, commit: str) -> tuple[int, int, int]:
         else:
             other += int(added) + int(removed)
     return new, composition, other
-
-
-def _range(commit: str) -> tuple[str, str]:
-    return f"{commit}^", commit
 
 
 def _git(folder: Path, *arguments: str) -> list[str]:

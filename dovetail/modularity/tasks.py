@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import metadata
 from pathlib import Path
@@ -50,10 +50,7 @@ def fingerprint() -> str:
 
 
 def _sources(folder: Path) -> list[Path]:
-    found: Iterable[Path] = (
-        file for suffix in ("py", "toml") for file in folder.rglob(f"*.{suffix}")
-    )
-    return sorted(file for file in found if "__pycache__" not in file.parts)
+    return sorted(file for file in folder.rglob("*") if file.suffix in (".py", ".toml"))
 
 
 class ResultCache:

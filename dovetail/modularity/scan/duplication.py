@@ -22,6 +22,7 @@ import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import TypeGuard
 
 from dovetail.modularity.scan.classes import FunctionNode
 from dovetail.modularity.scan.sources import Source
@@ -136,7 +137,7 @@ def _token(node: ast.AST) -> str:
     return kind
 
 
-def _is_docstring(node: ast.AST) -> bool:
+def _is_docstring(node: ast.AST) -> TypeGuard[ast.Expr]:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
@@ -244,8 +245,7 @@ def _lines_left_out(tree: ast.Module) -> set[int]:
     """Returns the lines of imports and docstrings."""
     lines: set[int] = set()
     for node in ast.walk(tree):
-        prose = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if isinstance(node, ast.stmt) and (prose or isinstance(node, ast.Import | ast.ImportFrom)):
+        if isinstance(node, ast.Import | ast.ImportFrom) or _is_docstring(node):
             lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return lines
 

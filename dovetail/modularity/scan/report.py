@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dovetail.modularity.scan.classes import ClassSize
@@ -108,19 +108,8 @@ class ScanReport:
 
     def as_json(self) -> dict[str, Any]:
         """Returns the report as JSON values."""
-        plain = {
-            name: getattr(self, name)
-            for name in ("path", "num_files", "num_lines", "tests", "unparsable", "num_model_files")
-        }
-        sized = {
-            name: asdict(value) if value is not None else None
-            for name, value in (
-                ("largest_config", self.largest_config),
-                ("largest_constructor", self.largest_constructor),
-                ("repetition", self.repetition),
-            )
-        }
-        return {**plain, **sized, "features": {f.name: f.as_json() for f in self.features}}
+        plain = asdict(replace(self, features=()))
+        return plain | {"features": {each.name: each.as_json() for each in self.features}}
 
 
 _COMMITS_SHOWN = 10

@@ -103,7 +103,7 @@ class _Scanner:
         try:
             tree = source.parse()
             self.classes += class_signatures(tree, source.name)
-            possible = [each for each in self.features if each.may_be_in(source)]
+            possible = [each for each in self.features if each.pattern.search(source.text)]
             if possible:
                 file_names = FileNames(tree, source.name)
                 for feature in possible:
@@ -133,11 +133,7 @@ class _FeatureHits:
         self.hits: list[Hit] = []
         self.lines: dict[str, int] = {}
         self.definitions: list[FeatureDefinition] = []
-        self._pattern = re.compile(words.pattern, re.IGNORECASE)
-
-    def may_be_in(self, source: Source) -> bool:
-        """Says whether the file may name the feature."""
-        return self._pattern.search(source.text) is not None
+        self.pattern = re.compile(words.pattern, re.IGNORECASE)
 
     def read(self, places: FileNames, tree: ast.Module, file: str) -> None:
         """Reads a Python file."""
