@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -264,11 +264,9 @@ def current_device() -> Any:
     return found if _platform.get() in (None, found.platform) else None
 
 
-@contextmanager
-def target_platform(platform: str) -> Iterator[None]:
+def target_platform(platform: str) -> AbstractContextManager[None]:
     """Makes ops choose for another platform, as when planning for a device that is not attached."""
-    with _set(_platform, platform):
-        yield
+    return _set(_platform, platform)
 
 
 @contextmanager
@@ -286,11 +284,9 @@ def is_interpreted() -> bool:
     return _interpreted.get()
 
 
-@contextmanager
-def strict(on: bool = True) -> Iterator[None]:
+def strict(on: bool = True) -> AbstractContextManager[None]:
     """Makes a fall-back to a slow implementation an error instead of a warning."""
-    with _set(_strict, on):
-        yield
+    return _set(_strict, on)
 
 
 @contextmanager

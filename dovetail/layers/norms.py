@@ -71,13 +71,10 @@ class LayerNorm(BaseNorm):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.epsilon, self.has_bias = config.epsilon, config.bias
-        self.scale = parameter(
-            (config.width,), (config.axis,), ConstantInitializer.Config(value=1.0), decays=False
-        )
+        shape, axes = (config.width,), (config.axis,)
+        self.scale = parameter(shape, axes, ConstantInitializer.Config(value=1.0), decays=False)
         if config.bias:
-            self.bias = parameter(
-                (config.width,), (config.axis,), ConstantInitializer.Config(), decays=False
-            )
+            self.bias = parameter(shape, axes, ConstantInitializer.Config(), decays=False)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Keeps shape and dtype."""
