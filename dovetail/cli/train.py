@@ -126,7 +126,7 @@ def _train(
     """Trains, and profiles the chosen steps; returns an exit code if that did not work."""
     from dovetail.parallel import start_distributed
     from dovetail.run import Interrupted, train_run
-    from dovetail.trainer import Hooks, NonFiniteError
+    from dovetail.trainer import FaultError, Hooks
 
     log = say if start_distributed().index == 0 else _keep_quiet  # one process writes and logs
     profiler = Profiler(folder.path, profiled, log) if profiled is not None else None
@@ -137,7 +137,7 @@ def _train(
     except Interrupted as error:
         log(f"dovetail: {error}; nothing is written")
         return _STOPPED
-    except NonFiniteError as error:
+    except FaultError as error:
         log(f"dovetail: {error}")
         return 1
     finally:

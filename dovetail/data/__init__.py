@@ -7,6 +7,7 @@ from dovetail.data.corpus import StandardLibrary, TextFiles
 from dovetail.data.input import TokenInput
 from dovetail.data.interfaces import (
     TRAIN,
+    CanSkipBatches,
     Corpus,
     Document,
     EvaluationInput,
@@ -32,6 +33,7 @@ __all__ = [
     "TRAIN",
     "BytePairTokenizer",
     "ByteTokenizer",
+    "CanSkipBatches",
     "Corpus",
     "DamagedStoreError",
     "Document",

@@ -7,6 +7,7 @@ model can be planned and compiled without data. The data is prepared by `prepare
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -116,10 +117,19 @@ class TokenInput(Component):
 
     def batch(self, step: int, rows: slice | None = None) -> HostBatch:
         """Returns the global batch of a step, or some of its rows."""
-        order = ShuffledOrder(
-            self._rows.count(self._split), self._batch_size, self._seed, self._skips
-        )
-        return self._rows.take(self._split, order.examples(step, rows))
+        return self._rows.take(self._split, self._order().examples(step, rows))
+
+    def batch_number(self, step: int) -> int:
+        """Returns the number of the batch of a step; batches are numbered without skips."""
+        return self._order().batch_number(step)
+
+    def skip_batches(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Leaves out half-open ranges of batches from now on; later steps move up."""
+        self._skips = tuple(merged_ranges((*self._skips, *ranges)))
+
+    def _order(self) -> ShuffledOrder:
+        rows = self._rows.count(self._split)
+        return ShuffledOrder(rows, self._batch_size, self._seed, self._skips)
 
     def held_out(self, num_batches: int | None = None) -> TokenEvaluation:
         """Returns the held-out split in batches of the same shape: all, or evenly spaced ones."""

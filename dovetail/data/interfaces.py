@@ -202,6 +202,19 @@ class HasPreparedData(Protocol):
 
 
 @runtime_checkable
+class CanSkipBatches(Protocol):
+    """An input that can leave out batches for ever: after a loss spike, for example."""
+
+    def batch_number(self, step: int) -> int:
+        """Returns the number of the batch of a step; batches are numbered without skips."""
+        ...
+
+    def skip_batches(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Leaves out half-open ranges of batches from now on; later steps move up."""
+        ...
+
+
+@runtime_checkable
 class HasHeldOut(Protocol):
     """An input with a held-out split."""
 

@@ -4,6 +4,18 @@ from dovetail.runtime.checkpointer import Checkpointer, abstract_state
 from dovetail.runtime.compilation_cache import count_cache_hits, use_compilation_cache
 from dovetail.runtime.console import Console
 from dovetail.runtime.cpu import measured_cpu
+from dovetail.runtime.faults import (
+    Continue,
+    FaultAction,
+    FaultEvent,
+    FaultLog,
+    FaultPolicy,
+    NonFiniteStep,
+    RollBack,
+    StepEnd,
+    Stop,
+    StopOnFaults,
+)
 from dovetail.runtime.flops import matmul_flops_by_dtype, matmul_flops_of
 from dovetail.runtime.peak_memory import PeakGrowth, peak_memory_bytes
 from dovetail.runtime.run_folder import RunFolder, short_hash
@@ -22,12 +34,22 @@ __all__ = [
     "ArraySpecs",
     "Checkpointer",
     "Console",
+    "Continue",
+    "FaultAction",
+    "FaultEvent",
+    "FaultLog",
+    "FaultPolicy",
     "JsonLines",
     "Metrics",
     "MetricsWriter",
+    "NonFiniteStep",
     "PeakGrowth",
+    "RollBack",
     "RunFolder",
     "SafetensorsWriter",
+    "StepEnd",
+    "Stop",
+    "StopOnFaults",
     "StopRequest",
     "StoredWeights",
     "TensorBoard",

@@ -1,9 +1,10 @@
 """The trainer: where model, learner, data and runtime meet."""
 
 from dovetail.trainer.evaluators import ByteTrigram, HeldOutLoss, PeriodicEvaluator
+from dovetail.trainer.fault_handling import FaultError, NonFiniteError
 from dovetail.trainer.initialization import Initialization, InitSubmoduleFromModel, RandomInit
 from dovetail.trainer.interfaces import Evaluation, Evaluator, StateLearner, StateSaver
-from dovetail.trainer.loop import Hooks, NonFiniteError, Outcome
+from dovetail.trainer.loop import Hooks, Outcome
 from dovetail.trainer.program import Program
 from dovetail.trainer.samples import Samples, TextJudge
 from dovetail.trainer.trainer import Trainer
@@ -12,6 +13,7 @@ __all__ = [
     "ByteTrigram",
     "Evaluation",
     "Evaluator",
+    "FaultError",
     "HeldOutLoss",
     "Hooks",
     "InitSubmoduleFromModel",

@@ -1,8 +1,9 @@
 """The training loop: load a batch, run the step, log metrics, evaluate, save, stop.
 
 Steps are dispatched asynchronously. Their reports are read up to `max_steps_in_flight` steps late,
-so that the devices always have work. A report that is not finite ends the run; the learner skipped
-that step and all after it, so the state is still the last good one.
+so that the devices always have work. If a step is not finite, the learner skips it and all after
+it, so the state is still the last good one. What to do about that, or about a spike, is the answer
+of the trainer's fault policy.
 """
 
 from __future__ import annotations
@@ -22,13 +23,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import Error
 from dovetail.data import HasPreparedData, Prefetcher
 from dovetail.kernels import choices
 from dovetail.learner import StepReport, TrainState, averaged_parameters, clear_halt
-from dovetail.module import parameter_specs
 from dovetail.parallel import HostConsensus, max_steps_in_flight, use_placement
 from dovetail.runtime import StopRequest, abstract_state, count_cache_hits
+from dovetail.trainer.fault_handling import FaultHandler, NonFiniteError
 from dovetail.trainer.feed import device_batch
 from dovetail.trainer.initialization import initial_state
 from dovetail.trainer.interfaces import Evaluation
@@ -42,10 +42,6 @@ _LOG = logging.getLogger("dovetail")
 
 # Most steps that are in the compilation cache are loaded sooner than this.
 _NOTICE_SECONDS = 0.8
-
-
-class NonFiniteError(Error, RuntimeError):
-    """The loss or a gradient was not finite. The saved state is the last good one."""
 
 
 @dataclass
@@ -81,7 +77,7 @@ class TrainingLoop:
         self.hooks, self.stop = hooks or Hooks(), stop or StopRequest()
         self.pending: deque[tuple[int, StepReport]] = deque()
         self.outcome = Outcome(0)
-        self._halted: _Halted | None = None
+        self.faults = FaultHandler(trainer.faults, trainer.input, trainer.model, folder)
         self._stopping = False
         self._failed_writers: set[str] = set()
 
@@ -99,19 +95,23 @@ class TrainingLoop:
             self._each_writer(lambda writer: writer.open(self.folder, first))
             try:
                 state = self._train(state, first, train_step)
+                while self.faults.wants_rollback():
+                    state, first = self._roll_back(state)
+                    state = self._train(state, first, train_step)
                 self._finish(state)
             finally:
                 # Even after an error, a save that has begun is completed.
                 self.outcome.saved = self.trainer.checkpointer.finish()
                 self._each_writer(lambda writer: writer.close())
-        if self._halted is not None:
-            raise NonFiniteError(self._halted.message(self.outcome.saved))
+        if self.faults.fault is not None:
+            raise self.faults.error(self.outcome.saved)
         self.outcome.seconds = time.monotonic() - started
         return self.outcome
 
     def _prepare(self) -> None:
-        """Prepares the data, and logs what is suspicious about it."""
+        """Prepares the data, without what the run leaves out; logs what is suspicious about it."""
         source = self.trainer.input
+        self.faults.skip_recorded()
         if isinstance(source, HasPreparedData):
             source.prepare()
             for warning in source.warnings(self.trainer.steps):
@@ -185,15 +185,16 @@ class TrainingLoop:
 
     def _finish(self, state: TrainState) -> None:
         """Saves the last good state, and evaluates it if the run is complete."""
-        if self._halted is not None:
-            self.outcome.step = self._halted.step - 1
-        elif (path := _non_finite(state.params)) is not None:
+        if not self.faults.is_state_good():
+            return  # the newest checkpoint is the newest good state
+        self.outcome.step = self.faults.good_step(self.outcome.step)
+        if self.faults.fault is None and (path := _non_finite(state.params)) is not None:
             raise NonFiniteError(
                 f"After step {self.outcome.step}, the last one, the parameter {path} is not "
                 "finite, so this state is not saved. Restart with a lower learning rate."
             )
         self.trainer.checkpointer.save(self.outcome.step, clear_halt(state))
-        is_complete = self.outcome.step == self.trainer.steps and self._halted is None
+        is_complete = self.outcome.step == self.trainer.steps and self.faults.fault is None
         for name in self.trainer.evaluators if is_complete else ():
             if not self._stop_requested():
                 self._evaluate(name, self.outcome.step, state)
@@ -221,15 +222,27 @@ class TrainingLoop:
         return self._stopping
 
     def _drain(self, max_pending: int) -> bool:
-        """Reads reports until `max_pending` remain. Returns whether all steps were finite."""
-        while len(self.pending) > max_pending and self._halted is None:
+        """Reads reports until `max_pending` remain. Returns whether training may go on."""
+        while len(self.pending) > max_pending and self.faults.fault is None:
             step, report = self.pending.popleft()
             report = jax.device_get(report)
-            if not report.finite:
-                self._halted = _Halted(step, report, sorted(parameter_specs(self.trainer.model)))
-            else:
+            if self.faults.check(step, report):
                 self._log(step, report)
-        return self._halted is None
+        return self.faults.fault is None
+
+    def _roll_back(self, state: TrainState) -> tuple[TrainState, int]:
+        """Returns the newest good state and its step, and forgets what came after it."""
+        self.pending.clear()
+        if self.faults.is_state_good():
+            state, first = clear_halt(state), self.faults.good_step(self.outcome.step)
+        else:
+            self.trainer.checkpointer.finish()
+            state, first = self._restore_or_initialize()
+        self.hooks.log(f"{self.faults.settle(first)} Rolled back to step {first}.")
+        self.outcome.losses = [point for point in self.outcome.losses if point[0] <= first]
+        self._each_writer(lambda writer: writer.close())
+        self._each_writer(lambda writer: writer.open(self.folder, first))
+        return state, first
 
     def _log(self, step: int, report: StepReport) -> None:
         self.timer.tick(step)
@@ -292,25 +305,3 @@ def _non_finite(params: dict[str, jax.Array]) -> str | None:
 
 def _all_finite(params: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return {path: jnp.isfinite(leaf).all() for path, leaf in params.items()}
-
-
-@dataclass(frozen=True)
-class _Halted:
-    """The step whose loss or gradients were not finite."""
-
-    step: int
-    report: StepReport
-    paths: list[str]
-
-    def message(self, saved: bool) -> str:
-        """Returns what happened, what is saved, and what to do."""
-        index = int(self.report.non_finite_parameter)
-        where = f"the gradient of {self.paths[index]}" if index >= 0 else "the loss"
-        batch = self.step - 1
-        state = "The state before it is saved" if saved else "Saving the state before it failed"
-        return (
-            f"Step {self.step}: {where} is not finite (loss {float(self.report.loss)}, gradient "
-            f"norm {float(self.report.gradient_norm)}). {state}. Resume without its data with "
-            f"input.skips=(({batch},{batch + 1}),), restart with a lower learning rate, or "
-            "find the operation with --debug-nans."
-        )

@@ -17,8 +17,10 @@ from dovetail.parallel import AnyMesh, AxisRules, MeshLayout, Placement
 from dovetail.runtime import (
     Checkpointer,
     Console,
+    FaultPolicy,
     JsonLines,
     MetricsWriter,
+    StopOnFaults,
     StopRequest,
     TensorBoard,
 )
@@ -47,6 +49,7 @@ class Trainer(Component):
         steps: int = incidental(REQUIRED)
         evaluators: dict[str, ConfigOf[Evaluator]] = incidental({})
         checkpointer: ConfigOf[StateSaver] = incidental(Checkpointer.Config())
+        faults: ConfigOf[FaultPolicy] = incidental(StopOnFaults.Config())
         writers: dict[str, ConfigOf[MetricsWriter]] = incidental(
             {
                 "console": Console.Config(),
@@ -71,7 +74,7 @@ class Trainer(Component):
         self.mesh, self.rules = config.mesh.build(), config.rules.build()
         self.kernels = config.kernels.build()
         self.evaluators = {name: child.build() for name, child in config.evaluators.items()}
-        self.checkpointer = config.checkpointer.build()
+        self.checkpointer, self.faults = config.checkpointer.build(), config.faults.build()
         self.initialization = config.initialization.build()
         self.writers = {name: child.build() for name, child in config.writers.items()}
 

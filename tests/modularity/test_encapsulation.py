@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from dovetail.cli.experiment import load_all_components
 from dovetail.config import REQUIRED, Component, ConfigOf
 from dovetail.features import features
 from dovetail.layers import Attention, Linear, SequenceMixer, TokenMap
@@ -21,6 +20,7 @@ from dovetail.modularity.mentions import unexplained_mentions, unused_allowances
 from dovetail.modularity.ownership import definitions, delete_code, owned_code, with_emptied_files
 from dovetail.modularity.tasks import PACKAGE
 from dovetail.module import Module
+from dovetail.run import load_all_components
 from tests.modularity.encapsulation import SHARED_FIELDS, flattened_fields, foreign_references
 
 ALIBI = ("features/positions/encodings.py:alibi", "layers/positions/alibi.py")

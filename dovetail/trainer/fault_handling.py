@@ -1,0 +1,131 @@
+"""Between the training loop and its fault policy: events of steps, batches to leave out, errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+
+from dovetail.config import ConfigError, Error
+from dovetail.data import CanSkipBatches, Input
+from dovetail.learner import StepReport
+from dovetail.module import Module, parameter_specs
+from dovetail.runtime import (
+    FaultAction,
+    FaultEvent,
+    FaultLog,
+    FaultPolicy,
+    NonFiniteStep,
+    RollBack,
+    StepEnd,
+    Stop,
+)
+
+
+class FaultError(Error, RuntimeError):
+    """The fault policy stopped the run."""
+
+
+class NonFiniteError(FaultError):
+    """The loss or a gradient was not finite. The saved state is the last good one."""
+
+
+class FaultHandler:
+    """Asks the policy about every step, and does what it answers to the data.
+
+    Attributes:
+        fault: the event that ended the steps, and the answer to it; None while steps go on.
+    """
+
+    def __init__(self, policy: FaultPolicy, source: Input, model: Module, folder: Path) -> None:
+        self._policy, self._source, self._model = policy, source, model
+        self._log = FaultLog(folder)
+        self.fault: tuple[FaultEvent, Stop | RollBack] | None = None
+
+    def skip_recorded(self) -> None:
+        """Makes the input leave out what the run has recorded."""
+        if skips := self._log.skips():
+            self._skipping().skip_batches(skips)
+
+    def check(self, step: int, report: StepReport) -> bool:
+        """Returns whether training may go on after a step."""
+        event = self._event(step, report)
+        action = self._policy.on_event(event)
+        if isinstance(action, Stop | RollBack):
+            self.fault = (event, action)
+        elif isinstance(event, NonFiniteStep):
+            raise ConfigError(
+                f"faults: {type(self._policy).__name__} answers {action} to a step that is not "
+                "finite, which cannot be continued. Stop, or roll back."
+            )
+        return self.fault is None
+
+    def wants_rollback(self) -> bool:
+        """Says whether the policy answered with a rollback."""
+        return self.fault is not None and isinstance(self.fault[1], RollBack)
+
+    def is_state_good(self) -> bool:
+        """Says whether the state in memory is good: the learner skips a step that is not finite."""
+        return self.fault is None or isinstance(self.fault[0], NonFiniteStep)
+
+    def good_step(self, step: int) -> int:
+        """Returns the step of the state in memory, given the number of the last step."""
+        return step if self.fault is None else self.fault[0].step - 1
+
+    def settle(self, resumed_at: int) -> str:
+        """Leaves out the batch of the fault if that is asked for; records it; returns the reason.
+
+        Args:
+            resumed_at: the step of the state that training goes back to.
+        """
+        assert self.fault is not None
+        (event, action), self.fault = self.fault, None
+        if isinstance(action, RollBack) and action.skip_batch:
+            source = self._skipping()
+            number = source.batch_number(event.step - 1)
+            skips = (*self._log.skips(), (number, number + 1))
+            source.skip_batches(skips)
+            self._record(event, action, resumed_at)
+            if jax.process_index() == 0:
+                self._log.write_skips(skips)
+        else:
+            self._record(event, action, resumed_at)
+        return action.reason
+
+    def error(self, saved: bool) -> FaultError:
+        """Returns the error that ends the run."""
+        assert self.fault is not None
+        event, action = self.fault
+        self._record(event, action, None)
+        if isinstance(event, StepEnd):
+            return FaultError(f"{action.reason} The newest checkpoint is from before.")
+        state = "The state before it is saved" if saved else "Saving the state before it failed"
+        batch = event.step - 1
+        return NonFiniteError(
+            f"{action.reason} {state}. Resume without its data with "
+            f"input.skips=(({batch},{batch + 1}),), restart with a lower learning rate, or find "
+            "the operation with --debug-nans."
+        )
+
+    def _event(self, step: int, report: StepReport) -> FaultEvent:
+        if report.finite:
+            return StepEnd(step, float(report.loss), float(report.gradient_norm))
+        index, paths = int(report.non_finite_parameter), sorted(parameter_specs(self._model))
+        where = f"the gradient of {paths[index]}" if index >= 0 else "the loss"
+        return NonFiniteStep(
+            step,
+            f"Step {step}: {where} is not finite (loss {float(report.loss)}, gradient norm "
+            f"{float(report.gradient_norm)}).",
+        )
+
+    def _record(self, event: FaultEvent, action: FaultAction, resumed_at: int | None) -> None:
+        if jax.process_index() == 0:
+            self._log.record(event, action, resumed_at)
+
+    def _skipping(self) -> CanSkipBatches:
+        if not isinstance(self._source, CanSkipBatches):
+            raise ConfigError(
+                f"faults: the input, {type(self._source).__name__}, cannot leave out batches (it "
+                "has no method skip_batches). Use a policy that does not skip, or extend the input."
+            )
+        return self._source
