@@ -35,7 +35,12 @@ from dovetail.layers import (
 )
 from dovetail.layers.attention.latent import LatentAttention
 from dovetail.layers.attention.mixing import DifferentialAttention, GatedAttention
-from dovetail.layers.attention.scores import LearnedSinks, SigmoidAttention, SoftCappedScores
+from dovetail.layers.attention.scores import (
+    LearnedSinks,
+    PositionalScores,
+    SigmoidAttention,
+    SoftCappedScores,
+)
 from dovetail.layers.embedding import ScaledEmbedding
 from dovetail.layers.feed_forward import ClampedFeedForward, PlainFeedForward, squared_relu
 from dovetail.layers.linear.adapters import DoRA, LoRA
@@ -65,7 +70,8 @@ from dovetail.layers.residual import BranchNorm, PostNorm, SandwichNorm
 from dovetail.layers.scaled_residual import ScaledResidual
 from dovetail.layers.stack.blocks import ParallelBlock
 from dovetail.layers.stack.stack import SharedStack
-from dovetail.module import Module, parameter_specs
+from dovetail.module import Module, Normal, parameter, parameter_specs
+from tests.kernels.attention.biases import BucketBias
 
 BATCH, SEQUENCE, WIDTH, HEADS, KV_HEADS, HIDDEN, VOCAB = 4, 6, 16, 4, 2, 24, 32
 HEAD_WIDTH = WIDTH // HEADS
@@ -91,6 +97,18 @@ class Joined(Module):
 
     def __call__(self, x_BSE: jax.Array) -> jax.Array:
         return self.residual.after(x_BSE, jnp.tanh(self.residual.before(x_BSE)))
+
+
+class BucketScores(PositionalScores):
+    """A learned bias by distance (T5): a parameter that reaches the kernels in a score bias."""
+
+    def __init__(self, config: PositionalScores.Config) -> None:
+        super().__init__(config)
+        shape = (SEQUENCE, config.num_heads)
+        self.table = parameter(shape, (None, "heads"), Normal.Config(standard_deviation=0.02))
+
+    def changes(self) -> dict[str, Any]:
+        return {"score_bias": BucketBias(self.table)}
 
 
 def vectors(seed: int = 0, *shape: int) -> jax.Array:
@@ -333,6 +351,12 @@ CASES: dict[str, Case] = {
     ),
     "attention-with-alibi": Case(
         attention().set(width=WIDTH, positions=NoPositions.Config(), scores=Alibi.Config()), mixing
+    ),
+    "attention-with-a-learned-bias": Case(
+        attention().set(
+            width=WIDTH, scores=BucketScores.Config(base=SoftCappedScores.Config(cap=1.0))
+        ),
+        mixing,
     ),
     "attention-by-sigmoids": Case(
         attention().set(

@@ -21,7 +21,7 @@ from dovetail.parallel import tag
 
 
 class Gradients(NamedTuple):
-    """The gradients of a call; None where it has no such input."""
+    """The gradients of a call; None where it has no such input (for a bias: no arrays)."""
 
     dq_BSHD: jax.Array
     dk_BTKD: jax.Array
@@ -65,6 +65,8 @@ def _backward(
 ) -> tuple[Any, ...]:
     call, *integers, _, _ = residuals
     dq, dk, dv, dsinks, dbias = passes.backward(passes.plan, *residuals, do_BSHW)
+    if dbias is not None:
+        dbias = jax.tree.map(lambda total, leaf: total.astype(leaf.dtype), dbias, call.score_bias)
     floats = call.without(*TOKEN_FIELDS)  # integers have no gradient
     gradients = floats.with_qkv(dq, dk, dv, sinks_H=dsinks, score_bias=dbias)
     return gradients, *(None for _ in integers)

@@ -57,6 +57,12 @@ class AttentionCall:
         """The queries, keys and values."""
         return self.q_BSHD, self.k_BTKD, self.v_BTKW
 
+    @property
+    def bias_name(self) -> str:
+        """The score bias in messages: arrays are not printed."""
+        is_static = not jax.tree.leaves(self.score_bias)
+        return str(self.score_bias) if is_static else type(self.score_bias).__name__
+
     def with_qkv(self, q: Any, k: Any, v: Any, **changes: Any) -> AttentionCall:
         """Returns the call with other queries, keys and values."""
         return dataclasses.replace(self, q_BSHD=q, k_BTKD=k, v_BTKW=v, **changes)
@@ -148,7 +154,8 @@ def attention(
             kernel may mask by index.
         scale: the factor of the scores; None means 1 / sqrt(D).
         score_map: applied to each scaled score before the mask; None means nothing.
-        score_bias: added to each score after the map; None means nothing.
+        score_bias: added to each score after the map; None means nothing. Arrays in it have
+            gradients.
         sinks_H: if given, the attention sink of each head (https://arxiv.org/abs/2508.10925): a
             learned logit that joins only the softmax's denominator, like a key with value 0 that
             every query attends to. It is neither scaled nor mapped.
@@ -214,13 +221,24 @@ def _check(call: AttentionCall) -> None:
             array.shape != shape or not jnp.issubdtype(array.dtype, jnp.integer)
         ):
             raise _wrong(f"{name} of shape {shape} and integers", f"{array.shape} {array.dtype}")
+    _check_scores(call)
+
+
+def _check_scores(call: AttentionCall) -> None:
+    for leaf in jax.tree.leaves(call.score_bias):
+        found = getattr(leaf, "dtype", type(leaf))
+        if not jnp.issubdtype(found, jnp.floating):
+            raise _wrong("a score bias that is a pytree of floats", f"{found} in {call.bias_name}")
     sinks_H, activation = call.sinks_H, call.score_activation
     if sinks_H is not None and activation is not None:
         raise _wrong("sinks of a softmax", f"sinks beside {activation}, which has no denominator")
     if sinks_H is not None and (
-        sinks_H.shape != (heads,) or not jnp.issubdtype(sinks_H.dtype, jnp.floating)
+        sinks_H.shape != call.q_BSHD.shape[2:3] or not jnp.issubdtype(sinks_H.dtype, jnp.floating)
     ):
-        raise _wrong(f"sinks_H of shape ({heads},) and floats", f"{sinks_H.shape} {sinks_H.dtype}")
+        raise _wrong(
+            f"sinks_H of shape {call.q_BSHD.shape[2:3]} and floats",
+            f"{sinks_H.shape} {sinks_H.dtype}",
+        )
 
 
 def _wrong(expected: str, got: str) -> ValueError:

@@ -9,6 +9,7 @@ B batch, S queries, T keys, H heads, K KV heads, D width of queries and keys, W 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 
 from dovetail.kernels.attention.masks import Band, Mask
 from dovetail.kernels.attention.op import AttentionCall
-from dovetail.kernels.score_maps import SoftCap
+from dovetail.kernels.score_maps import ShardedHeadsBias, SoftCap
 from dovetail.kernels.sharded import indivisible, logical_shard_map, mesh_axes, num_shards
 
 
@@ -34,7 +35,7 @@ def scores_refusal(call: AttentionCall) -> str | None:
     if call.mask.band is None:
         return f"{call.mask} is no band around the diagonal"
     if call.score_bias is not None:
-        return f"it supports no score bias, and this is {call.score_bias}"
+        return f"it supports no score bias, and this is {call.bias_name}"
     if call.score_activation is not None:
         return f"it computes a softmax, not {call.score_activation}"
     return None
@@ -99,11 +100,16 @@ def shard_call(
 ) -> jax.Array:
     """Runs a function on each device's shard of an aligned call: of batch, heads and sequence.
 
-    Positions and segment ids of the keys are those of the queries, and are left out.
+    Positions and segment ids of the keys are those of the queries, and are left out. The arrays of
+    a score bias are replicated, so their gradients are summed over all shards.
     """
     tokens, q_axes = ("batch", sequence), ("batch", sequence, "heads", None)
     kv_axes = ("batch", sequence, "kv_heads", None)
     call = call.without("kv_positions_BT", "kv_segment_ids_BT")
+    if call.score_bias is not None and mesh_axes("heads"):
+        heads = call.q_BSHD.shape[2] // num_shards("heads")
+        bias = ShardedHeadsBias(call.score_bias, mesh_axes("heads"), heads)
+        call = dataclasses.replace(call, score_bias=bias)
     changes = {"q_positions_BS": tokens, "q_segment_ids_BS": tokens, "sinks_H": (sinks_axis,)}
     in_axes = call.with_qkv(q_axes, kv_axes, kv_axes, **changes, score_bias=())  # replicated
     o_BSHW: jax.Array = logical_shard_map(function, (in_axes,), q_axes)(call)

@@ -25,8 +25,8 @@ class ScoreOptions:
     """The score arguments of the attention op; see `dovetail.kernels.attention.attention`."""
 
     sinks_H: jax.Array | None = None
+    score_bias: ScoreBias | None = None  # may hold parameters of the module that sets it
     score_map: ScoreMap | None = dataclasses.field(default=None, metadata={"static": True})
-    score_bias: ScoreBias | None = dataclasses.field(default=None, metadata={"static": True})
     score_activation: ScoreMap | None = dataclasses.field(default=None, metadata={"static": True})
 
     def options(self) -> dict[str, Any]:

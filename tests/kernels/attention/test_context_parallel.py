@@ -157,7 +157,7 @@ def test_heads_decide_which_runs() -> None:
     with use_placement(placement_of(data=8)):
         assert chosen(heads=8, kv_heads=4, batch=8) == "reference"
     with use_placement(placement_of(data=2, sequence=2, model=2)):
-        assert chosen(heads=8, kv_heads=4, score_bias=Distance()) == "reference"
+        assert chosen(heads=8, kv_heads=4, score_bias=Distance()) == "ring"
 
 
 def chosen(heads: int, kv_heads: int, batch: int = 2, **changes: Any) -> str:

@@ -21,6 +21,7 @@ from dovetail.kernels.attention.flash import BackwardInputs
 from dovetail.kernels.attention.op import AttentionCall
 from dovetail.kernels.attention.xla.scores import LOW
 from dovetail.kernels.registry import Op
+from dovetail.kernels.score_maps import ScoreBias
 
 chunk_op = Op("attention_chunk")
 """From the whole call and the layout to `ChunkKernels`."""
@@ -52,8 +53,17 @@ class ChunkKernels(ABC):
     @abstractmethod
     def backward(
         self, call: AttentionCall, queries: Any, keys: Any, given: BackwardInputs
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns dq, dk and dv."""
+    ) -> ChunkGradients:
+        """Returns the gradients."""
+
+
+class ChunkGradients(NamedTuple):
+    """What one chunk adds to the gradients, in float32; dbias is None without arrays in a bias."""
+
+    dq_BSHD: jax.Array
+    dk_BTKD: jax.Array
+    dv_BTKW: jax.Array
+    dbias: ScoreBias | None = None
 
 
 class PartialOutput(NamedTuple):

@@ -14,7 +14,11 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.attention.context_parallel.chunks import ChunkKernels, PartialOutput
+from dovetail.kernels.attention.context_parallel.chunks import (
+    ChunkGradients,
+    ChunkKernels,
+    PartialOutput,
+)
 from dovetail.kernels.attention.context_parallel.layouts import RingLayout
 from dovetail.kernels.attention.flash import BackwardInputs
 from dovetail.kernels.attention.gpu import triton_kernels
@@ -110,13 +114,11 @@ class RangedChunks(ChunkKernels):
         queries: ChunkRanges,
         keys: ChunkRanges,
         given: BackwardInputs,
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    ) -> ChunkGradients:
         """Returns the gradients."""
         own_keys, own_queries = _within(queries.keys, keys), _within(keys.queries, queries)
-        gradients: tuple[jax.Array, jax.Array, jax.Array] = self.kernels.backward(
-            self.options(call), call, own_keys, own_queries, given
-        )
-        return gradients
+        options = self.options(call)
+        return ChunkGradients(*self.kernels.backward(options, call, own_keys, own_queries, given))
 
 
 class TPUChunks(RangedChunks):

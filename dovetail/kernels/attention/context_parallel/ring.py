@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.attention.context_parallel.chunks import (
+    ChunkGradients,
     ChunkKernels,
     PartialOutput,
     add_sinks,
@@ -41,7 +42,7 @@ from dovetail.kernels.attention.shards import (
     sharded_sequence_refusal,
     zero_padding,
 )
-from dovetail.kernels.attention.xla.scores import sinks_gradient_by_head
+from dovetail.kernels.attention.xla.scores import init_bias_gradient, sinks_gradient_by_head
 from dovetail.kernels.registry import implementation
 from dovetail.kernels.sharded import mesh_axes, num_shards
 
@@ -59,13 +60,7 @@ OUTPUT_AXES: Any = PartialOutput._make((1, 2))
 BACKWARD_AXES: Any = BackwardInputs._make((1, 1, 2, 2))
 
 
-def _supports(call: AttentionCall) -> str | None:
-    if call.score_bias is not None and mesh_axes("heads"):
-        return f"{call.score_bias} depends on the head, and heads are sharded over devices"
-    return sharded_sequence_refusal(call)
-
-
-@implementation("ring", supports=_supports, applies=is_sequence_sharded)
+@implementation("ring", supports=sharded_sequence_refusal, applies=is_sequence_sharded)
 def ring(call: AttentionCall) -> jax.Array:
     """Computes attention on a ring of devices."""
     devices, axes = num_shards("sequence"), mesh_axes("sequence")
@@ -122,24 +117,26 @@ def _backward(
     kv = KVShard(*call.qkv[1:], tokens)
     device = jax.lax.axis_index(layout.axes)
 
-    def compute(totals: Any, kv: KVShard, owner: jax.Array | None) -> Any:
+    def compute(totals: ChunkGradients, kv: KVShard, owner: jax.Array | None) -> ChunkGradients:
         for pair in layout.pairs(device, owner):
             totals = _add_gradients(chunks, call, totals, tokens, given, kv, pair)
         return totals
 
     def hop(step: jax.Array, carry: Any) -> Any:
-        kv, (dq, *dkv) = carry
+        kv, (dq, dk, dv, dbias) = carry
         # dk and dv travel with their keys.
-        kv, dkv = rotate(layout, kv), rotate(layout, dkv)
-        return kv, compute((dq, *dkv), kv, (device - step) % layout.devices)
+        kv, (dk, dv) = rotate(layout, (kv, (dk, dv)))
+        totals = ChunkGradients(dq, dk, dv, dbias)
+        return kv, compute(totals, kv, (device - step) % layout.devices)
 
-    init = tuple(jnp.zeros(array.shape) for array in call.qkv)
+    dq, dk, dv = (jnp.zeros(array.shape) for array in call.qkv)
+    init = ChunkGradients(dq, dk, dv, init_bias_gradient(call))
     carry = (kv, compute(init, kv, None))
-    _, (dq, *dkv) = jax.lax.fori_loop(1, layout.hops + 1, hop, carry)
+    _, (dq, *dkv, dbias) = jax.lax.fori_loop(1, layout.hops + 1, hop, carry)
     dkv = rotate(layout, tuple(dkv), -layout.hops)  # back to the device that owns the keys
     totals = zip((dq, *dkv), call.qkv, strict=True)
     dq, dk, dv = (total.astype(array.dtype) for total, array in totals)
-    return Gradients(dq, dk, dv, sinks_gradient_by_head(call, given))
+    return Gradients(dq, dk, dv, sinks_gradient_by_head(call, given), dbias)
 
 
 def _attend_to_chunk(
@@ -160,21 +157,22 @@ def _attend_to_chunk(
 def _add_gradients(
     chunks: ChunkKernels,
     call: AttentionCall,
-    totals: Any,
+    totals: ChunkGradients,
     tokens: Any,
     given: BackwardInputs,
     kv: KVShard,
     pair: ChunkPair,
-) -> tuple[jax.Array, ...]:
-    """Adds dq, dk and dv of one pair."""
+) -> ChunkGradients:
+    """Adds the gradients of one pair."""
     chunk = _chunk(call, tokens, kv, pair)
     given = _slice(given, pair.q_start, pair.length, BACKWARD_AXES)
-    gradients = chunks.backward(*chunk, given)
+    *gradients, dbias = chunks.backward(*chunk, given)
     starts = (pair.q_start, pair.kv_start, pair.kv_start)
-    return tuple(
+    dq, dk, dv = (
         _update(total, _slice(total, start, pair.length) + gradient, start)
-        for total, gradient, start in zip(totals, gradients, starts, strict=True)
+        for total, gradient, start in zip(totals[:3], gradients, starts, strict=True)
     )
+    return ChunkGradients(dq, dk, dv, jax.tree.map(jnp.add, totals.dbias, dbias))
 
 
 def _chunk(

@@ -28,7 +28,7 @@ from dovetail.kernels.sharded import mesh_axes, num_shards
 
 def _supports(call: AttentionCall) -> str | None:
     if call.score_bias is not None:
-        return f"{call.score_bias} depends on the head, and heads would be sharded over devices"
+        return f"{call.bias_name} depends on the head, and heads would be sharded over devices"
     refusal = sharded_sequence_refusal(call)
     if refusal is not None:
         return refusal

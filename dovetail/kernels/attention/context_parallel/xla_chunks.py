@@ -12,7 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.attention.context_parallel.chunks import ChunkKernels, PartialOutput
+from dovetail.kernels.attention.context_parallel.chunks import (
+    ChunkGradients,
+    ChunkKernels,
+    PartialOutput,
+)
 from dovetail.kernels.attention.context_parallel.layouts import RingLayout
 from dovetail.kernels.attention.flash import BackwardInputs
 from dovetail.kernels.attention.op import AttentionCall
@@ -27,6 +31,7 @@ from dovetail.kernels.attention.xla.scores import (
     block_gradients,
     block_mask,
     heads_first,
+    init_bias_gradient,
     merge_blocks,
     merge_heads,
     split_heads,
@@ -96,7 +101,7 @@ class XLAChunks(ChunkKernels):
         queries: ChunkTokens,
         keys: ChunkTokens,
         given: BackwardInputs,
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    ) -> ChunkGradients:
         """Returns the gradients, block by block."""
         q, *kv = heads_first(call)
         do = split_heads(given.do_BSHW, call.k_BTKD.shape[2])
@@ -104,21 +109,23 @@ class XLAChunks(ChunkKernels):
         q_blocks = _split_blocks((q, queries, rows), (*Q_AXES, (3, 3, 3)))
         kv_blocks = _split_blocks((*kv, keys), KV_AXES)
 
-        def query_block(dkv: Any, q_block: Any) -> Any:
+        def query_block(totals: Any, q_block: Any) -> Any:
             q_BKGSD, q_tokens, rows = q_block
+            dkv, dbias = totals
 
-            def step(dq: jax.Array, kv_block: Any) -> Any:
+            def step(carry: Any, kv_block: Any) -> Any:
                 block = _pair(call, q_tokens, kv_block[2])
-                gradients = block_gradients(*block, q_BKGSD, *kv_block[:2], *rows)
-                return dq + gradients[0], gradients[1:]
+                dq, dk, dv, dbias = block_gradients(*block, q_BKGSD, *kv_block[:2], *rows)
+                return jax.tree.map(jnp.add, carry, (dq, dbias)), (dk, dv)
 
-            dq, dkv_blocks = jax.lax.scan(step, jnp.zeros(q_BKGSD.shape), kv_blocks)
-            return jax.tree.map(jnp.add, dkv, dkv_blocks), dq
+            init = (jnp.zeros(q_BKGSD.shape), dbias)
+            (dq, dbias), dkv_blocks = jax.lax.scan(step, init, kv_blocks)
+            return (jax.tree.map(jnp.add, dkv, dkv_blocks), dbias), dq
 
-        init = tuple(jnp.zeros(array.shape) for array in kv_blocks[:2])
-        dkv, dq = jax.lax.scan(query_block, init, q_blocks)
+        dkv = tuple(jnp.zeros(array.shape) for array in kv_blocks[:2])
+        (dkv, dbias), dq = jax.lax.scan(query_block, (dkv, init_bias_gradient(call)), q_blocks)
         dk, dv = (array.swapaxes(1, 2) for array in [merge_blocks(array, 2) for array in dkv])
-        return merge_heads(merge_blocks(dq, 3)), dk, dv
+        return ChunkGradients(merge_heads(merge_blocks(dq, 3)), dk, dv, dbias)
 
 
 def _pair(

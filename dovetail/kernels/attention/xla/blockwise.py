@@ -32,6 +32,7 @@ from dovetail.kernels.attention.xla.scores import (
     block_scores,
     call_gradients,
     heads_first,
+    init_bias_gradient,
     merge_heads,
     output_gradients,
     sinks_by_kv_head,
@@ -137,6 +138,7 @@ def _backward(
     dq_blocks: list[jax.Array] = []
     finished: list[jax.Array] = []
     dk_BKTD, dv_BKTW = (jnp.zeros(array.shape, jnp.float32) for array in (k_BKTD, v_BKTW))
+    dbias = init_bias_gradient(call)
     # From the last, so that the largest block comes first and the others reuse its memory.
     for index, block in enumerate(reversed(plan.blocks)):
         queries, keys = slice(block.start, block.stop), slice(block.kv_start, block.kv_stop)
@@ -151,13 +153,17 @@ def _backward(
             start_BK = do_BKGSW[:, :, 0, 0, 0]
             inputs = _after(finished[index - plan.max_in_flight] if waits else start_BK, *inputs)
         inputs = (*inputs, lse_BKGS[..., queries], delta_BKGS[..., queries])
-        dq, dk, dv = block_gradients(*_block(call, block), *inputs)
+        dq, dk, dv, dbias_add = block_gradients(*_block(call, block), *inputs)
         dq_blocks.append(dq)
         dk_BKTD = _add_at(dk_BKTD, dk, block.kv_start)
         dv_BKTW = _add_at(dv_BKTW, dv, block.kv_start)
-        finished.append(dq[:, :, 0, 0, 0] + dk_BKTD[:, :, 0, 0] + dv_BKTW[:, :, 0, 0])
+        dbias = jax.tree.map(jnp.add, dbias, dbias_add)
+        end_BK = dq[:, :, 0, 0, 0] + dk_BKTD[:, :, 0, 0] + dv_BKTW[:, :, 0, 0]
+        for leaf in jax.tree.leaves(dbias):
+            end_BK += leaf.ravel()[0]
+        finished.append(end_BK)
     dq_BSHD = merge_heads(jnp.concatenate(dq_blocks[::-1], axis=3)).astype(q_BSHD.dtype)
-    return call_gradients(call, dq_BSHD, dk_BKTD, dv_BKTW, lse_BKGS, delta_BKGS)
+    return call_gradients(call, dq_BSHD, dk_BKTD, dv_BKTW, dbias, lse_BKGS, delta_BKGS)
 
 
 def _block_forward(

@@ -30,6 +30,7 @@ from dovetail.kernels.attention.xla.scores import (
     block_mask,
     call_gradients,
     heads_first,
+    init_bias_gradient,
     merge_blocks,
     merge_heads,
     output_gradients,
@@ -87,26 +88,31 @@ def _backward(
     q_BKGSD, k_BKTD, v_BKTW = heads_first(call)
     do_BKGSW, delta_BKGS = output_gradients(call, o_BSHW, do_BSHW)
 
-    def query_block(dkv: Any, q_block: jax.Array) -> Any:
+    def query_block(totals: Any, q_block: jax.Array) -> Any:
         q, do = (_block(array, q_block, 3) for array in (q_BKGSD, do_BKGSW))
         lse, delta = (_block(array, q_block, 3) for array in (lse_BKGS, delta_BKGS))
 
         def step(kv_block: jax.Array, totals: Any) -> Any:
-            dq, dk, dv = totals
+            dq, dk, dv, dbias = totals
             kv = _block(k_BKTD, kv_block, 2), _block(v_BKTW, kv_block, 2)
             block = _pair(plan, call, q_block, kv_block)
-            dq_add, dk_add, dv_add = block_gradients(*block, q, *kv, do, lse, delta)
-            return (dq + dq_add, _add_at(dk, dk_add, kv_block), _add_at(dv, dv_add, kv_block))
+            added = block_gradients(*block, q, *kv, do, lse, delta)
+            return (
+                dq + added[0],
+                _add_at(dk, added[1], kv_block),
+                _add_at(dv, added[2], kv_block),
+                jax.tree.map(jnp.add, dbias, added[3]),
+            )
 
-        init = (jnp.zeros(q.shape), *dkv)
-        dq, *dkv = jax.lax.fori_loop(*_kv_blocks(plan, call, q_block), step, init)
-        return tuple(dkv), dq.astype(call.q_BSHD.dtype)
+        init = (jnp.zeros(q.shape), *totals)
+        dq, *totals = jax.lax.fori_loop(*_kv_blocks(plan, call, q_block), step, init)
+        return tuple(totals), dq.astype(call.q_BSHD.dtype)
 
-    init = tuple(jnp.zeros(array.shape) for array in (k_BKTD, v_BKTW))
+    init = (jnp.zeros(k_BKTD.shape), jnp.zeros(v_BKTW.shape), init_bias_gradient(call))
     blocks = jnp.arange(call.q_BSHD.shape[1] // BLOCK)
-    (dk_BKTD, dv_BKTW), dq_NBKGMD = jax.lax.scan(query_block, init, blocks)
+    totals, dq_NBKGMD = jax.lax.scan(query_block, init, blocks)
     dq_BSHD = merge_heads(merge_blocks(dq_NBKGMD, 3))
-    return call_gradients(call, dq_BSHD, dk_BKTD, dv_BKTW, lse_BKGS, delta_BKGS)
+    return call_gradients(call, dq_BSHD, *totals, lse_BKGS, delta_BKGS)
 
 
 def _kv_blocks(

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from dovetail.kernels.attention.flash import BackwardInputs, Gradients
 from dovetail.kernels.attention.op import AttentionCall
-from dovetail.kernels.score_maps import ScoreMap
+from dovetail.kernels.score_maps import ScoreBias, ScoreMap
 
 # The score of a masked pair. It is finite, so that LOW - LOW is 0 and not NaN.
 LOW = float(jnp.finfo(jnp.float32).min)
@@ -40,12 +40,38 @@ def block_scores(
     s_BKTGS = s_BKTR.reshape(batch, kv_heads, -1, group, queries) * call.scale
     s_BKTGS, map_vjp = apply_score_map(call.score_map, s_BKTGS)
     if call.score_bias is not None:
-        s_BKTGS = s_BKTGS + call.score_bias(
-            jnp.arange(kv_heads * group).reshape(kv_heads, 1, group, 1),
-            call.q_positions_BS[:, None, None, None, :],
-            call.kv_positions_BT[:, None, :, None, None],
-        )
+        s_BKTGS = s_BKTGS + _block_bias(call, call.score_bias, kv_heads, group)
     return s_BKTGS, map_vjp
+
+
+def _block_bias(call: AttentionCall, bias: ScoreBias, kv_heads: int, group: int) -> jax.Array:
+    """Returns the bias of a block, which broadcasts to [B, K, T, G, S]."""
+    return bias(
+        jnp.arange(kv_heads * group).reshape(kv_heads, 1, group, 1),
+        call.q_positions_BS[:, None, None, None, :],
+        call.kv_positions_BT[:, None, :, None, None],
+    )
+
+
+def init_bias_gradient(call: AttentionCall) -> ScoreBias | None:
+    """Returns zeros in float32, to which blocks add; None for a bias without arrays."""
+    if not jax.tree.leaves(call.score_bias):
+        return None
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), call.score_bias)
+
+
+def _bias_gradient(call: AttentionCall, ds_BKTGS: jax.Array) -> ScoreBias | None:
+    """Returns what one block adds to the gradient of the bias's arrays, in float32."""
+    if not jax.tree.leaves(call.score_bias):
+        return None
+    _, kv_heads, _, group, _ = ds_BKTGS.shape
+
+    def biased(bias: ScoreBias) -> jax.Array:
+        return jnp.broadcast_to(_block_bias(call, bias, kv_heads, group), ds_BKTGS.shape)
+
+    exact = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), call.score_bias)
+    dbias: ScoreBias = jax.vjp(biased, exact)[1](ds_BKTGS)[0]
+    return dbias
 
 
 def apply_score_map(
@@ -73,8 +99,8 @@ def block_gradients(
     do_BKGSW: jax.Array,
     lse_BKGS: jax.Array,
     delta_BKGS: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns what one block adds to dq, dk and dv (FlashAttention's backward pass)."""
+) -> tuple[jax.Array, jax.Array, jax.Array, ScoreBias | None]:
+    """Returns what one block adds to dq, dk, dv and dbias (FlashAttention's backward pass)."""
     s_BKTGS, map_vjp = block_scores(call, q_BKGSD, k_BKTD)
     q_BKRD, do_BKRW = merge_group(q_BKGSD, 2), merge_group(do_BKGSW, 2)
     dp_BKTR = matmul("bktw,bkrw->bktr", v_BKTW, do_BKRW)
@@ -88,13 +114,14 @@ def block_gradients(
         p_BKTGS, activation_vjp = apply_score_map(call.score_activation, s_BKTGS)
         p_BKTGS = jnp.where(allowed_B1T1S, p_BKTGS, 0)
         ds_BKTGS = activation_vjp(jnp.where(allowed_B1T1S, dp_BKTGS, 0))
+    dbias = _bias_gradient(call, ds_BKTGS)
     ds_BKTGS = map_vjp(ds_BKTGS) * call.scale
     ds_BKTR = merge_group(ds_BKTGS, 3).astype(k_BKTD.dtype)
     p_BKTR = merge_group(p_BKTGS, 3).astype(v_BKTW.dtype)
     dq_BKRD = matmul("bktr,bktd->bkrd", ds_BKTR, k_BKTD)
     dk_BKTD = matmul("bktr,bkrd->bktd", ds_BKTR, q_BKRD)
     dv_BKTW = matmul("bktr,bkrw->bktw", p_BKTR, do_BKRW)
-    return dq_BKRD.reshape(q_BKGSD.shape), dk_BKTD, dv_BKTW
+    return dq_BKRD.reshape(q_BKGSD.shape), dk_BKTD, dv_BKTW, dbias
 
 
 def sinks_by_kv_head(call: AttentionCall, kv_heads: int) -> jax.Array | None:
@@ -144,6 +171,7 @@ def call_gradients(
     dq_BSHD: jax.Array,
     dk_BKTD: jax.Array,
     dv_BKTW: jax.Array,
+    dbias: ScoreBias | None,
     *rows: jax.Array,
 ) -> Gradients:
     """Returns the gradients of a call; lse and delta, the rows, give those of its sinks."""
@@ -152,6 +180,7 @@ def call_gradients(
         dk_BKTD.transpose(0, 2, 1, 3).astype(call.k_BTKD.dtype),
         dv_BKTW.transpose(0, 2, 1, 3).astype(call.v_BTKW.dtype),
         sinks_gradient(call, *rows),
+        dbias,
     )
 
 
