@@ -58,8 +58,9 @@ def main() -> None:
     program = program_of(sizes, batch)
     state = program.initialize()
     params = state.params
+    dovetail, hyperparameters = program.lowered.compile(), program.hyperparameters
     steps: dict[str, tuple[Any, Any]] = {
-        "dovetail": (program.lowered.compile(), jax.tree.map(jax.numpy.copy, state)),
+        "dovetail": (dovetail, jax.tree.map(jax.numpy.copy, state)),
         "floor": _compile(
             hand_written.make_step(sizes, fast=True), hand_written.init(_copy(params)), batch
         ),
@@ -70,7 +71,8 @@ def main() -> None:
     programs = {name: _program_facts(compiled) for name, (compiled, _) in steps.items()}
     for name, facts in programs.items():
         print(f"{name:<9} {facts}")
-    seconds, losses = _time(steps, batch, arguments.pairs)
+    rest = {"dovetail": (batch, hyperparameters), "floor": (batch,), "plain": (batch,)}
+    seconds, losses = _time(steps, rest, arguments.pairs)
     _report(programs, seconds, losses, collectives)
 
 
@@ -178,9 +180,9 @@ def _program_facts(compiled: Any) -> dict[str, int]:
 
 
 def _time(
-    steps: dict[str, Any], batch: Any, pairs: int
+    steps: dict[str, Any], arguments: dict[str, tuple[Any, ...]], pairs: int
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Runs the steps in turn; each is timed from call to result."""
+    """Runs the steps in turn, each on its state and arguments, timed from call to result."""
     states = {name: state for name, (_, state) in steps.items()}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     losses: dict[str, float] = {}
@@ -188,7 +190,8 @@ def _time(
         order = list(steps) if round_number % 2 else list(steps)[::-1]
         for name in order:
             before = time.perf_counter()
-            states[name], report = jax.block_until_ready(steps[name][0](states[name], batch))
+            result = steps[name][0](states[name], *arguments[name])
+            states[name], report = jax.block_until_ready(result)
             seconds[name].append(time.perf_counter() - before)
             losses[name] = float(report.loss if name == "dovetail" else report["loss"])
         print(

@@ -75,7 +75,7 @@ def measure(name: str) -> dict[str, Any]:
     before = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     for _ in range(2):
-        state, report = step(state, batch)
+        state, report = step(state, batch, program.hyperparameters)
         jax.block_until_ready(report.loss)
     return {
         "planned": plan.memory.total,

@@ -5,6 +5,7 @@ from dovetail.learner.accumulate import Accumulate
 from dovetail.learner.ema import Ema
 from dovetail.learner.freezing import select_trainable
 from dovetail.learner.gradients import Autodiff
+from dovetail.learner.hyperparameters import Hyperparameters
 from dovetail.learner.learner import Learner
 from dovetail.learner.optimizers.base import (
     Elementwise,
@@ -18,6 +19,7 @@ from dovetail.learner.optimizers.library import Adafactor, AdamW, Lion, Muon, Sg
 from dovetail.learner.optimizers.state_axes import LogicalAxes
 from dovetail.learner.pipeline import GPipe, OneForwardOneBackward
 from dovetail.learner.schedules import (
+    BaseSchedule,
     ConstantSchedule,
     CosineSchedule,
     InverseSquareRootSchedule,
@@ -39,11 +41,13 @@ __all__ = [
     "Adafactor",
     "AdamW",
     "Autodiff",
+    "BaseSchedule",
     "ConstantSchedule",
     "CosineSchedule",
     "Elementwise",
     "Ema",
     "GPipe",
+    "Hyperparameters",
     "InverseSquareRootSchedule",
     "Learner",
     "Lion",

@@ -18,11 +18,17 @@ from dovetail.learner.gradients import (
     loss_weights,
     total_loss,
 )
+from dovetail.learner.hyperparameters import Hyperparameters, scalar
 from dovetail.learner.non_finite import FiniteCheck, apply_if_finite, check_finite
 from dovetail.learner.optimizers.base import Optimizer
 from dovetail.learner.optimizers.library import AdamW
 from dovetail.learner.optimizers.state_axes import LogicalAxes, optimizer_axes
-from dovetail.learner.schedules import CosineSchedule, Schedule
+from dovetail.learner.schedules import (
+    CosineSchedule,
+    Schedule,
+    schedule_numbers,
+    scheduled_rate,
+)
 from dovetail.learner.state import Arrays, StepReport, TrainState, main_loss
 from dovetail.module import Module, parameter_specs, variable_specs
 from dovetail.parallel import DeviceMemory, MemorySpace, Placement
@@ -69,8 +75,21 @@ class Learner(Component):
             halted_at=jnp.full((), -1, jnp.int32),
         )
 
+    def hyperparameters(self) -> Hyperparameters:
+        """Returns the numbers that a compiled step takes as an argument, as NumPy scalars."""
+        return Hyperparameters(
+            schedule=schedule_numbers(self.schedule),
+            weight_decay=scalar(self.weight_decay),
+            clip_norm=None if self.clip_norm is None else scalar(self.clip_norm),
+        )
+
     def step(
-        self, model: Module, state: TrainState, batch: Any, key: jax.Array
+        self,
+        model: Module,
+        state: TrainState,
+        batch: Any,
+        key: jax.Array,
+        hyperparameters: Hyperparameters | None = None,
     ) -> tuple[TrainState, StepReport]:
         """Computes one train step. Pure: jit it and donate the state.
 
@@ -83,7 +102,10 @@ class Learner(Component):
             state: from `init` or the previous step.
             batch: the model's inputs, as `functional` takes them.
             key: the run's key, the same for every step; the step number is folded in here.
+            hyperparameters: those of any learner that differs from this one in nothing else, so
+                that one program serves a sweep. None: this learner's own, as constants.
         """
+        numbers = self.hyperparameters() if hyperparameters is None else hyperparameters
         trainable = self._trainable(model)
         training, frozen = trainable.partition(state.params)
         step_key = jax.random.fold_in(key, state.step)
@@ -91,11 +113,13 @@ class Learner(Component):
         gradients = trainable.mask_frozen(result.gradients)
         loss = total_loss(result.losses, loss_weights(result.losses))
         check = check_finite(loss, gradients, sorted(state.params))
-        learning_rate = self.schedule(state.step)  # evaluated on the devices, within the step
+        # The schedule is evaluated on the devices, within the step.
+        learning_rate = scheduled_rate(self.schedule, numbers.schedule, state.step)
 
         def update(old: TrainState) -> TrainState:
-            clipped = self._clip(gradients, check.gradient_norm)
-            return self._update(old, trainable, clipped, learning_rate, result.variables)
+            clipped = _clip(gradients, check.gradient_norm, numbers.clip_norm)
+            decay = numbers.weight_decay
+            return self._update(old, trainable, clipped, learning_rate, decay, result.variables)
 
         # The step is skipped unless loss and gradients are finite, here and in all steps before.
         all_finite = check.finite & (state.halted_at < 0)
@@ -144,18 +168,13 @@ class Learner(Component):
     def _trainable(self, model: Module) -> TrainableParameters:
         return select_trainable(parameter_specs(model), self.frozen)
 
-    def _clip(self, gradients: Arrays, norm: jax.Array) -> Arrays:
-        if self.clip_norm is None:
-            return gradients
-        scale = self.clip_norm / jnp.maximum(norm, self.clip_norm)
-        return {path: (gradient * scale) for path, gradient in gradients.items()}
-
     def _update(
         self,
         state: TrainState,
         trainable: TrainableParameters,
         gradients: Arrays,
         learning_rate: jax.Array,
+        weight_decay: Any,
         variables: Arrays,
     ) -> TrainState:
         """Returns the state after one optimizer update; its params are the trainable ones."""
@@ -165,8 +184,8 @@ class Learner(Component):
         for path, spec in trainable.specs.items():
             old, direction = state.params[path], directions[path]
             # Weight decay is applied here, decoupled from the optimizer.
-            if self.weight_decay and spec.decays:
-                direction = direction + self.weight_decay * old
+            if spec.decays:
+                direction = direction + weight_decay * old
             params[path] = (old - learning_rate * direction).astype(old.dtype)
         params = trainable.mask_frozen(params, otherwise=state.params)
         return replace(
@@ -177,6 +196,13 @@ class Learner(Component):
             optimizer=jax.tree.map(lambda n, o: n.astype(o.dtype), optimizer, state.optimizer),
             ema=self.ema.update(state.ema, params, state.step) if self.ema is not None else {},
         )
+
+
+def _clip(gradients: Arrays, norm: jax.Array, clip_norm: Any) -> Arrays:
+    if clip_norm is None:
+        return gradients
+    scale = clip_norm / jnp.maximum(norm, clip_norm)
+    return {path: gradient * scale for path, gradient in gradients.items()}
 
 
 def _report(

@@ -3,6 +3,10 @@
 All have linear warmup, and no update has learning rate zero: with `warmup_steps` w, the first
 update has peak / (w + 1), and update w (from 0) is the first at the peak. A decay reaches its end
 at `total_steps`, one past the last update.
+
+The numbers of a `BaseSchedule` are arguments of the compiled step: another peak or another number
+of steps does not compile it again. A schedule need not be one: any component that is called with
+the step works, and its numbers are constants of the program.
 """
 
 from __future__ import annotations
@@ -13,8 +17,10 @@ from typing import Any, Generic, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from dovetail.config import Component, ConfigError, ConfigOf, T_co, did_you_mean
+from dovetail.learner.hyperparameters import bind, numbers_of
 
 
 @runtime_checkable
@@ -26,10 +32,25 @@ class Schedule(Protocol):
         ...
 
 
-class WarmupSchedule(Component):
-    """Linear warmup to the peak; subclasses define what follows."""
+class BaseSchedule(Component):
+    """A schedule whose numbers (its int and float attributes) are traced in the train step.
+
+    `__call__` reads them as usual, as `self.peak`. It must not branch on them in Python; use
+    `jnp.where`, or derive another attribute in `__init__`.
+    """
 
     class Config(Component.Config[T_co], Generic[T_co]):
+        """No fields."""
+
+    def __call__(self, step: jax.Array) -> jax.Array:
+        """Returns the learning rate after `step` completed updates."""
+        raise NotImplementedError(f"{type(self).__name__} must implement __call__.")
+
+
+class WarmupSchedule(BaseSchedule):
+    """Linear warmup to the peak; subclasses define what follows."""
+
+    class Config(BaseSchedule.Config[T_co], Generic[T_co]):
         peak: float = 3e-4
         warmup_steps: int = 0
 
@@ -73,7 +94,7 @@ class InverseSquareRootSchedule(WarmupSchedule):
 
     def after_warmup(self, step: jax.Array) -> jax.Array:
         """Returns sqrt(warmup / step)."""
-        start = float(self.warmup_steps + 1)
+        start = self.warmup_steps + 1
         return jnp.sqrt(start / jnp.maximum(step + 1, start))
 
 
@@ -116,9 +137,9 @@ class DecaySchedule(WarmupSchedule):
             )
         self.warmup_steps = int(fraction * self.total_steps)
 
-    def progress(self, step: jax.Array, start: float) -> jax.Array:
+    def progress(self, step: jax.Array, start: ArrayLike) -> jax.Array:
         """Returns the progress of a step from `start` to `total_steps`, from 0 to 1."""
-        return jnp.clip((step - start) / max(self.total_steps - start, 1e-6), 0.0, 1.0)
+        return jnp.clip((step - start) / jnp.maximum(self.total_steps - start, 1e-6), 0.0, 1.0)
 
     def interpolate(self, remaining: jax.Array) -> jax.Array:
         """Interpolates from `end_fraction` (0 remaining) to the peak (1 remaining)."""
@@ -135,7 +156,7 @@ class CosineSchedule(DecaySchedule):
 
     def after_warmup(self, step: jax.Array) -> jax.Array:
         """Returns the cosine decay."""
-        done = self.progress(step, float(self.warmup_steps))
+        done = self.progress(step, self.warmup_steps)
         return self.interpolate(0.5 * (1.0 + jnp.cos(jnp.pi * done)))
 
 
@@ -162,6 +183,25 @@ class WarmupStableDecaySchedule(DecaySchedule):
     def after_warmup(self, step: jax.Array) -> jax.Array:
         """Returns 1, then the linear decay."""
         return self.interpolate(1.0 - self.progress(step, self.decay_start))
+
+
+def schedule_numbers(schedule: Schedule) -> dict[str, Any]:
+    """Returns the numbers of a schedule that are arguments of the step."""
+    return dict(numbers_of(schedule)) if isinstance(schedule, BaseSchedule) else {}
+
+
+def scheduled_rate(schedule: Schedule, numbers: Mapping[str, Any], step: jax.Array) -> jax.Array:
+    """Returns the learning rate of a schedule with other numbers (see `schedule_numbers`)."""
+    try:
+        return bind(schedule, numbers)(step)
+    except jax.errors.ConcretizationTypeError as error:
+        name = type(schedule).__name__
+        raise ConfigError(
+            f"learner.schedule: {name} uses one of its numbers ({', '.join(numbers)}) where Python "
+            "needs a constant, such as `if` or `max`. They are traced in the train step, so that "
+            "another value does not compile it again. Use jnp.where or jnp.maximum; or make it a "
+            "Component instead of a BaseSchedule, with constants."
+        ) from error
 
 
 _SCHEDULES: Mapping[str, Callable[[], Any]] = {

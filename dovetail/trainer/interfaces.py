@@ -21,8 +21,12 @@ class StateLearner(Protocol):
         """Returns the initial state."""
         ...
 
+    def hyperparameters(self) -> Any:
+        """Returns the numbers that the compiled step takes as an argument, a tree of scalars."""
+        ...
+
     def step(
-        self, model: Module, state: TrainState, batch: Any, key: Any
+        self, model: Module, state: TrainState, batch: Any, key: Any, hyperparameters: Any
     ) -> tuple[TrainState, StepReport]:
         """Returns the next state and a report; pure."""
         ...

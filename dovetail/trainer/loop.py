@@ -163,12 +163,13 @@ class TrainingLoop:
         self, step: int, train_step: Any, state: TrainState, batch: Any
     ) -> tuple[TrainState, StepReport]:
         """Dispatches a step. A profiled step is blocked on, so that its trace is complete."""
+        arguments = (state, batch, self.program.hyperparameters)
         around = self.hooks.around_step(step) if self.hooks.around_step is not None else None
         if around is None:
-            result: tuple[TrainState, StepReport] = train_step(state, batch)
+            result: tuple[TrainState, StepReport] = train_step(*arguments)
             return result
         with around:
-            return jax.block_until_ready(train_step(state, batch))
+            return jax.block_until_ready(train_step(*arguments))
 
     def _between_steps(self, step: int, state: TrainState) -> None:
         """Evaluates and saves if due. Both block on the step, so pending reports are read first."""

@@ -28,7 +28,8 @@ from dovetail.module import (
 from dovetail.parallel import Activation, Placement, capture_activations, use_placement
 from dovetail.runtime import matmul_flops_by_dtype
 
-StepFunction = Callable[[TrainState, Any], tuple[TrainState, StepReport]]
+StepFunction = Callable[[TrainState, Any, Any], tuple[TrainState, StepReport]]
+"""Takes the state, a batch and `Program.hyperparameters`."""
 
 
 class Program:
@@ -84,6 +85,15 @@ class Program:
             lambda leaf: self.placement.sharding(leaf.axes, leaf.shape, "batch"), self.batch_spec
         )
 
+    @functools.cached_property
+    def hyperparameters(self) -> Any:
+        """The learner's numbers on the devices, replicated: the last argument of the step."""
+
+        def replicate(value: Any) -> jax.Array:
+            return jax.make_array_from_callback(value.shape, self._replicated, lambda _: value)
+
+        return jax.tree.map(replicate, self.learner.hyperparameters())
+
     def check(self) -> None:
         """Raises a ConfigError for what does not divide; nothing is compiled."""
         _ = self.lowered
@@ -102,10 +112,12 @@ class Program:
     @functools.cached_property
     def traced(self) -> Any:
         """The traced step; `.jaxpr` is what is computed, before compilation."""
+        hyperparameters = self._hyperparameter_shapes()
+        replicated = jax.tree.map(lambda _: self._replicated, hyperparameters)
         shapes = jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-            (self.state_shapes, self._batch_shapes()),
-            (self.state_shardings, self.batch_shardings),
+            (self.state_shapes, self._batch_shapes(), hyperparameters),
+            (self.state_shardings, self.batch_shardings, replicated),
         )
         # The new state stays sharded, so XLA sums gradients by a reduce-scatter (FSDP).
         step = jax.jit(self._step, donate_argnums=0, out_shardings=(self.state_shardings, None))
@@ -136,9 +148,11 @@ class Program:
         """Returns a slow step that raises at the operation that produces the first NaN."""
         step = jax.jit(self._step)  # no donation: JAX runs the step again to find the operation
 
-        def run(state: TrainState, batch: Any) -> tuple[TrainState, StepReport]:
+        def run(
+            state: TrainState, batch: Any, hyperparameters: Any
+        ) -> tuple[TrainState, StepReport]:
             with jax.debug_nans(True):
-                return step(state, batch)
+                return step(state, batch, hyperparameters)
 
         return run
 
@@ -169,13 +183,28 @@ class Program:
     def activations(self) -> list[Activation]:
         """Returns the activations that layers constrain or record, by abstract evaluation."""
         with use_placement(self.placement), self.kernels(), capture_activations() as found:
-            jax.eval_shape(self._step, self.state_shapes, self._batch_shapes())
+            shapes = (self.state_shapes, self._batch_shapes(), self._hyperparameter_shapes())
+            jax.eval_shape(self._step, *shapes)
         return found
 
     def _batch_shapes(self) -> Any:
         return jax.tree.map(lambda leaf: leaf.struct(), self.batch_spec)
 
-    def _step(self, state: TrainState, batch: Any) -> tuple[TrainState, StepReport]:
+    def _hyperparameter_shapes(self) -> Any:
+        return jax.tree.map(
+            lambda value: jax.ShapeDtypeStruct(value.shape, value.dtype),
+            self.learner.hyperparameters(),
+        )
+
+    @property
+    def _replicated(self) -> jax.sharding.NamedSharding:
+        return self.placement.sharding(())
+
+    def _step(
+        self, state: TrainState, batch: Any, hyperparameters: Any
+    ) -> tuple[TrainState, StepReport]:
         key = jax.random.fold_in(self.make_key(), 1)
-        result: tuple[TrainState, StepReport] = self.learner.step(self.model, state, batch, key)
+        result: tuple[TrainState, StepReport] = self.learner.step(
+            self.model, state, batch, key, hyperparameters
+        )
         return result

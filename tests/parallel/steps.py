@@ -80,7 +80,7 @@ def train(
     state = jax.device_put(before, program.state_shardings)
     losses, norms, gradient = [], [], {}
     for _ in range(STEPS):
-        state, report = jax.block_until_ready(step(state, batch))
+        state, report = jax.block_until_ready(step(state, batch, program.hyperparameters))
         losses.append(float(report.loss))
         norms.append(float(report.gradient_norm))
         gradient = gradient or _whole(state.optimizer.trace)

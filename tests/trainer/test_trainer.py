@@ -13,7 +13,7 @@ import pytest
 
 from dovetail.config import REQUIRED, Component, ConfigError, identity
 from dovetail.data import PreparedData, SplitSummary
-from dovetail.learner import Accumulate, OneForwardOneBackward
+from dovetail.learner import Accumulate, CosineSchedule, OneForwardOneBackward
 from dovetail.module import Module, parameter
 from dovetail.parallel import HostMemory, MeshLayout
 from dovetail.runtime import Checkpointer, abstract_state
@@ -375,3 +375,18 @@ def test_skipped_batches_may_be_added_on_resume(config, tmp_path):
     train(config, tmp_path / "plain")
     ours, plain = losses(tmp_path / "run"), losses(tmp_path / "plain")
     assert [ours[step] == plain[step] for step in (1, 2, 3, 4)] == [True, True, True, False]
+
+
+def test_a_sweep_over_rate_decay_and_steps_compiles_one_program(config, tmp_path):
+    config.learner.schedule = CosineSchedule.Config(peak=1e-3)
+    other = config.clone(steps=15)
+    other.learner.weight_decay = 0.1
+    other.learner.schedule.peak = 3e-3
+    first, second = (each.build().program() for each in (config, other))
+    assert first.lowered.as_text() == second.lowered.as_text()
+
+    lines = []
+    train(config, tmp_path / "first")
+    train(other, tmp_path / "second", hooks=Hooks(log=lines.append))
+    assert any(line.startswith("loaded the step from the cache") for line in lines)
+    assert losses(tmp_path / "first")[12] != losses(tmp_path / "second")[12]
