@@ -5,6 +5,7 @@ from dovetail.learner.accumulate import Accumulate
 from dovetail.learner.ema import Ema
 from dovetail.learner.freezing import select_trainable
 from dovetail.learner.gradients import Autodiff
+from dovetail.learner.groups import ParameterGroup
 from dovetail.learner.hyperparameters import Hyperparameters
 from dovetail.learner.learner import Learner
 from dovetail.learner.optimizers.base import (
@@ -56,6 +57,7 @@ __all__ = [
     "OneForwardOneBackward",
     "Optimizer",
     "OptimizerWrapper",
+    "ParameterGroup",
     "PerTensor",
     "Schedule",
     "Sgd",

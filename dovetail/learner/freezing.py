@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -42,27 +42,33 @@ class TrainableParameters:
 
 
 def select_trainable(
-    specs: Mapping[str, ParameterSpec], frozen: tuple[str, ...]
+    specs: Mapping[str, ParameterSpec],
+    frozen: tuple[str, ...],
+    also_frozen: Callable[[str, int], list[bool]] | None = None,
 ) -> TrainableParameters:
     """Returns the parameters that no pattern in `frozen` freezes.
 
     A pattern (`*` also matches `/`) is matched against the path of each layer's array, such as
     `decoder/stack/layer/3/norm/scale`, and against the path of the stacked array, without the
     number. The prefix `!` unfreezes. The last pattern that matches decides: ("*", "!*/lora_a")
-    freezes everything but lora_a.
+    freezes everything but lora_a. `also_frozen` tells, for a path and its number of layers, which
+    layers are frozen whatever the patterns say.
     """
     unmatched = set(frozen)
     trainable: dict[str, ParameterSpec] = {}
     masks: dict[str, np.ndarray] = {}
     for path, spec in sorted(specs.items()):
-        if not frozen:
+        if not frozen and also_frozen is None:
             trainable[path] = spec
             continue
         is_trainable = []
         for layer_path in spec.layer_paths(path):
-            hits = [p for p in frozen if _matches(p, layer_path, path)]
+            hits = [p for p in frozen if path_matches(p.removeprefix(_EXCEPT), layer_path, path)]
             unmatched -= set(hits)
             is_trainable.append(not hits or hits[-1].startswith(_EXCEPT))
+        if also_frozen is not None:
+            held = also_frozen(path, len(is_trainable))
+            is_trainable = [t and not h for t, h in zip(is_trainable, held, strict=True)]
         if any(is_trainable):
             trainable[path] = spec
         if any(is_trainable) and not all(is_trainable):
@@ -72,9 +78,9 @@ def select_trainable(
     return TrainableParameters(trainable, masks)
 
 
-def _matches(pattern: str, *paths: str) -> bool:
-    bare = pattern.removeprefix(_EXCEPT)
-    return any(fnmatchcase(path, bare) for path in paths)
+def path_matches(pattern: str, *paths: str) -> bool:
+    """Returns whether a pattern matches one of the paths; `*` also matches `/`."""
+    return any(fnmatchcase(path, pattern) for path in paths)
 
 
 def _check(
@@ -91,6 +97,5 @@ def _check(
             f"{did_you_mean(pattern, known)} `*` matches any characters, also '/'."
         )
     if not trainable:
-        raise ConfigError(
-            f"learner.frozen: {list(frozen)} freezes every parameter: none is left to train."
-        )
+        what = f"learner.frozen: {list(frozen)} freezes" if frozen else "learner.groups freezes"
+        raise ConfigError(f"{what} every parameter: none is left to train.")

@@ -29,6 +29,10 @@ class Hyperparameters:
     """The learner's weight decay."""
     clip_norm: Any
     """The largest gradient norm; None disables clipping, which is another program."""
+    group_rates: tuple[Any, ...]
+    """For each parameter group, the factor of the learning rate."""
+    group_weight_decays: tuple[Any, ...]
+    """For each parameter group, its weight decay."""
 
 
 def scalar(value: float | int) -> np.ndarray:

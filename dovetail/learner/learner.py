@@ -18,6 +18,7 @@ from dovetail.learner.gradients import (
     loss_weights,
     total_loss,
 )
+from dovetail.learner.groups import GroupMembers, ParameterGroup, find_members
 from dovetail.learner.hyperparameters import Hyperparameters, scalar
 from dovetail.learner.non_finite import FiniteCheck, apply_if_finite, check_finite
 from dovetail.learner.optimizers.base import Optimizer
@@ -49,6 +50,8 @@ class Learner(Component):
         weight_decay: float = 0.0  # decoupled, times the learning rate; where the spec decays
         # Patterns of paths, such as "decoder/stack/layer/0/*"; "!*/norm/*" unfreezes.
         frozen: tuple[str, ...] = ()
+        # The first group whose pattern matches a parameter decides; the rest use the fields above.
+        groups: tuple[ConfigOf[ParameterGroup], ...] = ()
         total_steps: int | None = None  # passed to a schedule that needs it and does not set it
 
     def __init__(self, config: Config) -> None:
@@ -61,16 +64,18 @@ class Learner(Component):
         self.ema = config.ema.build() if config.ema is not None else None
         self.clip_norm, self.weight_decay = config.clip_norm, config.weight_decay
         self.frozen = config.frozen
+        self.groups = tuple(group.build() for group in config.groups)
 
     def init(self, model: Module, params: Arrays, variables: Arrays) -> TrainState:
         """Returns the initial state. Pure: jit it, with shardings from `state_axes`."""
         trainable = self._trainable(model)
+        optimizer = self._optimizer(model)
         training, _ = trainable.partition(params)
         return TrainState(
             step=jnp.zeros((), jnp.int32),
             params=params,
             variables=variables,
-            optimizer=self.optimizer.transformation(trainable.specs).init(training),
+            optimizer=optimizer.transformation(trainable.specs).init(training),
             ema=self.ema.init(training) if self.ema is not None else {},
             halted_at=jnp.full((), -1, jnp.int32),
         )
@@ -81,6 +86,11 @@ class Learner(Component):
             schedule=schedule_numbers(self.schedule),
             weight_decay=scalar(self.weight_decay),
             clip_norm=None if self.clip_norm is None else scalar(self.clip_norm),
+            group_rates=tuple(scalar(group.rate) for group in self.groups),
+            group_weight_decays=tuple(
+                scalar(self.weight_decay if group.weight_decay is None else group.weight_decay)
+                for group in self.groups
+            ),
         )
 
     def step(
@@ -118,8 +128,8 @@ class Learner(Component):
 
         def update(old: TrainState) -> TrainState:
             clipped = _clip(gradients, check.gradient_norm, numbers.clip_norm)
-            decay = numbers.weight_decay
-            return self._update(old, trainable, clipped, learning_rate, decay, result.variables)
+            updated = self._update(model, old, trainable, clipped, learning_rate, numbers)
+            return replace(updated, variables=result.variables)
 
         # The step is skipped unless loss and gradients are finite, here and in all steps before.
         all_finite = check.finite & (state.halted_at < 0)
@@ -159,40 +169,50 @@ class Learner(Component):
             variables={p: LogicalAxes(spec.axes) for p, spec in variable_specs(model).items()},
             optimizer=jax.tree.map(
                 lambda axes: axes.with_memory_kind(self.optimizer_memory.kind if axes else None),
-                optimizer_axes(self.optimizer, trainable),
+                optimizer_axes(self._optimizer(model), trainable),
             ),
             ema={path: params[path] for path in trainable} if self.ema is not None else {},
             halted_at=scalar,
         )
 
+    def _members(self, model: Module) -> GroupMembers:
+        return find_members(parameter_specs(model), self.groups)
+
     def _trainable(self, model: Module) -> TrainableParameters:
-        return select_trainable(parameter_specs(model), self.frozen)
+        frozen_by_group = self._members(model).is_frozen if self.groups else None
+        return select_trainable(parameter_specs(model), self.frozen, frozen_by_group)
+
+    def _optimizer(self, model: Module) -> Optimizer:
+        return self._members(model).optimizer(self.optimizer)
 
     def _update(
         self,
+        model: Module,
         state: TrainState,
         trainable: TrainableParameters,
         gradients: Arrays,
         learning_rate: jax.Array,
-        weight_decay: Any,
-        variables: Arrays,
+        numbers: Hyperparameters,
     ) -> TrainState:
         """Returns the state after one optimizer update; its params are the trainable ones."""
-        transformation = self.optimizer.transformation(trainable.specs)
+        transformation = self._optimizer(model).transformation(trainable.specs)
         directions, optimizer = transformation.update(gradients, state.optimizer, state.params)
+        members = self._members(model)
+        group_rates = [factor * learning_rate for factor in numbers.group_rates]
         params = {}
         for path, spec in trainable.specs.items():
             old, direction = state.params[path], directions[path]
+            rate = members.number(path, learning_rate, group_rates)
             # Weight decay is applied here, decoupled from the optimizer.
             if spec.decays:
-                direction = direction + weight_decay * old
-            params[path] = (old - learning_rate * direction).astype(old.dtype)
+                decay = members.number(path, numbers.weight_decay, numbers.group_weight_decays)
+                direction = direction + decay * old
+            params[path] = (old - rate * direction).astype(old.dtype)
         params = trainable.mask_frozen(params, otherwise=state.params)
         return replace(
             state,
             step=state.step + 1,
             params=params,
-            variables=variables,
             optimizer=jax.tree.map(lambda n, o: n.astype(o.dtype), optimizer, state.optimizer),
             ema=self.ema.update(state.ema, params, state.step) if self.ema is not None else {},
         )

@@ -13,7 +13,13 @@ import pytest
 
 from dovetail.config import REQUIRED, Component, ConfigError, identity
 from dovetail.data import PreparedData, SplitSummary
-from dovetail.learner import Accumulate, CosineSchedule, OneForwardOneBackward
+from dovetail.learner import (
+    Accumulate,
+    CosineSchedule,
+    Lion,
+    OneForwardOneBackward,
+    ParameterGroup,
+)
 from dovetail.module import Module, parameter
 from dovetail.parallel import HostMemory, MeshLayout
 from dovetail.runtime import Checkpointer, abstract_state
@@ -390,3 +396,18 @@ def test_a_sweep_over_rate_decay_and_steps_compiles_one_program(config, tmp_path
     train(other, tmp_path / "second", hooks=Hooks(log=lines.append))
     assert any(line.startswith("loaded the step from the cache") for line in lines)
     assert losses(tmp_path / "first")[12] != losses(tmp_path / "second")[12]
+
+
+def test_parameter_groups_are_sharded_saved_and_resumed(config, tmp_path):
+    config.learner.groups = (
+        ParameterGroup.Config(pattern="*embedding*", optimizer=Lion.Config(), rate=0.1),
+        ParameterGroup.Config(pattern="decoder/stack/layer/0/*", rate=0.5),
+    )
+    shardings = config.build().program().state_shardings
+    assert set(shardings.optimizer) == {"group_0", "others"}
+    for path, sharding in shardings.optimizer["others"].mu.items():
+        assert sharding == shardings.params[path]
+    train(config, tmp_path / "whole")
+    train(config.clone(steps=6), tmp_path / "cut")
+    train(config, tmp_path / "cut")
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")

@@ -106,6 +106,35 @@ def per_tensor(
     return optax.GradientTransformation(init, update)
 
 
+def partitioned(
+    parts: Mapping[str, tuple[Sequence[str], optax.GradientTransformation]],
+) -> optax.GradientTransformation:
+    """Applies a transformation to each part of the parameters: (paths, transformation) by name.
+
+    The state is a dict by name of the part.
+    """
+
+    def init(params: Arrays) -> dict[str, Any]:
+        return {name: t.init(_select(paths, params)) for name, (paths, t) in parts.items()}
+
+    def update(
+        updates: Arrays, state: dict[str, Any], params: Arrays | None = None
+    ) -> tuple[Arrays, dict[str, Any]]:
+        directions: Arrays = {}
+        states = {}
+        for name, (paths, transformation) in parts.items():
+            some = None if params is None else _select(paths, params)
+            found, states[name] = transformation.update(_select(paths, updates), state[name], some)
+            directions |= found
+        return directions, states
+
+    return optax.GradientTransformation(init, update)
+
+
+def _select(paths: Sequence[str], arrays: Arrays) -> Arrays:
+    return {path: arrays[path] for path in paths}
+
+
 def chain(transforms: Sequence[optax.GradientTransformation]) -> optax.GradientTransformation:
     """Chains transformations in order: `config_for(chain, transforms=[config_for(...), ...])`."""
     return optax.chain(*transforms)

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import optax
 import optax.contrib
 
@@ -21,9 +20,9 @@ from dovetail.learner.optimizers.base import (
     PerTensor,
     Specs,
     chain,
+    partitioned,
     per_tensor,
 )
-from dovetail.learner.state import Arrays
 from dovetail.module import ParameterSpec
 
 
@@ -159,27 +158,12 @@ class Muon(Component):
         """Returns the directions of both optimizers."""
         matrices = {path: spec for path, spec in specs.items() if self._is_for_muon(spec)}
         rest = {path: spec for path, spec in specs.items() if path not in matrices}
-        by_muon, by_others = per_tensor(matrices, self._muon), self.others.transformation(rest)
-
-        def init(params: Arrays) -> dict[str, Any]:
-            return {
-                "muon": by_muon.init(_select(matrices, params)),
-                "others": by_others.init(_select(rest, params)),
+        return partitioned(
+            {
+                "muon": (tuple(matrices), per_tensor(matrices, self._muon)),
+                "others": (tuple(rest), self.others.transformation(rest)),
             }
-
-        def update(
-            updates: Arrays, state: dict[str, Any], params: Arrays | None = None
-        ) -> tuple[Arrays, dict[str, Any]]:
-            params = params or {}
-            muon, muon_state = by_muon.update(
-                _select(matrices, updates), state["muon"], _select(matrices, params)
-            )
-            others, others_state = by_others.update(
-                _select(rest, updates), state["others"], _select(rest, params)
-            )
-            return {**muon, **others}, {"muon": muon_state, "others": others_state}
-
-        return optax.GradientTransformation(init, update)
+        )
 
     def _is_for_muon(self, spec: ParameterSpec) -> bool:
         return spec.is_matrix and not set(self.config.excluded_axes) & set(spec.axes)
@@ -196,10 +180,6 @@ class Muon(Component):
             weight_dimension_numbers=numbers,
         )
         return optax.chain(orthogonal, optax.scale(self.config.update_rms * math.sqrt(max(sizes))))
-
-
-def _select(specs: Specs, arrays: Arrays) -> dict[str, jax.Array]:
-    return {path: arrays[path] for path in specs}
 
 
 def optimizer_names() -> list[str]:
