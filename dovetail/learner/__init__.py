@@ -10,6 +10,7 @@ from dovetail.learner.hyperparameters import Hyperparameters
 from dovetail.learner.learner import Learner
 from dovetail.learner.optimizers.base import (
     Elementwise,
+    OptaxOptimizer,
     Optimizer,
     OptimizerWrapper,
     PerTensor,
@@ -55,6 +56,7 @@ __all__ = [
     "LogicalAxes",
     "Muon",
     "OneForwardOneBackward",
+    "OptaxOptimizer",
     "Optimizer",
     "OptimizerWrapper",
     "ParameterGroup",

@@ -10,9 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dovetail.config import REQUIRED, Component, ConfigError, ConfigOf, did_you_mean
+from dovetail.config import REQUIRED, Component, ConfigError, did_you_mean
 from dovetail.learner.freezing import path_matches
-from dovetail.learner.optimizers.base import Optimizer, Specs, partitioned
+from dovetail.learner.optimizers.base import (
+    Optimizer,
+    OptimizerConfig,
+    Specs,
+    build_optimizer,
+    partitioned,
+)
 from dovetail.module import ParameterSpec
 
 _NO_GROUP = -1
@@ -25,7 +31,7 @@ class ParameterGroup(Component):
         """A pattern as in `Learner.Config.frozen`, without "!"; what is None is the learner's."""
 
         pattern: str = REQUIRED
-        optimizer: ConfigOf[Optimizer] | None = None
+        optimizer: OptimizerConfig | None = None
         rate: float = 1.0  # times the learning rate
         weight_decay: float | None = None
         frozen: bool = False
@@ -34,7 +40,7 @@ class ParameterGroup(Component):
         super().__init__(config)
         self.pattern, self.frozen = config.pattern, config.frozen
         self.rate, self.weight_decay = config.rate, config.weight_decay
-        self.optimizer = None if config.optimizer is None else config.optimizer.build()
+        self.optimizer = None if config.optimizer is None else build_optimizer(config.optimizer)
         for name in ("rate", "weight_decay"):
             value = getattr(config, name)
             if value is not None and not value >= 0:

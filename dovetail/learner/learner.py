@@ -21,7 +21,7 @@ from dovetail.learner.gradients import (
 from dovetail.learner.groups import GroupMembers, ParameterGroup, find_members
 from dovetail.learner.hyperparameters import Hyperparameters, scalar
 from dovetail.learner.non_finite import FiniteCheck, apply_if_finite, check_finite
-from dovetail.learner.optimizers.base import Optimizer
+from dovetail.learner.optimizers.base import Optimizer, OptimizerConfig, build_optimizer
 from dovetail.learner.optimizers.library import AdamW
 from dovetail.learner.optimizers.state_axes import LogicalAxes, optimizer_axes
 from dovetail.learner.schedules import (
@@ -39,7 +39,7 @@ class Learner(Component):
     """Initializes the training state, and computes one train step."""
 
     class Config(Component.Config["Learner"]):
-        optimizer: ConfigOf[Optimizer] = AdamW.Config()
+        optimizer: OptimizerConfig = AdamW.Config()
         schedule: ConfigOf[Schedule] = CosineSchedule.Config()
         # Every choice computes the gradients of the same loss, so a run may resume with another.
         gradients: ConfigOf[GradientComputation] = incidental(Autodiff.Config())
@@ -57,7 +57,7 @@ class Learner(Component):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         _check(config)
-        self.optimizer = config.optimizer.build()
+        self.optimizer = build_optimizer(config.optimizer)
         self.schedule = _with_total_steps(config.schedule, config.total_steps).build()
         self.gradients = config.gradients.build()
         self.optimizer_memory = config.optimizer_memory.build()

@@ -1,8 +1,13 @@
 """The optimizer interface, and wrappers that make any Optax transformation an optimizer.
 
-An optimizer returns an update *direction*, of the gradient's sign. The learner applies clipping,
-learning rate, weight decay and the minus sign, so that all optimizers share them. So the Optax
-transformation is `scale_by_adam`, not `adamw`.
+An optimizer returns an update *direction* to descend, of the gradient's sign. The learner applies
+clipping, learning rate, weight decay and the minus sign, so that all optimizers share them. So the
+Optax transformation of `Elementwise` and `PerTensor` is `scale_by_adam`, not `adamw`.
+
+A complete Optax optimizer, or a chain that ends like one, is an optimizer as it is:
+`optimizer=config_for(optax.adamw, learning_rate=1.0, b1=0.9)`. Its updates have the opposite sign,
+because Optax adds them to the parameters; `OptaxOptimizer` turns them into directions. The
+learner's schedule still multiplies them, so its own learning rate is 1.
 
 The layers of a stack share one array. An elementwise transformation runs on it directly
 (`Elementwise`). One that uses a tensor's norm, rows or columns is mapped over the layers
@@ -33,14 +38,31 @@ class Optimizer(Protocol):
         ...
 
 
+OptimizerConfig = ConfigOf[Optimizer] | ConfigOf[optax.GradientTransformation]
+"""An optimizer, or a complete Optax optimizer; `build_optimizer` builds both."""
+
+
+def build_optimizer(config: OptimizerConfig) -> Optimizer:
+    """Builds an optimizer; a complete Optax optimizer becomes an `OptaxOptimizer`."""
+    built = config.build()
+    if isinstance(built, optax.GradientTransformation):
+        return OptaxOptimizer.Config(transform=config).build()
+    if not isinstance(built, Optimizer):
+        raise ConfigError(
+            f"learner.optimizer: {type(config).display_name()} builds a {type(built).__name__}, "
+            "which is neither an Optimizer nor an optax.GradientTransformation."
+        )
+    return built
+
+
 class OptimizerWrapper(Component):
     """Changes the directions of an inner optimizer; see `replace_inner_optimizer`."""
 
     class Config(Component.Config["OptimizerWrapper"]):
-        optimizer: ConfigOf[Optimizer] = wraps()
+        optimizer: OptimizerConfig = wraps()
 
 
-def replace_inner_optimizer(optimizer: Any, new: ConfigOf[Optimizer]) -> Any:
+def replace_inner_optimizer(optimizer: Any, new: OptimizerConfig) -> Any:
     """Returns a config with `new` as the innermost optimizer; wrappers around it stay."""
     if not isinstance(optimizer, OptimizerWrapper.Config):
         return new
@@ -78,6 +100,29 @@ class PerTensor(OptaxOptimizer):
     def transformation(self, specs: Specs) -> optax.GradientTransformation:
         """Returns the transformation, mapped over parameters and layers."""
         return per_tensor(specs, lambda spec: self.transform)
+
+
+class OptaxOptimizer(Component):
+    """A complete Optax optimizer: its updates are added to the parameters, as Optax does.
+
+    The learner multiplies them by its learning rate, so that of the optimizer is a factor, usually
+    1. The transformation gets all parameters by path, stacked layers as one array. One that uses
+    norms, rows or columns of a tensor belongs into `PerTensor`.
+    """
+
+    class Config(Component.Config["OptaxOptimizer"]):
+        """The optimizer, such as `config_for(optax.adamw, learning_rate=1.0)`."""
+
+        transform: ConfigOf[optax.GradientTransformation] = REQUIRED
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        _refuse_direction(config.transform)
+        self.transform = config.transform.build()
+
+    def transformation(self, specs: Specs) -> optax.GradientTransformation:
+        """Returns the optimizer's updates with the sign of directions."""
+        return optax.chain(self.transform, optax.scale(-1.0))
 
 
 def per_tensor(
@@ -146,7 +191,19 @@ def refuse_learning_rate(config: ConfigOf[Any], owner: str) -> None:
         raise ConfigError(
             f"{owner}: {type(config).display_name()} has its own learning rate, but the "
             "learner applies learning rate, decay and sign. Use the transformation that only sets "
-            "the direction, such as optax.scale_by_adam instead of optax.adamw."
+            "the direction, such as optax.scale_by_adam instead of optax.adamw; or make the "
+            "complete one the learner's: optimizer=config_for(optax.adamw, learning_rate=1.0)."
+        )
+
+
+def _refuse_direction(config: ConfigOf[Any]) -> None:
+    """Rejects a transformation whose result has the gradient's sign: adding it would ascend."""
+    name = type(config).display_name()
+    if name in _DIRECTIONS:
+        raise ConfigError(
+            f"OptaxOptimizer: {name} gives a direction of the gradient's sign, and Optax adds what "
+            f"an optimizer returns. Use Elementwise.Config(transform=config_for({name})), or "
+            "PerTensor if it uses norms, rows or columns of a tensor."
         )
 
 
@@ -157,7 +214,7 @@ def _over_layers(function: Callable[..., Any], spec: ParameterSpec) -> Callable[
 
 
 # The transformations that config text may name. Left out: those that need more than a gradient
-# (line searches), and learning rates.
+# (line searches).
 _LISTED = """
 centralize clip clip_by_block_rms ema identity normalize_by_update_norm scale scale_by_adadelta
 scale_by_adam scale_by_adamax scale_by_adan scale_by_amsgrad scale_by_belief scale_by_factored_rms
@@ -165,8 +222,16 @@ scale_by_lion scale_by_novograd scale_by_optimistic_gradient scale_by_param_bloc
 scale_by_param_block_rms scale_by_radam scale_by_rms scale_by_rprop scale_by_rss scale_by_sign
 scale_by_sm3 scale_by_stddev scale_by_trust_ratio scale_by_yogi trace
 """
-for _name in _LISTED.split():
-    register_function(f"optax:{_name}")
-for _name in ("scale_by_acprop", "scale_by_ademamix", "scale_by_adopt", "scale_by_muon"):
-    register_function(f"optax.contrib:{_name}")
+_LISTED_CONTRIB = "scale_by_acprop scale_by_ademamix scale_by_adopt scale_by_muon"
+_DIRECTIONS = [
+    *(f"optax:{name}" for name in _LISTED.split()),
+    *(f"optax.contrib:{name}" for name in _LISTED_CONTRIB.split()),
+]
+_OPTIMIZERS = """
+adabelief adadelta adafactor adagrad adam adamax adamaxw adamw adan amsgrad fromage lamb lars lion
+nadam nadamw noisy_sgd novograd optimistic_gradient_descent radam rmsprop rprop sgd sign_sgd sm3
+yogi
+"""
+for _name in (*_DIRECTIONS, *(f"optax:{name}" for name in _OPTIMIZERS.split())):
+    register_function(_name)
 register_function(f"{__name__}:chain")

@@ -17,8 +17,10 @@ from dovetail.config import Component, ConfigError, ConfigOf, config_for, did_yo
 from dovetail.learner.optimizers.base import (
     Elementwise,
     Optimizer,
+    OptimizerConfig,
     PerTensor,
     Specs,
+    build_optimizer,
     chain,
     partitioned,
     per_tensor,
@@ -147,12 +149,12 @@ class Muon(Component):
         # Matrices with one of these logical axes use `others`: an embedding has a row per token of
         # the vocabulary, and a batch contains few of them.
         excluded_axes: tuple[str, ...] = ("vocab",)
-        others: ConfigOf[Optimizer] = AdamW.Config()
+        others: OptimizerConfig = AdamW.Config()
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.config: Muon.Config = config
-        self.others = config.others.build()
+        self.others = build_optimizer(config.others)
 
     def transformation(self, specs: Specs) -> optax.GradientTransformation:
         """Returns the directions of both optimizers."""

@@ -7,8 +7,14 @@ from typing import Any
 
 import optax
 
-from dovetail.config import REQUIRED, ConfigError, ConfigOf, wraps
-from dovetail.learner.optimizers.base import Optimizer, OptimizerWrapper, PerTensor, Specs
+from dovetail.config import REQUIRED, ConfigError, wraps
+from dovetail.learner.optimizers.base import (
+    OptimizerConfig,
+    OptimizerWrapper,
+    PerTensor,
+    Specs,
+    build_optimizer,
+)
 from dovetail.learner.optimizers.library import Adafactor, AdamW, Muon, Sgd
 from dovetail.learner.state import Arrays
 from dovetail.module import ParameterSpec
@@ -30,7 +36,7 @@ class MupOptimizer(OptimizerWrapper):
         """The fan-in at which the learning rate is unchanged, and the inner optimizer."""
 
         base_width: int = REQUIRED
-        optimizer: ConfigOf[Optimizer] = wraps(AdamW.Config())
+        optimizer: OptimizerConfig = wraps(AdamW.Config())
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -38,7 +44,7 @@ class MupOptimizer(OptimizerWrapper):
             where = config.locate("base_width")
             raise ConfigError(f"{where}: expected 1 or more, got {config.base_width}.")
         self.base_width = config.base_width
-        self.optimizer = config.optimizer.build()
+        self.optimizer = build_optimizer(config.optimizer)
         if isinstance(self.optimizer, _NOT_ADAM_LIKE):
             raise ConfigError(
                 f"{config.locate('optimizer')}: muP learning rates need updates of a fixed size, "

@@ -18,10 +18,20 @@ from dovetail.config import (
     register_function,
     to_text,
 )
-from dovetail.learner import Adafactor, AdamW, Elementwise, Lion, Muon, PerTensor, Sgd, chain
+from dovetail.learner import (
+    Adafactor,
+    AdamW,
+    Elementwise,
+    Lion,
+    Muon,
+    OptaxOptimizer,
+    PerTensor,
+    Sgd,
+    chain,
+)
 from dovetail.learner.optimizers.mup import MupOptimizer
 from dovetail.module import ConstantInitializer, ParameterSpec
-from tests.learner.tiny import Net, make_batch, make_learner, take_steps
+from tests.learner.tiny import Net, make_batch, make_learner, start, take_steps
 
 FILL = ConstantInitializer.Config().build()
 
@@ -31,13 +41,15 @@ def every_optimizer() -> list[Any]:
     kinds = {
         k for k in vars(subpackage).values() if isinstance(k, type) and issubclass(k, Component)
     }
-    named = {k for k in kinds if hasattr(k, "transformation")} - {Elementwise, PerTensor}
+    named = {k for k in kinds if hasattr(k, "transformation")}
+    named -= {Elementwise, OptaxOptimizer, PerTensor}
     lamb = config_for(
         chain, transforms=[config_for(optax.scale_by_adam), config_for(optax.scale_by_trust_ratio)]
     )
     configs = [
         Elementwise.Config(transform=config_for(optax.scale_by_adam, b1=0.8)),
         PerTensor.Config(transform=lamb),
+        OptaxOptimizer.Config(transform=config_for(optax.adamw, learning_rate=1.0)),
         Adafactor.Config(min_dim_size_to_factor=4, momentum=0.9),
         Sgd.Config(momentum=0.0),
         Muon.Config(others=Lion.Config()),
@@ -212,7 +224,6 @@ def test_a_users_own_function_and_class_are_optimizers_too() -> None:
 
 
 def test_an_optimizer_with_its_own_learning_rate_is_refused() -> None:
-    register_function("optax:adamw")
     with pytest.raises(ConfigError, match=r"optax:adamw has its own learning rate.*scale_by_adam"):
         Elementwise.Config(transform=config_for(optax.adamw, learning_rate=0.1)).build()
 
@@ -220,3 +231,65 @@ def test_an_optimizer_with_its_own_learning_rate_is_refused() -> None:
 def test_what_is_no_optimizer_is_refused_by_its_type() -> None:
     with pytest.raises(ConfigError, match=r"optimizer: expected a config that builds a Optimizer"):
         make_learner(optimizer=subpackage.CosineSchedule.Config())
+
+
+def a_users_chain(momentum: float = 0.9) -> optax.GradientTransformation:
+    """A complete optimizer of a user: what it returns is added to the parameters."""
+    return optax.chain(optax.clip(0.5), optax.trace(momentum), optax.scale(-1.0))
+
+
+register_function(f"{__name__}:a_users_chain")
+COMPLETE = [
+    (
+        config_for(optax.adamw, learning_rate=1.0, b1=0.8, weight_decay=0.1),
+        optax.adamw(RATE, b1=0.8, weight_decay=0.1),
+    ),
+    (config_for(optax.lion, learning_rate=1.0), optax.lion(RATE)),
+    (config_for(optax.sgd, learning_rate=1.0, momentum=0.9), optax.sgd(RATE, momentum=0.9)),
+    (config_for(a_users_chain), optax.chain(a_users_chain(), optax.scale(RATE))),
+]
+
+
+@pytest.mark.parametrize(
+    ("config", "reference"), COMPLETE, ids=[type(c).display_name() for c, _ in COMPLETE]
+)
+def test_a_complete_optax_optimizer_trains_as_in_optaxs_own_loop(config, reference) -> None:
+    learner = make_learner(optimizer=config, schedule=subpackage.ConstantSchedule.Config(peak=RATE))
+    model, batches = Net.Config().build(), [make_batch(seed=seed) for seed in range(5)]
+    state, _ = take_steps(learner, model, batches)
+    first = start(learner, model)
+    params, optimizer = first.params, reference.init(first.params)
+    gradient = jax.jit(
+        lambda params, batch: (
+            learner.gradients(
+                model, params, {}, first.variables, batch, jax.random.key(0)
+            ).gradients
+        )
+    )
+    for batch in batches:
+        updates, optimizer = reference.update(gradient(params, batch), optimizer, params)
+        params = optax.apply_updates(params, updates)
+    for path, value in params.items():
+        np.testing.assert_allclose(state.params[path], value, rtol=1e-6, atol=1e-6, err_msg=path)
+    axes = learner.state_axes(model)
+    assert jax.tree.structure(axes.optimizer) == jax.tree.structure(state.optimizer)
+    text = subpackage.Learner.Config(optimizer=config, total_steps=3)
+    assert from_text(to_text(text)) == text
+
+
+def test_a_bare_transformation_of_the_gradients_sign_is_refused_as_it_would_ascend() -> None:
+    with pytest.raises(
+        ConfigError, match=r"optax:scale_by_adam gives a direction.*Elementwise\.Config"
+    ):
+        make_learner(optimizer=config_for(optax.scale_by_adam))
+
+
+def a_number():
+    """No optimizer, and its annotation does not say so."""
+    return 3
+
+
+def test_a_function_that_builds_no_optimizer_is_refused() -> None:
+    register_function(f"{__name__}:a_number")
+    with pytest.raises(ConfigError, match=r"a_number builds a int, which is neither an Optimizer"):
+        make_learner(optimizer=config_for(a_number))
