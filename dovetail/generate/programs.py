@@ -108,7 +108,8 @@ class DecodePrograms:
         stops_N: jax.Array,
     ) -> tuple[DecodeState, jax.Array]:
         index_BP = jnp.broadcast_to(jnp.arange(tokens_BP.shape[1]), tokens_BP.shape)
-        context = TokenContext(index_BP, (index_BP < lengths_B[:, None]).astype(jnp.int32))
+        segment_ids_BP = (index_BP < lengths_B[:, None]).astype(jnp.int32)
+        context = TokenContext(index_BP, segment_ids_BP).promise_contiguous()
         last_B = jnp.maximum(lengths_B - 1, 0)
         logits_BV, cache = self._logits(state, {}, tokens_BP, context, last_B)
         keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(tokens_BP.shape[0]))
@@ -143,6 +144,7 @@ class DecodePrograms:
         # A finished row counts as padding (segment id 0), so that it writes nothing to its cache.
         segment_ids_B = (old.remaining_B > 0).astype(jnp.int32)
         context = TokenContext(old.position_B[:, None], segment_ids_B[:, None])
+        context = context.promise_contiguous()
         last_B = jnp.zeros_like(old.position_B)
         logits_BV, cache = self._logits(state, old.cache, old.token_B[:, None], context, last_B)
         return self._sample(old._replace(cache=cache), logits_BV, stops_N)

@@ -15,6 +15,7 @@ from dovetail.layers.attention.base import BaseAttention
 from dovetail.layers.attention.kv_cache import ContiguousKVCache, KVCache, NoKVCache
 from dovetail.layers.attention.mixing import Mixing
 from dovetail.layers.attention.scores import Scores
+from dovetail.layers.context import TokenContext
 from dovetail.layers.decoder import Decoder
 from dovetail.layers.dropout import Dropout
 from dovetail.layers.embedding import Embedding
@@ -28,7 +29,6 @@ from dovetail.layers.interfaces import (
     PrecisionSensitive,
     Residual,
     SequenceMixer,
-    TokenContext,
     TokenMap,
     TrainingCache,
     Vocabulary,

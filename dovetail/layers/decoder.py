@@ -7,8 +7,9 @@ from typing import Any
 import jax
 
 from dovetail.config import REQUIRED, ConfigOf
+from dovetail.layers.context import TokenContext
 from dovetail.layers.embedding import Embedding
-from dovetail.layers.interfaces import Layer, TokenContext, Vocabulary
+from dovetail.layers.interfaces import Layer, Vocabulary
 from dovetail.layers.norms import HasFinalNorm
 from dovetail.layers.positions.base import InputPositions, NoInputPositions
 from dovetail.layers.stack.stack import Stack

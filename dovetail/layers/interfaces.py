@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 from numpy.typing import NDArray
 
 from dovetail.config import Config
+from dovetail.layers.context import TokenContext
 
 Array = NDArray[Any]
 
 # Shape letters of all layers: B batch, S query sequence, T key-value sequence, E embed, H heads,
 # K key-value heads, D head dim, F feed-forward width, V vocabulary.
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class TokenContext:
-    """The position of each token within its segment, and its segment id (0 is padding)."""
-
-    positions_BS: jax.Array
-    segment_ids_BS: jax.Array
 
 
 class PrecisionSensitive:

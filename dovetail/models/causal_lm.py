@@ -75,7 +75,7 @@ class CausalLM(Module):
 
     def factored_logits(self, batch: Batch) -> Logits:
         """Returns the logits in factored form: hidden states, head weight and logit map."""
-        return self._factored(self.decoder(batch.tokens, _context(batch)))
+        return self._factored(self.decoder(batch.tokens, TokenContext.of(batch)))
 
     def _factored(self, x_BSE: jax.Array) -> Logits:
         return Logits(x_BSE, self.head.weight, self.logit_map)
@@ -84,15 +84,15 @@ class CausalLM(Module):
 
     def embed(self, batch: Batch) -> jax.Array:
         """Returns the input of the first pipeline stage."""
-        return self.decoder.embed(batch.tokens, _context(batch))
+        return self.decoder.embed(batch.tokens, TokenContext.of(batch))
 
     def run_layers(self, x_BSE: jax.Array, batch: Batch, first: Any) -> jax.Array:
         """Runs the stage of the longest stack that starts at layer `first`."""
-        return self.decoder.run_layers(x_BSE, _context(batch), first)
+        return self.decoder.run_layers(x_BSE, TokenContext.of(batch), first)
 
     def head_loss(self, x_BSE: jax.Array, batch: Batch) -> None:
         """Adds the loss, given the output of the last stage."""
-        self.loss(self._factored(self.decoder.finish(x_BSE, _context(batch))), batch)
+        self.loss(self._factored(self.decoder.finish(x_BSE, TokenContext.of(batch))), batch)
 
     def stage_model(self, num_stages: int) -> CausalLM:
         """Returns this model with one of `num_stages` stages of its longest stack."""
@@ -103,7 +103,8 @@ class CausalLM(Module):
     def predict(self, tokens_BS: jax.Array) -> jax.Array:
         """Returns the logits [B, S, V] of rows that are one document each."""
         positions_BS = jnp.broadcast_to(jnp.arange(tokens_BS.shape[1]), tokens_BS.shape)
-        return self.all_logits(tokens_BS, TokenContext(positions_BS, jnp.ones_like(tokens_BS)))
+        context = TokenContext(positions_BS, jnp.ones_like(tokens_BS)).promise_contiguous()
+        return self.all_logits(tokens_BS, context)
 
     def logits(self, tokens_BS: jax.Array, context: TokenContext, last_B: jax.Array) -> jax.Array:
         """Returns the logits [B, V] of the token after index `last_B` of each row."""
@@ -118,7 +119,3 @@ class CausalLM(Module):
     def _logits(self, x_BSE: jax.Array) -> jax.Array:
         logits_BSV = self.head.logits(x_BSE)
         return logits_BSV if self.logit_map is None else self.logit_map(logits_BSV)
-
-
-def _context(batch: Batch) -> TokenContext:
-    return TokenContext(batch.positions, batch.segment_ids)

@@ -7,7 +7,8 @@ import jax
 from dovetail.config import ConfigError, ConfigOf
 from dovetail.layers.attention.base import BaseAttention
 from dovetail.layers.checks import require_positive
-from dovetail.layers.interfaces import TokenContext, TokenMap
+from dovetail.layers.context import TokenContext
+from dovetail.layers.interfaces import TokenMap
 from dovetail.layers.linear.linear import Linear
 from dovetail.parallel import constrain, tag
 

@@ -19,7 +19,8 @@ from dovetail.layers.attention.kv_cache import (
 from dovetail.layers.attention.mixing import Mixing
 from dovetail.layers.attention.scores import Scores
 from dovetail.layers.checks import require_positive
-from dovetail.layers.interfaces import PositionEncoding, TokenContext, TokenMap
+from dovetail.layers.context import TokenContext
+from dovetail.layers.interfaces import PositionEncoding, TokenMap
 from dovetail.layers.linear.linear import Linear
 from dovetail.layers.positions.base import NoPositions
 from dovetail.module import Module

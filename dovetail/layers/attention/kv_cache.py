@@ -14,8 +14,8 @@ from dovetail.config import REQUIRED, ConfigError
 from dovetail.config import Config as AnyConfig
 from dovetail.kernels.attention import Mask, attention
 from dovetail.layers.checks import require_positive
-from dovetail.layers.interfaces import TokenContext
-from dovetail.module import Module
+from dovetail.layers.context import TokenContext
+from dovetail.module import Module, current_path
 
 
 class KeyValues(NamedTuple):
@@ -32,7 +32,11 @@ class KeyValues(NamedTuple):
 
 
 class KVCache(Protocol):
-    """Appends new keys and values, and returns all that the queries attend to."""
+    """Appends new keys and values, and returns all that the queries attend to.
+
+    Tokens with segment id 0 are not attended to. Unless the context is contiguous, they may be
+    anywhere in a sequence.
+    """
 
     def __call__(self, k_BSKD: jax.Array, v_BSKW: jax.Array, context: TokenContext, /) -> KeyValues:
         """Returns the cached keys and values, the new ones included."""
@@ -104,9 +108,11 @@ class NoKVCache(Module):
 class ContiguousKVCache(Module):
     """A KV cache with one contiguous array per sequence; the token at position p is in slot p.
 
-    Each row holds one sequence (one segment). Slots that are not written yet have positions after
-    every query, so a causal mask hides them; other masks are refused. The caller keeps positions
-    below the length: a token beyond it is dropped.
+    Each row holds one sequence, from an empty cache. Slots that are not written yet have positions
+    after every query, so a causal mask hides them; other masks are refused. Slots of tokens that
+    were hidden have segment id 0: the cache stores the segment ids, unless the context promises
+    that there are no such slots (`TokenContext.contiguous`). The caller keeps positions below the
+    length: a token beyond it is dropped.
     """
 
     class Config(Module.Config["ContiguousKVCache"]):
@@ -121,24 +127,39 @@ class ContiguousKVCache(Module):
 
     def __call__(self, k_BSKD: jax.Array, v_BSKW: jax.Array, context: TokenContext) -> KeyValues:
         """Writes the new tokens to their slots of the KV cache, except padding (segment 0)."""
-        past_key, past_value = self.read_cache("keys"), self.read_cache("values")
-        is_first = past_key is None
-        k_BTKD = self._write(past_key, k_BSKD, context)
-        v_BTKW = self._write(past_value, v_BSKW, context)
-        self.write_cache("keys", k_BTKD)
-        self.write_cache("values", v_BTKW)
+        is_first = self.read_cache("keys") is None
+        k_BTKD = self._write("keys", k_BSKD, context)
+        v_BTKW = self._write("values", v_BSKW, context)
+        segment_ids_BT = self._write_segment_ids(is_first, context)
         if is_first:  # prefill: all keys are in this call, so the training kernels apply
             return KeyValues(k_BSKD, v_BSKW, context, aligned=True)
         slots = jnp.broadcast_to(jnp.arange(self.length), k_BTKD.shape[:2])
-        return KeyValues(k_BTKD, v_BTKW, TokenContext(slots, jnp.ones_like(slots)), aligned=False)
+        if segment_ids_BT is None:
+            segment_ids_BT = jnp.ones_like(slots)
+        return KeyValues(k_BTKD, v_BTKW, TokenContext(slots, segment_ids_BT), aligned=False)
 
-    def _write(
-        self, past: jax.Array | None, new_BSKD: jax.Array, context: TokenContext
-    ) -> jax.Array:
+    def _write_segment_ids(self, is_first: bool, context: TokenContext) -> jax.Array | None:
+        """Caches the segment ids, from the first call on; None if every slot is written."""
+        is_stored = self.read_cache("segment_ids") is not None
+        if is_stored or (is_first and not context.contiguous):
+            return self._write("segment_ids", context.segment_ids_BS, context)
+        if not context.contiguous:
+            raise ConfigError(
+                f"{current_path()}: a layer hides tokens from this {type(self).__name__}, which "
+                "does not know which of its slots are written, because its first call had a "
+                "contiguous context. Hide tokens from the first call on (`context.hide`), or from "
+                "none."
+            )
+        return None
+
+    def _write(self, name: str, new: jax.Array, context: TokenContext) -> jax.Array:
+        """Writes [B, S, ...] to the slots of a cached array [B, T, ...]."""
+        past = self.read_cache(name)
         if past is None:
-            batch, _, heads, width = new_BSKD.shape
-            past = jnp.zeros((batch, self.length, heads, width), new_BSKD.dtype)
+            past = jnp.zeros((new.shape[0], self.length, *new.shape[2:]), new.dtype)
         # A scatter out of range is dropped, so padding is sent there.
         slots = jnp.where(context.segment_ids_BS > 0, context.positions_BS, self.length)
-        rows = jnp.arange(new_BSKD.shape[0])[:, None]
-        return past.at[rows, slots].set(new_BSKD.astype(past.dtype), mode="drop")
+        rows = jnp.arange(new.shape[0])[:, None]
+        updated: jax.Array = past.at[rows, slots].set(new.astype(past.dtype), mode="drop")
+        self.write_cache(name, updated)
+        return updated

@@ -13,7 +13,8 @@ from dovetail.config import REQUIRED, ConfigOf
 from dovetail.layers.attention.base import BaseAttention
 from dovetail.layers.attention.kv_cache import KeyValues
 from dovetail.layers.checks import require_positive
-from dovetail.layers.interfaces import TokenContext, TokenMap
+from dovetail.layers.context import TokenContext
+from dovetail.layers.interfaces import TokenMap
 from dovetail.layers.linear.linear import Linear
 from dovetail.layers.norms import RMSNorm
 from dovetail.parallel import constrain, tag

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from dovetail.config import ConfigOf
 from dovetail.kernels.cross_entropy import cross_entropy
 from dovetail.layers.checks import require_positive
-from dovetail.layers.interfaces import Layer, TokenContext, TokenMap, Vocabulary
+from dovetail.layers.context import TokenContext
+from dovetail.layers.interfaces import Layer, TokenMap, Vocabulary
 from dovetail.layers.linear.linear import Linear
 from dovetail.layers.loss.next_token import Logits, LossWrapper
 from dovetail.layers.norms import HasFinalNorm, RMSNorm
@@ -81,7 +82,7 @@ class MultiTokenLoss(LossWrapper):
         self.base(logits, batch)
         if not self.training:
             return
-        batch, context = self.reweight(batch), TokenContext(batch.positions, batch.segment_ids)
+        batch, context = self.reweight(batch), TokenContext.of(batch)
         token_BSE, x_BSE = self.embedding(batch.tokens), logits.x_BSE
         for ahead, head in enumerate(self.heads, start=1):
             x_BSE = head(x_BSE, _shifted(token_BSE, ahead), context)

@@ -7,7 +7,7 @@ from typing import Protocol
 import jax
 
 from dovetail.config import REQUIRED
-from dovetail.layers.interfaces import TokenContext
+from dovetail.layers.context import TokenContext
 from dovetail.module import Module
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigOf
 from dovetail.layers.checks import require_positive
-from dovetail.layers.interfaces import TokenContext
+from dovetail.layers.context import TokenContext
 from dovetail.layers.positions.base import BaseInputPositions
 from dovetail.module import Initializer, Normal, parameter
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigOf
 from dovetail.layers.checks import require_positive
-from dovetail.layers.interfaces import TokenContext
+from dovetail.layers.context import TokenContext
 from dovetail.layers.recurrent.state_cache import NoStateCache, SequenceBoundaries, StateCache
 from dovetail.module import ConstantInitializer, Initializer, Module, VarianceScaling, parameter
 
@@ -21,8 +21,8 @@ from dovetail.module import ConstantInitializer, Initializer, Module, VarianceSc
 class ShortConvolution(Module):
     """A causal depthwise convolution, then an activation.
 
-    It does not cross segments. Padding contributes nothing; it may precede or follow the tokens of
-    a sequence, but not interrupt them.
+    It does not cross segments. Padding takes no tap: where it interrupts a sequence, as tokens that
+    are hidden from the layer do, the taps are the tokens before it.
     """
 
     class Config(Module.Config["ShortConvolution"]):
@@ -52,6 +52,18 @@ class ShortConvolution(Module):
 
     def __call__(self, x_BSC: jax.Array, context: TokenContext) -> jax.Array:
         """Keeps shape and dtype."""
+        if context.contiguous:
+            return self._convolve(x_BSC, context)
+        # Padding may be anywhere, so it is moved to the end of each row.
+        order_BS = jnp.argsort(context.segment_ids_BS <= 0, axis=1, stable=True)
+        positions_BS = jnp.take_along_axis(context.positions_BS, order_BS, axis=1)
+        segment_ids_BS = jnp.take_along_axis(context.segment_ids_BS, order_BS, axis=1)
+        ordered_BSC = jnp.take_along_axis(x_BSC, order_BS[..., None], axis=1)
+        y_BSC = self._convolve(ordered_BSC, TokenContext(positions_BS, segment_ids_BS))
+        return jnp.take_along_axis(y_BSC, jnp.argsort(order_BS, axis=1)[..., None], axis=1)
+
+    def _convolve(self, x_BSC: jax.Array, context: TokenContext) -> jax.Array:
+        """Convolves tokens without padding between them."""
         batch, length, features = x_BSC.shape
         history = self.taps - 1
         boundaries = SequenceBoundaries.of(context)

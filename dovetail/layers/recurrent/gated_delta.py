@@ -13,7 +13,8 @@ import jax.numpy as jnp
 
 from dovetail.config import REQUIRED, ConfigOf, incidental
 from dovetail.layers.checks import require_positive
-from dovetail.layers.interfaces import TokenContext, TokenMap
+from dovetail.layers.context import TokenContext
+from dovetail.layers.interfaces import TokenMap
 from dovetail.layers.linear.linear import Linear
 from dovetail.layers.norms import RMSNorm
 from dovetail.layers.recurrent.chunked_scan import ChunkDecay, chunked_scan

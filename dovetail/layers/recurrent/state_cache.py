@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.config import Config as AnyConfig
-from dovetail.layers.interfaces import TokenContext
+from dovetail.layers.context import TokenContext
 from dovetail.module import Module
 
 

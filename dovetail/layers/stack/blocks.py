@@ -6,8 +6,9 @@ import jax
 
 from dovetail.config import REQUIRED, ConfigOf
 from dovetail.layers.attention.attention import Attention
+from dovetail.layers.context import TokenContext
 from dovetail.layers.feed_forward import FeedForward
-from dovetail.layers.interfaces import Residual, SequenceMixer, TokenContext, TokenMap
+from dovetail.layers.interfaces import Residual, SequenceMixer, TokenMap
 from dovetail.layers.residual import PreNorm
 from dovetail.module import Module
 from dovetail.parallel import constrain

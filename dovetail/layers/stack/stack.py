@@ -10,7 +10,8 @@ import jax
 
 from dovetail.config import REQUIRED, Config, ConfigError, ConfigOf, incidental, visit
 from dovetail.layers.checks import require_positive
-from dovetail.layers.interfaces import Layer, TokenContext
+from dovetail.layers.context import TokenContext
+from dovetail.layers.interfaces import Layer
 from dovetail.layers.stack.blocks import TransformerBlock
 from dovetail.module import Module, repeated, scan
 from dovetail.parallel import Remat, SaveAll, tag

@@ -28,7 +28,8 @@ every_layer = pytest.mark.parametrize("name", LAYERS)
 class Decoding:
     """A layer with a state cache, called with chunks of a sequence."""
 
-    def __init__(self, config: Config[Any]) -> None:
+    def __init__(self, config: Config[Any], contiguous: bool = False) -> None:
+        self.contiguous = contiguous
         self.params = random_params(config.build())
         module = with_kv_cache(config, 8).build()
         self._run = jax.jit(lambda p, i, cache: functional(module, p, i, cache=cache))
@@ -39,6 +40,7 @@ class Decoding:
         context = TokenContext(
             *(jnp.broadcast_to(jnp.array(a), shape) for a in (positions, segments))
         )
+        context = context.promise_contiguous() if self.contiguous else context
         result, outputs = self._run(self.params, (x, context), self.cache)
         self.cache = outputs.cache
         return np.asarray(result)
@@ -57,8 +59,9 @@ def test_a_state_cache_has_the_same_size_for_any_length(name: str) -> None:
 
 
 @every_layer
-def test_padding_leaves_the_state_as_it_is(name: str) -> None:
-    decoding, x = Decoding(LAYERS[name].clone(width=WIDTH)), vectors()
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_padding_leaves_the_state_as_it_is(name: str, contiguous: bool) -> None:
+    decoding, x = Decoding(LAYERS[name].clone(width=WIDTH), contiguous), vectors()
     whole = decoding(x, range(6), [1] * 6)
     decoding.cache = {}
     close(decoding(x[:, [0, 1, 2, 5, 5, 5]], range(6), [1, 1, 1, 0, 0, 0])[:, :3], whole[:, :3])
@@ -70,13 +73,30 @@ def test_padding_leaves_the_state_as_it_is(name: str) -> None:
 
 
 @every_layer
-def test_padding_may_stand_before_a_prompt(name: str) -> None:
-    decoding, x = Decoding(LAYERS[name].clone(width=WIDTH)), vectors()
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_padding_may_stand_before_a_prompt(name: str, contiguous: bool) -> None:
+    decoding, x = Decoding(LAYERS[name].clone(width=WIDTH), contiguous), vectors()
     whole = decoding(x, range(6), [1] * 6)
     decoding.cache = {}
     padded = decoding(x[:, [5, 4, 0, 1, 2, 3]], [0, 0, 0, 1, 2, 3], [0, 0, 1, 1, 1, 1])
     close(padded[:, 2:], whole[:, :4])
     close(decoding(x[:, 4:], [4, 5], [1, 1]), whole[:, 4:])
+
+
+@every_layer
+@pytest.mark.parametrize("cuts", [(6,), (3, 3), (1,) * 6])
+def test_padding_may_interrupt_a_sequence(name: str, cuts: tuple[int, ...]) -> None:
+    """Tokens that are hidden from the layer are as if they were not there."""
+    decoding, x = Decoding(LAYERS[name].clone(width=WIDTH)), vectors()
+    segments = np.array([1, 0, 1, 1, 0, 1])
+    shorter = decoding(x[:, segments > 0], range(4), [1] * 4)
+    decoding.cache = {}
+    results, start = [], 0
+    for size in cuts:
+        span = slice(start, start + size)
+        results.append(decoding(x[:, span], np.arange(6)[span], segments[span]))
+        start += size
+    close(np.concatenate(results, axis=1)[:, segments > 0], shorter)
 
 
 @every_layer
