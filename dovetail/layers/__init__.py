@@ -12,7 +12,7 @@ Layers name the activations that a remat policy may save: `attention_query`, `at
 from dovetail.config import import_submodules
 from dovetail.layers.attention.attention import Attention
 from dovetail.layers.attention.base import BaseAttention
-from dovetail.layers.attention.kv_cache import ContiguousKVCache, KVCache, NoKVCache
+from dovetail.layers.attention.kv_cache import ContiguousKVCache, KeyValues, KVCache, NoKVCache
 from dovetail.layers.attention.mixing import Mixing
 from dovetail.layers.attention.scores import Scores
 from dovetail.layers.context import TokenContext
@@ -24,6 +24,7 @@ from dovetail.layers.interfaces import (
     HasDecodingForm,
     HasLowRankUpdate,
     HasOutputNorm,
+    Layer,
     LowRankUpdate,
     Mergeable,
     PrecisionSensitive,
@@ -42,9 +43,10 @@ from dovetail.layers.positions.base import (
     NoInputPositions,
     NoPositions,
 )
-from dovetail.layers.residual import BaseResidual, PreNorm
+from dovetail.layers.residual import BaseResidual, PreNorm, constrain_residual
 from dovetail.layers.stack.blocks import TransformerBlock
 from dovetail.layers.stack.stack import (
+    Identity,
     Pattern,
     Stack,
     arrange,
@@ -74,7 +76,10 @@ __all__ = [
     "HasDecodingForm",
     "HasLowRankUpdate",
     "HasOutputNorm",
+    "Identity",
     "KVCache",
+    "KeyValues",
+    "Layer",
     "Linear",
     "Logits",
     "LowRankUpdate",
@@ -99,6 +104,7 @@ __all__ = [
     "TransformerBlock",
     "Vocabulary",
     "arrange",
+    "constrain_residual",
     "in_stages",
     "last_layer",
     "layers_of",

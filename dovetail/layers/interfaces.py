@@ -111,10 +111,15 @@ class SequenceMixer(Protocol):
 
 
 class Layer(Protocol):
-    """One layer of a stack."""
+    """One layer of a stack.
 
-    def __call__(self, x_BSE: jax.Array, context: TokenContext, /) -> jax.Array:
-        """Maps [B, S, E] to [B, S, E]."""
+    `x` is what goes from layer to layer: usually the residual stream [B, S, E], but it may be any
+    pytree, such as several residual streams, or a residual stream with the keys and values that
+    later layers share. In a stack, a layer returns the structure and the shapes that it is given.
+    """
+
+    def __call__(self, x: Any, context: TokenContext, /) -> Any:
+        """Maps [B, S, E] to [B, S, E], or a pytree to one like it."""
         ...
 
 
@@ -129,13 +134,16 @@ class PositionEncoding(Protocol):
 
 
 class Residual(Protocol):
-    """A residual connection around a sublayer: x -> after(x, sublayer(before(x)))."""
+    """A residual connection around a sublayer: x -> after(x, sublayer(before(x))).
 
-    def before(self, x_BSE: jax.Array, /) -> jax.Array:
-        """Returns the sublayer's input, given the residual stream."""
+    `x` is the residual stream [B, S, E], or several: any pytree.
+    """
+
+    def before(self, x: Any, /) -> jax.Array:
+        """Returns the sublayer's input [B, S, E], given the residual stream."""
         ...
 
-    def after(self, x_BSE: jax.Array, output_BSE: jax.Array, /) -> jax.Array:
+    def after(self, x: Any, output_BSE: jax.Array, /) -> Any:
         """Returns the residual stream with the sublayer's output added."""
         ...
 

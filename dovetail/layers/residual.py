@@ -11,6 +11,7 @@ from dovetail.layers.dropout import Dropout
 from dovetail.layers.interfaces import TokenMap
 from dovetail.layers.norms import BaseNorm, HasFinalNorm, RMSNorm
 from dovetail.module import Module
+from dovetail.parallel import constrain
 
 
 class BaseResidual(Module):
@@ -84,6 +85,16 @@ class BranchNorm(BaseResidual):
     def after(self, x_BSE: jax.Array, output_BSE: jax.Array) -> jax.Array:
         """Adds the normalized output to the residual stream."""
         return x_BSE + self.dropout(self.norm(output_BSE))
+
+
+def constrain_residual(x: Any) -> Any:
+    """Constrains the sharding of the residual stream [B, S, ..., E], or of each of several."""
+
+    def one(stream: jax.Array) -> jax.Array:
+        between = (None,) * (stream.ndim - 3)
+        return constrain(stream, "batch", "residual_sequence", *between, "embed")
+
+    return jax.tree.map(one, x)
 
 
 C = TypeVar("C", bound=Config[Any])

@@ -23,27 +23,33 @@ from dovetail.module import Batch, Module, Shared
 
 
 class TokenDecoder(Protocol):
-    """Maps tokens to hidden states: in one call, or in three for a pipeline."""
+    """Maps tokens to hidden states: in one call, or in three for a pipeline.
+
+    `x` is what goes from layer to layer: [B, S, E], or a pytree.
+    """
 
     def __call__(self, tokens_BS: jax.Array, context: TokenContext, /) -> jax.Array:
         """Maps [B, S] to [B, S, E]."""
         ...
 
-    def embed(self, tokens_BS: jax.Array, context: TokenContext, /) -> jax.Array:
-        """Maps [B, S] to [B, S, E], the input of the longest stack."""
+    def embed(self, tokens_BS: jax.Array, context: TokenContext, /) -> Any:
+        """Maps [B, S] to the input of the longest stack."""
         ...
 
-    def run_layers(self, x_BSE: jax.Array, context: TokenContext, first: Any, /) -> jax.Array:
+    def run_layers(self, x: Any, context: TokenContext, first: Any, /) -> Any:
         """Runs the longest stack, or the stage of it that starts at layer `first`."""
         ...
 
-    def finish(self, x_BSE: jax.Array, context: TokenContext, /) -> jax.Array:
-        """Runs the layers after the longest stack, and the final norm."""
+    def finish(self, x: Any, context: TokenContext, /) -> jax.Array:
+        """Runs the layers after the longest stack, and the final norm: to [B, S, E]."""
         ...
 
 
 class CausalLM(Module):
-    """A language model: decoder, head and loss."""
+    """A language model: decoder, head and loss.
+
+    It provides the token ids to its layers as the input `tokens` of their context.
+    """
 
     class Config(Module.Config["CausalLM"]):
         """Decoder and head share the vocabulary and the width; embeddings are tied by default.
@@ -75,24 +81,24 @@ class CausalLM(Module):
 
     def factored_logits(self, batch: Batch) -> Logits:
         """Returns the logits in factored form: hidden states, head weight and logit map."""
-        return self._factored(self.decoder(batch.tokens, TokenContext.of(batch)))
+        return self._factored(self.decoder(batch.tokens, _context(batch)))
 
     def _factored(self, x_BSE: jax.Array) -> Logits:
         return Logits(x_BSE, self.head.weight, self.logit_map)
 
     # The same forward in three methods, for a pipeline.
 
-    def embed(self, batch: Batch) -> jax.Array:
+    def embed(self, batch: Batch) -> Any:
         """Returns the input of the first pipeline stage."""
-        return self.decoder.embed(batch.tokens, TokenContext.of(batch))
+        return self.decoder.embed(batch.tokens, _context(batch))
 
-    def run_layers(self, x_BSE: jax.Array, batch: Batch, first: Any) -> jax.Array:
+    def run_layers(self, x: Any, batch: Batch, first: Any) -> Any:
         """Runs the stage of the longest stack that starts at layer `first`."""
-        return self.decoder.run_layers(x_BSE, TokenContext.of(batch), first)
+        return self.decoder.run_layers(x, _context(batch), first)
 
-    def head_loss(self, x_BSE: jax.Array, batch: Batch) -> None:
+    def head_loss(self, x: Any, batch: Batch) -> None:
         """Adds the loss, given the output of the last stage."""
-        self.loss(self._factored(self.decoder.finish(x_BSE, TokenContext.of(batch))), batch)
+        self.loss(self._factored(self.decoder.finish(x, _context(batch))), batch)
 
     def stage_model(self, num_stages: int) -> CausalLM:
         """Returns this model with one of `num_stages` stages of its longest stack."""
@@ -108,14 +114,18 @@ class CausalLM(Module):
 
     def logits(self, tokens_BS: jax.Array, context: TokenContext, last_B: jax.Array) -> jax.Array:
         """Returns the logits [B, V] of the token after index `last_B` of each row."""
-        x_BSE = self.decoder(tokens_BS, context)
+        x_BSE = self.decoder(tokens_BS, context.provide("tokens", tokens_BS))
         x_B1E = jnp.take_along_axis(x_BSE, last_B[:, None, None], axis=1)
         return self._logits(x_B1E)[:, 0]
 
     def all_logits(self, tokens_BS: jax.Array, context: TokenContext) -> jax.Array:
         """Returns the logits [B, S, V] of all positions; for tests and small models."""
-        return self._logits(self.decoder(tokens_BS, context))
+        return self._logits(self.decoder(tokens_BS, context.provide("tokens", tokens_BS)))
 
     def _logits(self, x_BSE: jax.Array) -> jax.Array:
         logits_BSV = self.head.logits(x_BSE)
         return logits_BSV if self.logit_map is None else self.logit_map(logits_BSV)
+
+
+def _context(batch: Batch) -> TokenContext:
+    return TokenContext.of(batch).provide("tokens", batch.tokens)

@@ -10,21 +10,34 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import Config, ConfigError, select
-from dovetail.layers import Pattern, Stack, layers_of, rearrange
+from dovetail.config import REQUIRED, Config, ConfigError, ConfigOf, select, wraps
+from dovetail.layers import (
+    Decoder,
+    Layer,
+    Pattern,
+    Stack,
+    TokenContext,
+    in_stages,
+    layers_of,
+    rearrange,
+)
 from dovetail.layers.residual import SandwichNorm
-from dovetail.module import functional
+from dovetail.layers.stack.stages import split_at_longest
+from dovetail.module import Module, functional
 from dovetail.parallel import SaveAll, SaveDots, SaveNamed, SaveNothing
 from tests.layers.cases import (
     BATCH,
     HIDDEN,
     SEQUENCE,
+    VOCAB,
     WIDTH,
     alternating,
     block,
     mixing,
     random_params,
+    tokens,
 )
+from tests.layers.references import rms_norm
 
 LAYERS = 2
 TOKENS = BATCH * SEQUENCE
@@ -143,3 +156,106 @@ def test_every_nth_layer_is_changed_and_the_rest_stays_in_loops() -> None:
 def test_there_must_be_an_nth_layer(every: int) -> None:
     with pytest.raises(ConfigError, match=f"every: expected 1 to 2 .*, got {every}"):
         rearrange(stack(), lambda layer: layer, every=every)
+
+
+class WithTotal(Module):
+    """A layer that carries the sum of all residual streams beside the residual stream."""
+
+    class Config(Module.Config["WithTotal"]):
+        width: int = REQUIRED
+        layer: ConfigOf[Layer] = wraps()
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.layer = config.layer.build(width=config.width)
+
+    def __call__(self, carry: Any, context: TokenContext) -> Any:
+        x_BSE = self.layer(carry["x"], context)
+        return {"x": x_BSE, "total": carry["total"] + x_BSE}
+
+
+@pytest.mark.parametrize("remat", [SaveAll.Config(), *POLICIES.values()])
+def test_a_carry_may_be_any_pytree(remat: Config[Any]) -> None:
+    inside = Pattern.Config(layers=(WithTotal.Config(layer=block()),))
+    config = stack(layer=inside, remat=remat)
+    plain = stack(layer=Pattern.Config(layers=(block(),)))
+    params, (x, context) = random_params(config.build()), mixing()
+    result = run(config, params, {"x": x, "total": jnp.zeros_like(x)}, context)
+    first = {path: value[:1] for path, value in params.items()}
+    one = run(plain.clone(num_layers=1), first, x, context)
+    both = run(plain, params, x, context)
+    np.testing.assert_allclose(result["x"], both, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(result["total"], one + both, rtol=1e-5, atol=1e-5)
+
+    def total(params: Any) -> jax.Array:
+        start = {"x": x, "total": jnp.zeros_like(x)}
+        return functional(config.build(), params, (start, context))[0]["total"].sum()
+
+    gradients = jax.jit(jax.grad(total))(params)
+    assert all((np.abs(gradient).max() > 0) for gradient in gradients.values())
+
+
+class Reversed(Pattern):
+    """A pattern that applies its layers in another order."""
+
+    def __call__(self, x: Any, context: TokenContext) -> Any:
+        for layer in reversed(self.layers):
+            x = layer(x, context)
+        return x
+
+
+def test_a_subclass_of_a_pattern_stays_one_layer() -> None:
+    reversed_layers = Reversed.Config(layers=(block(), alternating()))
+    assert layers_of(stack(layer=reversed_layers)) == [reversed_layers] * LAYERS
+    module = reversed_layers.clone(width=WIDTH, layers=(stack(), block())).build()
+    assert split_at_longest(module) == ([], module, [])
+    assert in_stages(module.config, 2) == module.config
+
+
+class Doubled(Module):
+    """Two residual streams from one."""
+
+    class Config(Module.Config["Doubled"]):
+        width: int = REQUIRED
+
+    def __call__(self, x_BSE: jax.Array, context: TokenContext) -> Any:
+        return (x_BSE, x_BSE**2)
+
+
+class Both(Module):
+    """A layer on two residual streams."""
+
+    class Config(Module.Config["Both"]):
+        width: int = REQUIRED
+
+    def __call__(self, x: Any, context: TokenContext) -> Any:
+        first, second = x
+        return (second, first + second)
+
+
+class Summed(Module):
+    """One residual stream from two."""
+
+    class Config(Module.Config["Summed"]):
+        width: int = REQUIRED
+
+    def __call__(self, x: Any, context: TokenContext) -> jax.Array:
+        return x[0] + 2 * x[1]
+
+
+def test_what_enters_and_leaves_the_stack_are_children_of_the_decoder() -> None:
+    config = Decoder.Config(
+        width=WIDTH,
+        vocab_size=VOCAB,
+        stack=Stack.Config(num_layers=2, layer=Both.Config()),
+        stack_input=Doubled.Config(),
+        stack_output=Summed.Config(),
+    )
+    module = config.build()
+    params = random_params(module)
+    assert set(params) == {"embedding/weight", "norm/scale"}
+    result, _ = functional(module, params, (tokens(), mixing()[1]))
+    x = params["embedding/weight"][tokens()]
+    first, second = x + x**2, x + 2 * x**2
+    expected = rms_norm(first + 2 * second, params["norm/scale"], config.norm.epsilon)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)

@@ -5,7 +5,8 @@ W value head dim, beside the letters of all layers.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -18,17 +19,19 @@ from dovetail.layers.context import TokenContext
 from dovetail.module import Module, current_path
 
 
-class KeyValues(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class KeyValues:
     """The keys and values that queries attend to, with their positions and segment ids.
 
     `aligned` promises that query i and key i are the same token, so a kernel may skip blocks by
-    index.
+    index. It is static, so that a layer can pass its keys and values on to later layers.
     """
 
     k_BTKD: jax.Array
     v_BTKW: jax.Array
     context_BT: TokenContext
-    aligned: bool
+    aligned: bool = field(metadata={"static": True})
 
 
 class KVCache(Protocol):

@@ -6,6 +6,8 @@ the letters of all layers.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 
@@ -62,7 +64,7 @@ class LatentAttention(BaseAttention):
         """Maps [B, S, E] to [B, S, E]."""
         q_BSHD, cached = self._project(x_BSE, context)
         k_BTHD, v_BTHW = self._up_project(cached)
-        kv = cached._replace(k_BTKD=k_BTHD, v_BTKW=v_BTHW)
+        kv = replace(cached, k_BTKD=k_BTHD, v_BTKW=v_BTHW)
         return self.attend(q_BSHD, kv, context, x_BSE)
 
     def _project(self, x_BSE: jax.Array, context: TokenContext) -> tuple[jax.Array, KeyValues]:

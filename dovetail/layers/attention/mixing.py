@@ -9,6 +9,7 @@ B batch, S queries, H heads, D head dim, W value head dim.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -93,7 +94,7 @@ class DifferentialAttention(MixingWrapper):
     ) -> jax.Array:
         """Attends twice, subtracts the second output, and normalizes each head."""
         first, second = (
-            self.base(attend, q_BSHD[..., i::2], kv._replace(k_BTKD=kv.k_BTKD[..., i::2]), x_BSE)
+            self.base(attend, q_BSHD[..., i::2], replace(kv, k_BTKD=kv.k_BTKD[..., i::2]), x_BSE)
             for i in (0, 1)
         )
         # In float32: the difference of nearly equal numbers is small, and the norm amplifies it.

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import jax
+from typing import Any
 
 from dovetail.config import REQUIRED, ConfigOf
 from dovetail.layers.attention.attention import Attention
 from dovetail.layers.context import TokenContext
 from dovetail.layers.feed_forward import FeedForward
 from dovetail.layers.interfaces import Residual, SequenceMixer, TokenMap
-from dovetail.layers.residual import PreNorm
+from dovetail.layers.residual import PreNorm, constrain_residual
 from dovetail.module import Module
-from dovetail.parallel import constrain
 
 
 class TransformerBlock(Module):
@@ -34,13 +33,13 @@ class TransformerBlock(Module):
         self.feed_forward = config.feed_forward.build(width=width)
         self.feed_forward_residual = config.feed_forward_residual.build(width=width)
 
-    def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
-        """Maps [B, S, E] to [B, S, E]."""
-        output_BSE = self.attention(self.attention_residual.before(x_BSE), context)
-        x_BSE = self.attention_residual.after(x_BSE, output_BSE)
-        output_BSE = self.feed_forward(self.feed_forward_residual.before(x_BSE))
-        x_BSE = self.feed_forward_residual.after(x_BSE, output_BSE)
-        return constrain(x_BSE, "batch", "residual_sequence", "embed")
+    def __call__(self, x: Any, context: TokenContext) -> Any:
+        """Maps the residual stream [B, S, E] to itself; its residual connections may hold more."""
+        output_BSE = self.attention(self.attention_residual.before(x), context)
+        x = self.attention_residual.after(x, output_BSE)
+        output_BSE = self.feed_forward(self.feed_forward_residual.before(x))
+        x = self.feed_forward_residual.after(x, output_BSE)
+        return constrain_residual(x)
 
 
 class ParallelBlock(Module):
@@ -65,9 +64,9 @@ class ParallelBlock(Module):
         self.attention_residual = config.attention_residual.build(width=width)
         self.feed_forward = config.feed_forward.build(width=width)
 
-    def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
-        """Maps [B, S, E] to [B, S, E]."""
-        input_BSE = self.attention_residual.before(x_BSE)
+    def __call__(self, x: Any, context: TokenContext) -> Any:
+        """Maps the residual stream [B, S, E] to itself; its residual connections may hold more."""
+        input_BSE = self.attention_residual.before(x)
         output_BSE = self.attention(input_BSE, context) + self.feed_forward(input_BSE)
-        x_BSE = self.attention_residual.after(x_BSE, output_BSE)
-        return constrain(x_BSE, "batch", "residual_sequence", "embed")
+        x = self.attention_residual.after(x, output_BSE)
+        return constrain_residual(x)

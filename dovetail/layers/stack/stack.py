@@ -51,17 +51,18 @@ class Stack(Module):
         """Declares the parameters of all layers; a subclass may share them."""
         return repeated(layer, count, axis)
 
-    def __call__(self, x_BSE: jax.Array, context: TokenContext, first: Any = 0) -> jax.Array:
-        """Maps [B, S, E] to [B, S, E].
+    def __call__(self, x: Any, context: TokenContext, first: Any = 0) -> Any:
+        """Applies the layers in order; `x` is the carry of the scan.
 
         In a pipeline stage, `first` is the index of its first layer in the model's stack.
         """
 
-        def body(x_BSE: jax.Array, _: None) -> tuple[jax.Array, None]:
-            return self.layer(tag(x_BSE, "layer_input"), context), None
+        def body(x: Any, _: None) -> tuple[Any, None]:
+            x = jax.tree.map(lambda leaf: tag(leaf, "layer_input"), x)
+            return self.layer(x, context), None
 
         loop: dict[str, Any] = {"unroll": self.unroll, "around": self.around, "times": self._times}
-        return scan(self.layer, body, x_BSE, first=first, **loop)[0]
+        return scan(self.layer, body, x, first=first, **loop)[0]
 
 
 class Pattern(Module):
@@ -79,11 +80,24 @@ class Pattern(Module):
             raise ConfigError(f"{config.locate('layers')}: expected at least one layer, got none.")
         self.layers = [layer.build(width=config.width) for layer in config.layers]
 
-    def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
+    def __call__(self, x: Any, context: TokenContext) -> Any:
         """Applies the layers in order."""
         for layer in self.layers:
-            x_BSE = layer(x_BSE, context)
-        return x_BSE
+            x = layer(x, context)
+        return x
+
+
+class Identity(Module):
+    """A layer that returns its input."""
+
+    class Config(Module.Config["Identity"]):
+        """The width is set by the parent."""
+
+        width: int = REQUIRED
+
+    def __call__(self, x: Any, context: TokenContext) -> Any:
+        """Returns its input."""
+        return x
 
 
 def arrange(layers: Sequence[Config[Any]]) -> Config[Any]:
@@ -110,7 +124,7 @@ def layers_of(stack: Any) -> list[Any]:
     """
     if type(stack) is Stack.Config:
         return layers_of(stack.layer) * stack.num_layers
-    if isinstance(stack, Pattern.Config):
+    if type(stack) is Pattern.Config:
         return [layer for group in stack.layers for layer in layers_of(group)]
     return [stack]
 

@@ -19,7 +19,7 @@ def in_stages(stack: Config[Any], num_stages: int = 1) -> Config[Any]:
         stack: a stack, or a pattern of stacks.
         num_stages: how many stages the longest stack is split into.
     """
-    if isinstance(stack, Pattern.Config):
+    if type(stack) is Pattern.Config:
         layers = list(stack.layers)
         longest = _longest(layers)
         if longest is not None:
@@ -39,7 +39,7 @@ def in_stages(stack: Config[Any], num_stages: int = 1) -> Config[Any]:
 
 def split_at_longest(stack: Any) -> tuple[list[Any], Any, list[Any]]:
     """Returns the layers before the longest stack, that stack, and the layers after it."""
-    if not isinstance(stack, Pattern):
+    if type(stack) is not Pattern:
         return [], stack, []
     layers: list[Any] = list(stack.layers)
     longest = _longest([layer.config for layer in layers])
