@@ -36,6 +36,7 @@ from dovetail.module.transforms import (
     cond,
     run_in_eval_mode,
     scan,
+    take_outputs,
     value_and_grad,
     vmap,
 )
@@ -96,6 +97,7 @@ __all__ = [
     "scan",
     "sequence_batch_spec",
     "shard_map",
+    "take_outputs",
     "token_batch",
     "value_and_grad",
     "variable",

@@ -110,6 +110,21 @@ def checkpoint(
     )
 
 
+def take_outputs(name: str, body: Callable[..., Any], *args: Any) -> tuple[Any, list[Any]]:
+    """Runs `body`; returns its result, and the outputs of this name that it adds, in order.
+
+    So a layer can pass on what a module deep inside another one computes: the keys and values of an
+    attention, for example. Other side outputs go to the caller as usual.
+    """
+    frame = require_frame("take_outputs")
+    result, effects = run_in_scope(frame, frame.scope.inner(), body, *args)
+    outputs = effects.side.outputs
+    paths = [path for path in outputs if path.rpartition("/")[2] == name]
+    taken = [outputs.pop(path) for path in paths]
+    apply_effects(frame, effects)
+    return result, taken
+
+
 def run_in_eval_mode(body: Callable[..., Any], *args: Any) -> Any:
     """Runs `body` with `training=False`, and discards its side outputs and state writes.
 

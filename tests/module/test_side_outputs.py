@@ -18,6 +18,7 @@ from dovetail.module import (
     functional,
     scan,
     shard_map,
+    take_outputs,
     value_and_grad,
     vmap,
 )
@@ -299,3 +300,41 @@ def test_losses_normalise_once() -> None:
         == 0.25
     )
     assert Maximum(jnp.arange(3.0)).reduce().value() == 2
+
+
+def test_outputs_of_a_name_are_taken() -> None:
+    def takes(model: Host, x: Any) -> Any:
+        def two(x: Any) -> Any:
+            model.add_output("number", x.sum())
+            model.add_output("other", x)
+            return model.one(x)
+
+        result, taken = take_outputs("number", two, x)
+        return result, taken
+
+    (result, taken), outputs = functional(MODEL, PARAMS, (takes, X_BE), losses="return")
+    np.testing.assert_allclose(taken, [X_BE.sum()])
+    assert list(outputs.outputs) == ["other"]
+    assert list(outputs.losses) == ["one/square"]
+    np.testing.assert_allclose(result, jnp.tanh(X_BE * PARAMS["one/scale"]))
+
+
+def test_outputs_are_taken_in_the_body_of_a_scan() -> None:
+    def shares(model: Host, x: Any) -> Any:
+        def one(x: Any) -> Any:
+            model.add_output("half", x / 2)
+            return model.many(x)
+
+        def body(carry: Any, _: None) -> Any:
+            x, _ = carry
+            x, (half,) = take_outputs("half", one, x)
+            return (x, half), None
+
+        return scan(model.many, body, (x, x))[0]
+
+    (_, half), outputs = functional(MODEL, PARAMS, (shares, X_BE), losses="return")
+    assert not outputs.outputs
+    x = X_BE
+    for scale in PARAMS["many/scale"][:2]:
+        x = jnp.tanh(x * scale)
+    np.testing.assert_allclose(half, x / 2, rtol=1e-6)
