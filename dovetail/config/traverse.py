@@ -207,6 +207,11 @@ def replace(
 ) -> C:
     """Returns a tree in which every config that builds an `old` is `new`.
 
+    A wrapper stays when what it wraps is replaced: where a config builds an `old` and its `wraps()`
+    field holds another `old`, the inner one is replaced. So a modifier that wraps and one that
+    replaces may come in either order. If `new` is itself a wrapper, it wraps the outer one; a
+    function receives the outer one.
+
     Args:
         config: the tree; it is not changed.
         old: a component, an interface, a config class, or a function that a config calls.
@@ -260,7 +265,7 @@ def _replaced(value: Any, old: Any, new: New, report: Report, outside: tuple[Any
     if isinstance(value, Config):
         if any(matches(value, kind) for kind in outside):
             return value
-        if matches(value, old):
+        if matches(value, old) and not _stays(value, old, new):
             report.replaced.append(value.tree_path())
             return _successor(value, new, report)
         fields = value.fields()
@@ -279,6 +284,20 @@ def _replaced(value: Any, old: Any, new: New, report: Report, outside: tuple[Any
     return value
 
 
+def _stays(config: Config[Any], old: Any, new: New) -> bool:
+    """Says whether a config is a wrapper whose wrapped config is replaced instead."""
+    if not isinstance(new, Config) or _open_wraps(new):
+        return False
+    wrapped = (config._node.values[f.name] for f in config.fields().values() if f.wraps)
+    return any(isinstance(value, Config) and matches(value, old) for value in wrapped)
+
+
+def _open_wraps(new: Config[Any]) -> str:
+    """Returns the first `wraps()` field that is not set, which receives the old config; or ""."""
+    fields = new.fields().values()
+    return next((f.name for f in fields if f.wraps and not new.is_set(f.name)), "")
+
+
 def _successor(old: Config[Any], new: New, report: Report) -> Config[Any]:
     if not isinstance(new, Config):
         result = new(old.clone())
@@ -290,9 +309,7 @@ def _successor(old: Config[Any], new: New, report: Report) -> Config[Any]:
         return result.clone()
     result = new.clone()
     result._node.copied_from = old.tree_path()
-    # The first `wraps()` field that is not set receives the old config.
-    open_wraps = (f.name for f in new.fields().values() if f.wraps and not new.is_set(f.name))
-    receiver = next(open_wraps, "")
+    receiver = _open_wraps(new)
     if receiver:
         result.set_value(receiver, old, caller())
     for name, value in old.explicit().items():

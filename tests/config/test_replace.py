@@ -151,6 +151,37 @@ class TestReplace:
         assert result.layer == new
         assert reports[0].dropped == ["layer.width", "layer.rate"]
 
+    def test_a_wrapper_stays_when_what_it_wraps_is_replaced(self) -> None:
+        """Both orders of two modifiers give the same."""
+        plain = Model.Config(layer=FeedForward.Config(width=7))
+        swapped = replace(plain, TokenMap, Simple.Config())
+        expected = replace(swapped, TokenMap, Adapter.Config(rank=2))
+        assert isinstance(expected.layer, Adapter.Config)
+        wrapped = replace(plain, TokenMap, Adapter.Config(rank=2))
+        with collect_reports() as reports:
+            result = replace(wrapped, TokenMap, Simple.Config())
+        assert reports[0].replaced == ["layer.base"]
+        assert result.layer.base == Simple.Config(width=7)
+        assert (result.layer.rank, expected.layer.rank) == (2, 2)
+        assert result.layer.base == expected.layer.base
+
+    def test_every_wrapper_around_what_is_replaced_stays(self) -> None:
+        inner = Mixture.Config(expert=FeedForward.Config())
+        config = Model.Config(layer=Adapter.Config(base=inner))
+        result = replace(config, TokenMap, Simple.Config())
+        assert result.layer == Adapter.Config(base=Mixture.Config(expert=Simple.Config()))
+        assert config.layer.base == inner
+
+    def test_a_wrapper_of_another_kind_inside_is_replaced_as_a_whole(self) -> None:
+        config = Model.Config(layer=Mixture.Config(expert=FeedForward.Config()))
+        assert replace(config, Mixture, Simple.Config()).layer == Simple.Config()
+
+    def test_a_wrapper_or_a_function_receives_the_outer_wrapper(self) -> None:
+        config = Model.Config(layer=Adapter.Config(base=FeedForward.Config()))
+        result = replace(config, TokenMap, Mixture.Config())
+        assert result.layer == Mixture.Config(expert=config.layer)
+        assert replace(config, TokenMap, lambda old: old.set(rank=3)).layer.rank == 3
+
     def test_strict_makes_dropped_fields_an_error(self) -> None:
         config = Model.Config(layer=FeedForward.Config(rate=0.1))
         with pytest.raises(
