@@ -69,10 +69,10 @@ def replace_inner_optimizer(optimizer: Any, new: OptimizerConfig) -> Any:
     return optimizer.clone(optimizer=replace_inner_optimizer(optimizer.optimizer, new))
 
 
-class OptaxOptimizer(Component):
-    """The base of optimizers that are any one Optax transformation."""
+class OptaxDirection(Component):
+    """The base of optimizers whose direction is any one Optax transformation."""
 
-    class Config(Component.Config["OptaxOptimizer"]):
+    class Config(Component.Config["OptaxDirection"]):
         """The transformation, such as `config_for(optax.scale_by_adam, b2=0.95)`.
 
         `config_for(chain, ...)` chains several.
@@ -86,7 +86,7 @@ class OptaxOptimizer(Component):
         self.transform = config.transform.build()
 
 
-class Elementwise(OptaxOptimizer):
+class Elementwise(OptaxDirection):
     """An elementwise Optax transformation, applied to stacked arrays directly."""
 
     def transformation(self, specs: Specs) -> optax.GradientTransformation:
@@ -94,7 +94,7 @@ class Elementwise(OptaxOptimizer):
         return self.transform
 
 
-class PerTensor(OptaxOptimizer):
+class PerTensor(OptaxDirection):
     """An Optax transformation of whole tensors, applied to each layer of a stack separately."""
 
     def transformation(self, specs: Specs) -> optax.GradientTransformation:
