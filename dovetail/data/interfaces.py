@@ -176,8 +176,9 @@ class HasTokenizer(Protocol):
 
 
 def has_tokenizer(source: object) -> TypeGuard[HasTokenizer]:
-    """Says whether an input has a tokenizer. It asks the class: the property prepares the data."""
-    return hasattr(type(source), "tokenizer") and hasattr(type(source), "load_tokenizer")
+    """Says whether an input has a tokenizer, without reading it: a property prepares the data."""
+    is_there = hasattr(type(source), "tokenizer") or "tokenizer" in vars(source)
+    return is_there and hasattr(source, "load_tokenizer")
 
 
 @runtime_checkable

@@ -29,8 +29,6 @@ from dovetail.learner import StepReport, TrainState, averaged_parameters, clear_
 from dovetail.parallel import HostConsensus, max_steps_in_flight, use_placement
 from dovetail.runtime import StopRequest, abstract_state, count_cache_hits
 from dovetail.trainer.fault_handling import FaultHandler, NonFiniteError
-from dovetail.trainer.feed import device_batch
-from dovetail.trainer.initialization import initial_state
 from dovetail.trainer.interfaces import Evaluation
 from dovetail.trainer.step_metrics import StepTimer, report_metrics
 from dovetail.utils import format_duration
@@ -129,7 +127,7 @@ class TrainingLoop:
         like = abstract_state(self.program.state_shapes, self.program.state_shardings)
         found = self.trainer.checkpointer.restore(like)
         if found is None:
-            return initial_state(self.program, self.trainer.initialization, self.hooks.log), 0
+            return self.trainer.initial_state(self.hooks.log), 0
         step, state = found
         self.hooks.log(f"resumed from step {step}")
         return state, step
@@ -144,7 +142,7 @@ class TrainingLoop:
 
     def _train(self, state: TrainState, first: int, train_step: Any) -> TrainState:
         """Runs the steps. The returned state is that after `outcome.step`."""
-        feed = Prefetcher(self._batch, first, self.trainer.steps)
+        feed = Prefetcher(self.trainer.batch, first, self.trainer.steps)
         self.timer.start(first)
         self.outcome.step = first
         with feed:
@@ -252,10 +250,6 @@ class TrainingLoop:
             metrics = report_metrics(report) | self.timer.metrics(step, self.trainer.steps)
             self.outcome.metrics.update(metrics)
             self._write(step, metrics)
-
-    def _batch(self, step: int) -> Any:
-        spec, shardings = self.program.batch_spec, self.program.batch_shardings
-        return device_batch(self.trainer.input, step, shardings, spec)
 
     def _write(self, step: int, metrics: Any) -> None:
         self._each_writer(lambda writer: writer.write(step, metrics))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import jax
 from dovetail.config import REQUIRED, Component, ConfigError, ConfigOf, incidental
 from dovetail.data import HasHeldOut, HasPreparedData, HasVocabulary, Input
 from dovetail.kernels import KernelSettings
-from dovetail.learner import Learner
+from dovetail.learner import Learner, TrainState
 from dovetail.module import Module, batch_size, parameter_specs
 from dovetail.parallel import AnyMesh, AxisRules, MeshLayout, Placement
 from dovetail.runtime import (
@@ -24,7 +25,8 @@ from dovetail.runtime import (
     StopRequest,
     TensorBoard,
 )
-from dovetail.trainer.initialization import Initialization, RandomInit
+from dovetail.trainer.feed import device_batch
+from dovetail.trainer.initialization import Initialization, RandomInit, initial_state
 from dovetail.trainer.interfaces import Evaluator, StateLearner, StateSaver
 from dovetail.trainer.loop import Hooks, Outcome, TrainingLoop
 from dovetail.trainer.program import Program
@@ -92,6 +94,15 @@ class Trainer(Component):
         key = functools.partial(jax.random.key, self.seed)
         components = (self.model, self.learner, self.input.spec())
         return Program(*components, placement, key, self.kernels.in_force)
+
+    def initial_state(self, log: Callable[[str], None] = lambda line: None) -> TrainState:
+        """Returns the state before the first step, on the devices."""
+        return initial_state(self.program(), self.initialization, log)
+
+    def batch(self, step: int) -> Any:
+        """Returns the global batch of a step, sharded over the devices."""
+        program = self.program()
+        return device_batch(self.input, step, program.batch_shardings, program.batch_spec)
 
     def check(self, folder: Path, *, prepare: bool = True) -> None:
         """Raises a ConfigError for what would stop a run in this folder; writes nothing there.

@@ -75,6 +75,11 @@ def test_own_input_as_a_script(tmp_path):
     assert [path.name for path in tmp_path.glob("runs/*/checkpoints/4")] == ["4"]
 
 
+def test_own_trainer_loop(example):
+    run = example("own_trainer_loop").main(*SMALL, "steps=3")
+    assert run.step == 3
+
+
 def test_fine_tune_lora(example):
     run = example("fine_tune_lora").main(None, *SMALL)
     assert Path("adapters/adapter_model.safetensors").is_file()
