@@ -45,6 +45,7 @@ class Accumulate(Component):
         variables: Arrays,
         batch: Any,
         key: jax.Array,
+        step: jax.Array,
     ) -> GradientResult:
         """Returns the gradients of the batch; variables carry over between microbatches."""
         items = (jnp.arange(self.microbatches), split_batch(batch, self.microbatches, self.key))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -39,6 +40,11 @@ class TrainableParameters:
             for path, mask in self.masks.items()
         }
         return {**values, **masked}
+
+    def mask_extra(self, extra: Any) -> Any:
+        """Returns an extra; one with an array for each parameter has zeros for frozen layers."""
+        by_path = isinstance(extra, dict) and set(extra) == set(self.specs)
+        return self.mask_frozen(extra) if by_path else extra
 
 
 def select_trainable(

@@ -1,12 +1,14 @@
 """Gradient computation: the interface, the shared forward pass, and plain autodiff.
 
-Other implementations are gradient accumulation (`accumulate.py`) and pipelines (`pipeline/`).
+Other implementations are gradient accumulation (`accumulate.py`) and pipelines (`pipeline/`). One
+that computes more than gradients, such as an estimate of the curvature every few steps, returns it
+as an extra by name; an optimizer asks for it by that name (`optimizers/base.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -30,6 +32,10 @@ class GradientResult:
     """By path, merged over the step."""
     variables: Arrays
     """The model's variables after the step."""
+    extras: dict[str, Any] = field(default_factory=dict)
+    """What an optimizer may need beyond gradients, by name: arrays by path of the trainable
+    parameters, or any other tree of arrays. They are not clipped. Those that no optimizer asks for
+    are dropped."""
 
 
 @runtime_checkable
@@ -44,8 +50,12 @@ class GradientComputation(Protocol):
         variables: Arrays,
         batch: Any,
         key: jax.Array,
+        step: jax.Array,
     ) -> GradientResult:
-        """Returns gradients with respect to `trainable`; `frozen` are the other parameters."""
+        """Returns gradients with respect to `trainable`; `frozen` are the other parameters.
+
+        `step` is the number of completed updates, for what is computed only every few steps.
+        """
         ...
 
     def stage_axes(self) -> tuple[str, ...]:
@@ -64,6 +74,7 @@ class Autodiff(Component):
         variables: Arrays,
         batch: Any,
         key: jax.Array,
+        step: jax.Array,
     ) -> GradientResult:
         """Returns the gradients of the batch."""
 

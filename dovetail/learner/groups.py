@@ -18,6 +18,7 @@ from dovetail.learner.optimizers.base import (
     Specs,
     build_optimizer,
     partitioned,
+    required_extras,
 )
 from dovetail.module import ParameterSpec
 
@@ -123,6 +124,11 @@ class GroupedOptimizer:
                 for name, part in sorted(parts.items())
             }
         )
+
+    def required_extras(self) -> tuple[str, ...]:
+        """Returns the extras that any of them needs."""
+        names = [required_extras(optimizer) for optimizer in self.optimizers.values()]
+        return tuple(dict.fromkeys(name for each in names for name in each))
 
 
 def find_members(

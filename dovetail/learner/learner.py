@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from dovetail.config import Component, ConfigError, ConfigOf, incidental
 from dovetail.learner.ema import Ema
@@ -21,7 +22,12 @@ from dovetail.learner.gradients import (
 from dovetail.learner.groups import GroupMembers, ParameterGroup, find_members
 from dovetail.learner.hyperparameters import Hyperparameters, scalar
 from dovetail.learner.non_finite import FiniteCheck, apply_if_finite, check_finite
-from dovetail.learner.optimizers.base import Optimizer, OptimizerConfig, build_optimizer
+from dovetail.learner.optimizers.base import (
+    Optimizer,
+    OptimizerConfig,
+    build_optimizer,
+    required_extras,
+)
 from dovetail.learner.optimizers.library import AdamW
 from dovetail.learner.optimizers.state_axes import LogicalAxes, optimizer_axes
 from dovetail.learner.schedules import (
@@ -103,9 +109,9 @@ class Learner(Component):
     ) -> tuple[TrainState, StepReport]:
         """Computes one train step. Pure: jit it and donate the state.
 
-        A step whose loss or gradients are not finite is skipped: it sets `halted_at`, and no later
-        step changes the state. So a loop that reads reports some steps late still finds the last
-        good state.
+        A step whose loss, gradients or extras are not finite is skipped: it sets `halted_at`, and
+        no later step changes the state. So a loop that reads reports some steps late still finds
+        the last good state.
 
         Args:
             model: the model; its parameters are in the state.
@@ -119,19 +125,21 @@ class Learner(Component):
         trainable = self._trainable(model)
         training, frozen = trainable.partition(state.params)
         step_key = jax.random.fold_in(key, state.step)
-        result = self.gradients(model, training, frozen, state.variables, batch, step_key)
+        inputs = (training, frozen, state.variables, batch, step_key, state.step)
+        result = self.gradients(model, *inputs)
         gradients = trainable.mask_frozen(result.gradients)
+        extras = self._extras(model, trainable, result)
         loss = total_loss(result.losses, loss_weights(result.losses))
-        check = check_finite(loss, gradients, sorted(state.params))
+        check = check_finite(loss, gradients, extras, sorted(state.params))
         # The schedule is evaluated on the devices, within the step.
         learning_rate = scheduled_rate(self.schedule, numbers.schedule, state.step)
 
         def update(old: TrainState) -> TrainState:
             clipped = _clip(gradients, check.gradient_norm, numbers.clip_norm)
-            updated = self._update(model, old, trainable, clipped, learning_rate, numbers)
+            updated = self._update(model, old, trainable, clipped, extras, learning_rate, numbers)
             return replace(updated, variables=result.variables)
 
-        # The step is skipped unless loss and gradients are finite, here and in all steps before.
+        # The step is skipped unless all of them are finite, here and in all steps before.
         all_finite = check.finite & (state.halted_at < 0)
         optimizer = self.optimizer_memory.fetch(state.optimizer, after=check.gradient_norm)
         # Frozen parameters stay out of the `cond`, so that XLA does not copy them.
@@ -185,18 +193,40 @@ class Learner(Component):
     def _optimizer(self, model: Module) -> Optimizer:
         return self._members(model).optimizer(self.optimizer)
 
+    def _extras(
+        self, model: Module, trainable: TrainableParameters, result: GradientResult
+    ) -> dict[str, Any]:
+        """Returns the extras that the optimizer needs; XLA removes what computes others."""
+        needed = required_extras(self._optimizer(model))
+        optimizers = (self.optimizer, *(group.optimizer for group in self.groups))
+        for name in needed:
+            if name not in result.extras:
+                owner = next(each for each in optimizers if name in required_extras(each))
+                raise ConfigError(
+                    f"learner.optimizer: {type(owner).__name__} needs the extra {name!r}, which "
+                    f"learner.gradients, {type(self.gradients).__name__}, does not compute "
+                    f"(it has: {', '.join(sorted(result.extras)) or 'none'}). Choose a gradient "
+                    "computation that returns it in GradientResult.extras."
+                )
+        return {name: trainable.mask_extra(result.extras[name]) for name in needed}
+
     def _update(
         self,
         model: Module,
         state: TrainState,
         trainable: TrainableParameters,
         gradients: Arrays,
+        extras: dict[str, Any],
         learning_rate: jax.Array,
         numbers: Hyperparameters,
     ) -> TrainState:
         """Returns the state after one optimizer update; its params are the trainable ones."""
-        transformation = self._optimizer(model).transformation(trainable.specs)
-        directions, optimizer = transformation.update(gradients, state.optimizer, state.params)
+        transformation = optax.with_extra_args_support(
+            self._optimizer(model).transformation(trainable.specs)
+        )
+        directions, optimizer = transformation.update(
+            gradients, state.optimizer, state.params, **extras
+        )
         members = self._members(model)
         group_rates = [factor * learning_rate for factor in numbers.group_rates]
         params = {}
@@ -237,6 +267,7 @@ def _report(
         learning_rate=learning_rate,
         finite=check.finite,
         non_finite_parameter=check.non_finite_parameter,
+        finite_extras=check.finite_extras,
     )
 
 

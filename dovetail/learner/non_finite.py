@@ -1,13 +1,13 @@
-"""Non-finite guard: a step whose loss or gradients are not finite is skipped and reported.
+"""Non-finite guard: a step whose loss, gradients or extras are not finite is skipped and reported.
 
 P trainable parameters (arrays).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,19 +20,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class FiniteCheck:
-    """The gradient norm, and whether loss and gradients are finite (see `StepReport`)."""
+    """The gradient norm, and whether loss, gradients and extras are finite (see `StepReport`)."""
 
     gradient_norm: jax.Array
     finite: jax.Array
     non_finite_parameter: jax.Array
+    finite_extras: Arrays
 
 
-def check_finite(loss: jax.Array, gradients: Arrays, all_paths: Sequence[str]) -> FiniteCheck:
+def check_finite(
+    loss: jax.Array, gradients: Arrays, extras: Mapping[str, Any], all_paths: Sequence[str]
+) -> FiniteCheck:
     """Returns the global norm, whether all is finite, and the first parameter that is not.
 
     The check costs nothing: each parameter's squared norm is needed for the global norm, and is not
     finite if any of its elements is not. It also overflows above 1e19, where an update would be
-    useless anyway.
+    useless anyway. Only extras are read once more.
     """
     paths = sorted(gradients)
     squares_P = jnp.stack([jnp.sum(jnp.square(gradients[p].astype(jnp.float32))) for p in paths])
@@ -43,13 +46,22 @@ def check_finite(loss: jax.Array, gradients: Arrays, all_paths: Sequence[str]) -
     position = {path: index for index, path in enumerate(all_paths)}
     positions_P = jnp.asarray(np.array([position[path] for path in paths], np.int32))
     first = positions_P[jnp.argmin(finite_P)]
+    finite_extras = {name: _all_finite(extra) for name, extra in extras.items()}
     only_gradients = loss_is_finite & ~finite_P.all()
+    # This decides whether the step is finite; if it is not, `apply_if_finite` skips the update.
+    finite = loss_is_finite & jnp.isfinite(norm)
+    for extra_is_finite in finite_extras.values():
+        finite &= extra_is_finite
     return FiniteCheck(
         gradient_norm=norm,
-        # This decides whether the step is finite; if it is not, `apply_if_finite` skips the update.
-        finite=loss_is_finite & jnp.isfinite(norm),
+        finite=finite,
         non_finite_parameter=jnp.where(only_gradients, first, -1),
+        finite_extras=finite_extras,
     )
+
+
+def _all_finite(extra: Any) -> jax.Array:
+    return jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(extra)]).all()
 
 
 def apply_if_finite(finite: jax.Array, update: Callable[[T], T], state: T) -> T:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -28,7 +28,7 @@ class TrainState:
     ema: Arrays
     """The moving average of the trainable parameters in float32; empty without EMA."""
     halted_at: Any
-    """-1, or the `step` at which the loss or a gradient was not finite."""
+    """-1, or the `step` at which the loss, a gradient or an extra was not finite."""
 
 
 @jax.tree_util.register_dataclass
@@ -49,10 +49,12 @@ class StepReport:
     learning_rate: Any
     """The learning rate of this step."""
     finite: Any
-    """Whether loss and gradients were finite; if not, the step was skipped."""
+    """Whether loss, gradients and extras were finite; if not, the step was skipped."""
     non_finite_parameter: Any
     """The first parameter whose gradient is not finite, as an index into the sorted parameter
     paths; -1 if there is none, or if the loss itself is not finite."""
+    finite_extras: Arrays = field(default_factory=dict)
+    """Whether each extra that the optimizer uses was finite, by name."""
 
 
 def averaged_parameters(state: TrainState) -> Arrays:

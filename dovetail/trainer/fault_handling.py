@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import jax
@@ -111,7 +112,10 @@ class FaultHandler:
         if report.finite:
             return StepEnd(step, float(report.loss), float(report.gradient_norm))
         index, paths = int(report.non_finite_parameter), sorted(parameter_specs(self._model))
+        extras = [name for name, finite in report.finite_extras.items() if not finite]
         where = f"the gradient of {paths[index]}" if index >= 0 else "the loss"
+        if index < 0 and extras and math.isfinite(report.loss):
+            where = f"{extras[0]} (an extra of the gradient computation)"
         return NonFiniteStep(
             step,
             f"Step {step}: {where} is not finite (loss {float(report.loss)}, gradient norm "

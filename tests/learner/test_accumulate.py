@@ -18,7 +18,9 @@ from tests.learner.tiny import KEY, Net, initial, make_batch, make_learner, star
 def produce(config, model, batch):
     params, variables = initial(type(model))
     producer = config.build()
-    return jax.jit(lambda p, b: producer(model, p, {}, variables, b, KEY))(params, batch)
+    return jax.jit(lambda p, b: producer(model, p, {}, variables, b, KEY, jnp.int32(0)))(
+        params, batch
+    )
 
 
 @pytest.mark.parametrize("microbatches", [2, 8])
@@ -108,7 +110,7 @@ def test_the_pass_for_the_weights_leaves_no_matrix_product_behind() -> None:
     def products(config) -> int:
         producer = config.build()
         compiled = (
-            jax.jit(lambda p: producer(model, p, {}, state.variables, batch, KEY))
+            jax.jit(lambda p: producer(model, p, {}, state.variables, batch, KEY, state.step))
             .lower(state.params)
             .compile()
         )

@@ -56,7 +56,9 @@ def test_what_is_wholly_frozen_has_no_state_and_no_gradient() -> None:
     assert set(before.ema) == set(before.optimizer.mu)
     trained, fixed = learner._trainable(model).partition(before.params)
     produced = jax.eval_shape(
-        lambda t, f: learner.gradients(model, t, f, before.variables, batch, jax.random.key(0)),
+        lambda t, f: learner.gradients(
+            model, t, f, before.variables, batch, jax.random.key(0), before.step
+        ),
         trained,
         fixed,
     )

@@ -92,7 +92,9 @@ def test_bf16_compute_keeps_gradients_state_and_updates_in_fp32() -> None:
     learner = make_learner()
     state = start(learner, model)
     producer = Autodiff.Config().build()
-    produced = jax.jit(lambda s: producer(model, s.params, {}, s.variables, batch, KEY))(state)
+    produced = jax.jit(lambda s: producer(model, s.params, {}, s.variables, batch, KEY, s.step))(
+        state
+    )
     hlo = jax.jit(lambda s: learner.step(model, s, batch, KEY)).lower(state).as_text()
     assert "bf16" in hlo
     assert {g.dtype for g in produced.gradients.values()} == {jnp.dtype("float32")}

@@ -9,6 +9,10 @@ A complete Optax optimizer, or a chain that ends like one, is an optimizer as it
 because Optax adds them to the parameters; `OptaxOptimizer` turns them into directions. The
 learner's schedule still multiplies them, so its own learning rate is 1.
 
+An optimizer that needs more than gradients names it in `required_extras`. The learner takes it from
+the gradient computation, and passes it to the transformation by that name, as Optax does with extra
+arguments (`optax.GradientTransformationExtraArgs`).
+
 The layers of a stack share one array. An elementwise transformation runs on it directly
 (`Elementwise`). One that uses a tensor's norm, rows or columns is mapped over the layers
 (`PerTensor`).
@@ -16,7 +20,7 @@ The layers of a stack share one array. An elementwise transformation runs on it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -36,6 +40,20 @@ class Optimizer(Protocol):
     def transformation(self, specs: Specs) -> optax.GradientTransformation:
         """Returns the transformation from gradients to directions, both by path."""
         ...
+
+
+@runtime_checkable
+class UsesExtras(Protocol):
+    """An optimizer that needs more than gradients."""
+
+    def required_extras(self) -> tuple[str, ...]:
+        """Returns the names of the extras that the transformation's `update` takes."""
+        ...
+
+
+def required_extras(optimizer: Any) -> tuple[str, ...]:
+    """Returns the names of the extras that an optimizer needs; most need none."""
+    return optimizer.required_extras() if isinstance(optimizer, UsesExtras) else ()
 
 
 OptimizerConfig = ConfigOf[Optimizer] | ConfigOf[optax.GradientTransformation]
@@ -61,6 +79,12 @@ class OptimizerWrapper(Component):
     class Config(Component.Config["OptimizerWrapper"]):
         optimizer: OptimizerConfig = wraps()
 
+    optimizer: Optimizer
+
+    def required_extras(self) -> tuple[str, ...]:
+        """Returns the extras that the inner optimizer needs."""
+        return required_extras(self.optimizer)
+
 
 def replace_inner_optimizer(optimizer: Any, new: OptimizerConfig) -> Any:
     """Returns a config with `new` as the innermost optimizer; wrappers around it stay."""
@@ -79,11 +103,17 @@ class OptaxDirection(Component):
         """
 
         transform: ConfigOf[optax.GradientTransformation] = REQUIRED
+        extras: tuple[str, ...] = ()  # the extra arguments of its `update`
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
+        self.extras = config.extras
         refuse_learning_rate(config.transform, type(self).__name__)
         self.transform = config.transform.build()
+
+    def required_extras(self) -> tuple[str, ...]:
+        """Returns the extras of its config."""
+        return self.extras
 
 
 class Elementwise(OptaxDirection):
@@ -114,9 +144,11 @@ class OptaxOptimizer(Component):
         """The optimizer, such as `config_for(optax.adamw, learning_rate=1.0)`."""
 
         transform: ConfigOf[optax.GradientTransformation] = REQUIRED
+        extras: tuple[str, ...] = ()  # the extra arguments of its `update`
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
+        self.extras = config.extras
         _refuse_direction(config.transform)
         self.transform = config.transform.build()
 
@@ -124,31 +156,43 @@ class OptaxOptimizer(Component):
         """Returns the optimizer's updates with the sign of directions."""
         return optax.chain(self.transform, optax.scale(-1.0))
 
+    def required_extras(self) -> tuple[str, ...]:
+        """Returns the extras of its config."""
+        return self.extras
+
 
 def per_tensor(
     specs: Specs, choose: Callable[[ParameterSpec], optax.GradientTransformation]
 ) -> optax.GradientTransformation:
     """Applies a transformation to each parameter, and to each layer of a stacked one, separately.
 
-    The state is keyed by path; the state of a stacked parameter has the stacked axes in front.
+    The state is keyed by path; the state of a stacked parameter has the stacked axes in front. Of
+    an extra that is keyed by path, each gets its own; other extras are passed as they are.
     """
-    chosen = {path: choose(spec) for path, spec in specs.items()}
+    chosen = {path: optax.with_extra_args_support(choose(s)) for path, s in specs.items()}
 
     def init(params: Arrays) -> Arrays:
         return {path: _over_layers(chosen[path].init, specs[path])(params[path]) for path in params}
 
     def update(
-        updates: Arrays, state: Arrays, params: Arrays | None = None
+        updates: Arrays, state: Arrays, params: Arrays | None = None, **extras: Any
     ) -> tuple[Arrays, Arrays]:
         if params is None:
             raise ValueError("per_tensor: update() needs the parameters.")
+        by_path = {name: extra for name, extra in extras.items() if _is_by_path(extra, specs)}
+        others = {name: extra for name, extra in extras.items() if name not in by_path}
         directions, states = {}, {}
         for path, gradient in updates.items():
-            run = _over_layers(chosen[path].update, specs[path])
-            directions[path], states[path] = run(gradient, state[path], params[path])
+
+            def one(gradient: Any, state: Any, param: Any, own: Any, path: str = path) -> Any:
+                return chosen[path].update(gradient, state, param, **own, **others)
+
+            own = {name: extra[path] for name, extra in by_path.items()}
+            run = _over_layers(one, specs[path])
+            directions[path], states[path] = run(gradient, state[path], params[path], own)
         return directions, states
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def partitioned(
@@ -156,28 +200,40 @@ def partitioned(
 ) -> optax.GradientTransformation:
     """Applies a transformation to each part of the parameters: (paths, transformation) by name.
 
-    The state is a dict by name of the part.
+    The state is a dict by name of the part. Of an extra that is keyed by path, each part gets its
+    own; other extras are passed as they are.
     """
+    all_paths = [path for paths, _ in parts.values() for path in paths]
 
     def init(params: Arrays) -> dict[str, Any]:
         return {name: t.init(_select(paths, params)) for name, (paths, t) in parts.items()}
 
     def update(
-        updates: Arrays, state: dict[str, Any], params: Arrays | None = None
+        updates: Arrays, state: dict[str, Any], params: Arrays | None = None, **extras: Any
     ) -> tuple[Arrays, dict[str, Any]]:
         directions: Arrays = {}
         states = {}
         for name, (paths, transformation) in parts.items():
             some = None if params is None else _select(paths, params)
-            found, states[name] = transformation.update(_select(paths, updates), state[name], some)
+            own = {
+                key: _select(paths, extra) if _is_by_path(extra, all_paths) else extra
+                for key, extra in extras.items()
+            }
+            run = optax.with_extra_args_support(transformation).update
+            found, states[name] = run(_select(paths, updates), state[name], some, **own)
             directions |= found
         return directions, states
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _select(paths: Sequence[str], arrays: Arrays) -> Arrays:
     return {path: arrays[path] for path in paths}
+
+
+def _is_by_path(extra: Any, paths: Collection[str]) -> bool:
+    """Returns whether an extra is a dict with an entry for each of the parameters."""
+    return isinstance(extra, dict) and set(extra) == set(paths)
 
 
 def chain(transforms: Sequence[optax.GradientTransformation]) -> optax.GradientTransformation:

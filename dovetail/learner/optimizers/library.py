@@ -24,6 +24,7 @@ from dovetail.learner.optimizers.base import (
     chain,
     partitioned,
     per_tensor,
+    required_extras,
 )
 from dovetail.module import ParameterSpec
 
@@ -166,6 +167,10 @@ class Muon(Component):
                 "others": (tuple(rest), self.others.transformation(rest)),
             }
         )
+
+    def required_extras(self) -> tuple[str, ...]:
+        """Returns the extras that `others` needs."""
+        return required_extras(self.others)
 
     def _is_for_muon(self, spec: ParameterSpec) -> bool:
         return spec.is_matrix and not set(self.config.excluded_axes) & set(spec.axes)

@@ -54,14 +54,16 @@ class MupOptimizer(OptimizerWrapper):
 
     def transformation(self, specs: Specs) -> optax.GradientTransformation:
         """Returns the scaled directions of the inner optimizer; its state is unchanged."""
-        inner = self.optimizer.transformation(specs)
+        inner = optax.with_extra_args_support(self.optimizer.transformation(specs))
         factors = {path: self._factor(spec) for path, spec in specs.items()}
 
-        def update(updates: Arrays, state: Any, params: Arrays | None = None) -> tuple[Arrays, Any]:
-            directions, state = inner.update(updates, state, params)
+        def update(
+            updates: Arrays, state: Any, params: Arrays | None = None, **extras: Any
+        ) -> tuple[Arrays, Any]:
+            directions, state = inner.update(updates, state, params, **extras)
             return {path: factors[path] * each for path, each in directions.items()}, state
 
-        return optax.GradientTransformation(inner.init, update)
+        return optax.GradientTransformationExtraArgs(inner.init, update)
 
     def _factor(self, spec: ParameterSpec) -> float:
         if not (spec.is_matrix and spec.fan_in_grows):

@@ -52,6 +52,7 @@ class Pipeline(Component):
         variables: Arrays,
         batch: Any,
         key: jax.Array,
+        step: jax.Array,
     ) -> GradientResult:
         """Returns the gradients of the batch."""
         stacked_batch = split_batch(batch, self.microbatches, self.key)
@@ -59,7 +60,7 @@ class Pipeline(Component):
         stages = 1 if placement is None else placement.mesh.shape[PIPELINE]
         if placement is None or stages == 1:
             accumulate = Accumulate.Config(microbatches=self.microbatches).build()
-            return accumulate(model, trainable, frozen, variables, batch, key)
+            return accumulate(model, trainable, frozen, variables, batch, key, step)
         layout = StageLayout.of(model, PipelineSchedule(stages, self.microbatches, self.repeats))
         params = {**frozen, **trainable}
         weights = step_loss_weights(model, params, variables, stacked_batch, key)

@@ -262,7 +262,7 @@ def test_a_complete_optax_optimizer_trains_as_in_optaxs_own_loop(config, referen
     gradient = jax.jit(
         lambda params, batch: (
             learner.gradients(
-                model, params, {}, first.variables, batch, jax.random.key(0)
+                model, params, {}, first.variables, batch, jax.random.key(0), first.step
             ).gradients
         )
     )
