@@ -1,9 +1,13 @@
-"""Axis rules: they map logical axes to mesh axes, once for all models."""
+"""Axis rules: they map logical axes to mesh axes, once for all models.
+
+A rule may also name one parameter by its path; its optimizer state follows.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
@@ -13,6 +17,19 @@ from dovetail.parallel.mesh import MESH_AXES
 Axes = Sequence[str | None]
 AnyMesh = Mesh | AbstractMesh
 """A mesh of devices, or an abstract one that needs no devices."""
+
+
+class ParameterAxes(tuple[str | None, ...]):
+    """The logical axes of an array whose mesh axes a rule sets by path."""
+
+    mesh_axes: tuple[tuple[str, ...], ...]
+    """The mesh axes of each axis, whatever its logical name."""
+
+    def __new__(cls, axes: Axes, mesh_axes: Sequence[tuple[str, ...]]) -> ParameterAxes:
+        """Takes the logical and the mesh axes, one each for every axis."""
+        self = super().__new__(cls, axes)
+        self.mesh_axes = tuple(mesh_axes)
+        return self
 
 
 class AxisRules(Component):
@@ -42,16 +59,72 @@ class AxisRules(Component):
             "expert": ("expert",),
             "stage": ("pipeline",),
         }
+        # By pattern of path (of the stacked array): for each axis the mesh axes that shard it, such
+        # as {"decoder/embedding/weight": ("model", None)}. These parameters use no other rule.
+        parameters: dict[str, tuple[str | tuple[str, ...] | None, ...]] = {}
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.rules = config.rules
+        self.parameters = {
+            pattern: tuple(_names(entry) for entry in entries)
+            for pattern, entries in config.parameters.items()
+        }
         for axis, mesh_axes in self.rules.items():
-            for name in mesh_axes:
-                if name not in MESH_AXES:
+            _check_mesh_axes(f"{config.locate('rules')}.{axis}", mesh_axes)
+        for pattern, entries in self.parameters.items():
+            where = f"{config.locate('parameters')}[{pattern!r}]"
+            _check_mesh_axes(where, [name for names in entries for name in names], once=True)
+
+    def for_parameter(self, path: str, axes: Axes, of_array: Axes | None = None) -> Axes:
+        """Returns the axes of a parameter, with the mesh axes of the rule that names its path.
+
+        Args:
+            path: the parameter's path.
+            axes: its logical axes.
+            of_array: the logical axes of an array of its optimizer state; None: the parameter
+                itself. Where the state has fewer axes, each is sharded as the parameter's axis of
+                the same name.
+        """
+        of_array = axes if of_array is None else of_array
+        matching = [p for p in self.parameters if fnmatchcase(path, p)]
+        if not matching:
+            return of_array
+        # A path beats a pattern; `check_parameters` refuses two patterns.
+        mesh_axes = self.parameters[path if path in matching else matching[0]]
+        if tuple(of_array) == tuple(axes):
+            return ParameterAxes(of_array, mesh_axes)
+        names = list(axes)
+        by_name = {
+            name: found
+            for name, found in zip(names, mesh_axes, strict=True)
+            if names.count(name) == 1 and name is not None
+        }
+        return ParameterAxes(of_array, [by_name.get(name or "", ()) for name in of_array])
+
+    def check_parameters(self, axes: Mapping[str, Axes]) -> None:
+        """Raises a ConfigError for rules that no parameter, or more than one rule, can follow.
+
+        Args:
+            axes: the logical axes of all parameters, by path.
+        """
+        for pattern, entries in self.parameters.items():
+            matching = [path for path in axes if fnmatchcase(path, pattern)]
+            where = f"rules.parameters[{pattern!r}]"
+            if not matching:
+                advice = did_you_mean(pattern, axes)
+                raise ConfigError(f"{where} matches no parameter. {advice} `*` also matches '/'.")
+            for path in matching:
+                if len(entries) != len(axes[path]):
                     raise ConfigError(
-                        f"{config.locate('rules')}.{axis}: there is no mesh axis {name!r}. "
-                        + did_you_mean(name, MESH_AXES)
+                        f"{where} has {len(entries)} axes, but {path} has {len(axes[path])}: "
+                        f"{tuple(axes[path])}. Name the mesh axes of each, or None."
+                    )
+                others = [p for p in self.parameters if p != pattern and fnmatchcase(path, p)]
+                if others and path not in self.parameters:
+                    raise ConfigError(
+                        f"{where} and {others[0]!r} both match {path}. Name the path itself, "
+                        "which beats any pattern, or narrow one of them."
                     )
 
     def partition_spec(
@@ -94,8 +167,8 @@ class AxisRules(Component):
         """Returns the mesh axes that shard each logical axis."""
         used = set(manual_axes)
         result = []
-        for axis in axes:
-            wanted = self.rules.get(axis, ()) if axis is not None else ()
+        by_rule = [self.rules.get(axis, ()) if axis is not None else () for axis in axes]
+        for wanted in axes.mesh_axes if isinstance(axes, ParameterAxes) else by_rule:
             sharding = [name for name in wanted if mesh.shape.get(name, 1) > 1]
             result.append(tuple(name for name in sharding if name not in used))
             used.update(sharding)
@@ -108,6 +181,21 @@ class AxisRules(Component):
         """
         others = {name for axis, names in self.rules.items() if axis != "stage" for name in names}
         return tuple(name for name in self.mesh_axes(("stage",), mesh)[0] if name not in others)
+
+
+def _names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    if entry is None:
+        return ()
+    return (entry,) if isinstance(entry, str) else entry
+
+
+def _check_mesh_axes(where: str, names: Sequence[str], once: bool = False) -> None:
+    for name in names:
+        if name not in MESH_AXES:
+            advice = did_you_mean(name, MESH_AXES)
+            raise ConfigError(f"{where}: there is no mesh axis {name!r}. {advice}")
+        if once and names.count(name) > 1:
+            raise ConfigError(f"{where}: the mesh axis {name!r} can shard only one of the axes.")
 
 
 def _indivisible(where: str, size: int, names: tuple[str, ...], shards: int) -> ConfigError:

@@ -76,7 +76,8 @@ class _AnalyticModel:
         self.rates = device_rates(machine.chip, work.precision, constants)
         # Elements of each parameter on one device.
         self.local_size = {
-            path: spec.size / self._shards(spec.axes) for path, spec in work.parameters.items()
+            path: spec.size / self._shards(work.rules.for_parameter(path, spec.axes))
+            for path, spec in work.parameters.items()
         }
         # Sequences of one microbatch on one device.
         self.local_batch = work.size.batch_size / candidate.batch_shards / candidate.microbatches
@@ -123,7 +124,8 @@ class _AnalyticModel:
         """Returns the bytes of all parameters after all-gathers over fsdp."""
         total = 0.0
         for path, spec in self.work.parameters.items():
-            sharded_over = self.work.rules.mesh_axes(spec.axes, self.abstract_mesh)
+            axes = self.work.rules.for_parameter(path, spec.axes)
+            sharded_over = self.work.rules.mesh_axes(axes, self.abstract_mesh)
             shards = self.mesh["fsdp"] if any("fsdp" in names for names in sharded_over) else 1
             total += self.local_size[path] * shards * self.work.bytes_per_element
         return total

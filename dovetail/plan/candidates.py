@@ -183,11 +183,14 @@ def _divides(work: Workload, mesh: Mapping[str, int]) -> bool:
     if not size.divides(mesh["model"], ("heads", "kv_heads", "mlp", "vocab")):
         return False
     devices = abstract_mesh(mesh)
-    return all(_parameter_divides(work, spec, devices) for spec in work.parameters.values())
+    return all(
+        _parameter_divides(work, path, spec, devices) for path, spec in work.parameters.items()
+    )
 
 
-def _parameter_divides(work: Workload, spec: Any, devices: Any) -> bool:
-    names, mesh = work.rules.mesh_axes(spec.axes, devices), devices.shape
+def _parameter_divides(work: Workload, path: str, spec: Any, devices: Any) -> bool:
+    axes = work.rules.for_parameter(path, spec.axes)
+    names, mesh = work.rules.mesh_axes(axes, devices), devices.shape
     return all(
         size % math.prod(mesh[name] for name in axes) == 0
         for size, axes in zip(spec.shape, names, strict=True)

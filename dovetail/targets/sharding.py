@@ -151,7 +151,8 @@ class _Sharder:
         for field, group in _FIELDS.items():
             pairs = zip(_leaves(getattr(axes, field)), _leaves(getattr(shapes, field)), strict=True)
             for (keys, names), (_, leaf) in pairs:
-                array = self(group, "/".join(keys), names, leaf.shape, leaf.dtype.name)
+                axes_of = self.program.rule_axes(keys, names)
+                array = self(group, "/".join(keys), axes_of, leaf.shape, leaf.dtype.name)
                 has_owner = group == "optimizer" and keys and keys[-1] in shapes.params
                 owner = keys[-1] if has_owner else ""
                 found.append(replace(array, memory=names.memory_kind, owner=owner))

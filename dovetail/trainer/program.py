@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -70,13 +70,26 @@ class Program:
         """The sharding of every array of the state, with its memory kind."""
 
         def sharding(path: Any, names: Any, shape: Any) -> Any:
-            # Optimizer state is keyed by the path of its parameter, at any depth.
             keys = [str(entry.key) for entry in path if hasattr(entry, "key")]
             name = keys[-1] if keys else jax.tree_util.keystr(path)
-            found = self.placement.sharding(names, shape.shape, name)
+            found = self.placement.sharding(self.rule_axes(keys, names), shape.shape, name)
             return found if names.memory_kind is None else found.with_memory_kind(names.memory_kind)
 
         return jax.tree_util.tree_map_with_path(sharding, self.state_axes, self.state_shapes)
+
+    def rule_axes(self, keys: Sequence[str], axes: Any) -> Any:
+        """Returns the logical axes of an array of the state, with the rule that names its path.
+
+        Optimizer state is keyed by the path of its parameter, at any depth.
+        """
+        owner = next((key for key in keys if key in self._parameter_axes), None)
+        if owner is None:
+            return axes
+        return self.placement.rules.for_parameter(owner, self._parameter_axes[owner], axes)
+
+    @functools.cached_property
+    def _parameter_axes(self) -> dict[str, Any]:
+        return {path: spec.axes for path, spec in parameter_specs(self.model).items()}
 
     @functools.cached_property
     def batch_shardings(self) -> Any:

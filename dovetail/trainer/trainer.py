@@ -89,6 +89,9 @@ class Trainer(Component):
         """Returns the program on a mesh, which may be abstract."""
         placement = Placement(mesh, self.rules)
         _check_sizes(self.model)
+        self.rules.check_parameters(
+            {path: spec.axes for path, spec in parameter_specs(self.model).items()}
+        )
         _check_batch(self.input.spec(), placement)
         self.learner.check(placement)
         key = functools.partial(jax.random.key, self.seed)

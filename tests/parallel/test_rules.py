@@ -160,3 +160,61 @@ def test_activations_are_captured(placement: Placement) -> None:
     assert {(each.path, each.shape, each.dtype) for each in found} == {("", (8, 4), "bfloat16")}
     jax.eval_shape(step, x)
     assert len(found) == 2, "nothing is captured after the block"
+
+
+WEIGHT = "decoder/embedding/weight"
+
+
+def test_a_rule_may_name_one_parameter_by_path(mesh: Mesh) -> None:
+    rules = AxisRules.Config(parameters={"*/weight": (("fsdp", "data"), None)}).build()
+    axes = rules.for_parameter(WEIGHT, ("vocab", "embed"))
+    assert axes == ("vocab", "embed")
+    assert rules.partition_spec(axes, mesh) == PartitionSpec(("fsdp", "data"))
+    assert rules.sharding(axes, mesh, (8, 6)).shard_shape((8, 6)) == (2, 6)
+    other = rules.for_parameter("decoder/norm/scale", ("embed",))
+    assert rules.partition_spec(other, mesh) == PartitionSpec(("fsdp",))
+
+
+def test_optimizer_state_with_fewer_axes_follows_by_name(mesh: Mesh) -> None:
+    rules = AxisRules.Config(parameters={WEIGHT: ("data", "model")}).build()
+    rows = rules.for_parameter(WEIGHT, ("vocab", "embed"), ("vocab",))
+    columns = rules.for_parameter(WEIGHT, ("vocab", "embed"), (None, "embed"))
+    assert rules.partition_spec(rows, mesh) == PartitionSpec(("data",))
+    assert rules.partition_spec(columns, mesh) == PartitionSpec(None, ("model",))
+
+
+def test_a_path_beats_a_pattern(mesh: Mesh) -> None:
+    config = AxisRules.Config(parameters={"*": ("data",), "scale": ("model",)})
+    rules = config.build()
+    rules.check_parameters({"scale": ("embed",), "bias": ("embed",)})
+    found = [rules.partition_spec(rules.for_parameter(p, ("embed",)), mesh) for p in "ab"]
+    assert found == [PartitionSpec(("data",))] * 2
+    scale = rules.for_parameter("scale", ("embed",))
+    assert rules.partition_spec(scale, mesh) == PartitionSpec(("model",))
+    assert from_text(to_text(config)) == config
+
+
+def test_a_named_parameter_that_does_not_divide_is_the_usual_error(mesh: Mesh) -> None:
+    rules = AxisRules.Config(parameters={WEIGHT: ("model", None)}).build()
+    axes = rules.for_parameter(WEIGHT, ("vocab", "embed"))
+    with pytest.raises(
+        ConfigError, match=r"decoder/embedding/weight: axis 0 \('vocab'\) has size 7, which does"
+    ):
+        rules.sharding(axes, mesh, (7, 4), WEIGHT)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"decoder/embeding/weight": ("model", None)}, r"matches no parameter\. Did you mean"),
+        ({WEIGHT: ("model",)}, r"has 1 axes, but decoder/embedding/weight has 2: \('vocab', 'emb"),
+        ({"*": ("model", None), "d*": (None, None)}, r"both match decoder/embedding/weight"),
+        ({WEIGHT: ("modle", None)}, r"there is no mesh axis 'modle'.*model"),
+        ({WEIGHT: ("model", "model")}, r"the mesh axis 'model' can shard only one of the axes"),
+    ],
+)
+def test_rules_by_path_that_cannot_be_meant_are_refused(parameters, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        AxisRules.Config(parameters=parameters).build().check_parameters(
+            {WEIGHT: ("vocab", "embed")}
+        )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.config import ConfigError, apply_modifier
+from dovetail.config import ConfigError, apply_modifier, apply_overrides
 from dovetail.experiments import find_experiment
 from dovetail.kernels import SlowKernelError
 from dovetail.parallel import MeshLayout
@@ -187,3 +187,19 @@ def test_an_uneven_axis_is_named() -> None:
     named = r"^decoder/\S+: axis \d \('embed'\) has size \d+, .*into 5 shards.*would divide"
     with pytest.raises(ConfigError, match=named):
         experiment_sharding(config, parse_target("cpu-5"))
+
+
+def test_a_parameter_that_a_rule_names_by_path_is_shown_so_with_its_state() -> None:
+    config = tiny(data=2, fsdp=2, model=2)
+    weight = "decoder/embedding/weight"
+    text = f'rules.parameters={{"{weight}": ("data", None)}}'
+    config = apply_overrides(config, [text])
+    found = experiment_sharding(config, parse_target("cpu-8"), with_activations=False)
+    arrays = [array for array in found.arrays if weight in (array.path, array.owner)]
+    assert len(arrays) == 3, "the parameter and two moments"
+    assert {array.split for array in arrays} == {(("data",), ())}
+    others = [array for array in found.group("parameters") if array.path != weight]
+    plain = experiment_sharding(
+        tiny(data=2, fsdp=2, model=2), parse_target("cpu-8"), with_activations=False
+    )
+    assert others == [array for array in plain.group("parameters") if array.path != weight]

@@ -411,3 +411,24 @@ def test_parameter_groups_are_sharded_saved_and_resumed(config, tmp_path):
     train(config.clone(steps=6), tmp_path / "cut")
     train(config, tmp_path / "cut")
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+
+
+def test_a_parameter_sharded_by_path_trains_the_same(config, tmp_path):
+    train(config, tmp_path / "plain")
+    weight = "decoder/embedding/weight"
+    config.rules.parameters = {weight: (("data", "model"), None)}
+    program = config.build().program()
+    expected = jax.sharding.PartitionSpec(("data", "model"))
+    shardings = program.state_shardings
+    assert shardings.params[weight].spec == shardings.optimizer.mu[weight].spec == expected
+    assert program.initialize().params[weight].sharding.spec == expected
+    train(config, tmp_path / "by_path")
+    ours, theirs = losses(tmp_path / "by_path"), losses(tmp_path / "plain")
+    np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=1e-5)
+
+    config.rules.parameters = {weight: ("pipeline", "fsdp")}
+    config.mesh = MeshLayout.Config(data=1, fsdp=8)
+    assert config.build().program().state_shardings.params[weight].spec[1] == "fsdp"
+    config.rules.parameters = {"decoder/embeding/weight": ("model", None)}
+    with pytest.raises(ConfigError, match=r"matches no parameter\. Did you mean"):
+        config.build().program()
