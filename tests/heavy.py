@@ -40,6 +40,7 @@ HEAVY = (
     r"test_context_parallel\.py::test_it_is_what_one_device_computes\[.*eight",
     r"test_ring_kernels\.py::.*\[gpu(-Causal.*)?\]",
     r"test_sharding\.py::test_published_mixtures.*\[(gpt-oss|deepseek|qwen3)",
+    r"test_outside\.py::test_it_trains_in_pipeline_stages\[(mixture|per-layer|shared)",
     # Whole runs.
     r"test_trainer\.py::test_a_signal_finishes.*\[SIGTERM\]",
     r"test_trainer\.py::test_(an_offloaded_optimizer|accumulation_trains)",
