@@ -65,7 +65,7 @@ def trained(modifier: str, mesh: str = "one device") -> Trained:
         state = jax.device_put(start, program.state_shardings)
     losses, gradient = [], None
     for _ in range(STEPS):
-        state, report = step(state, batch)
+        state, report = step(state, batch, program.hyperparameters)
         losses.append(float(report.loss))
         gradient = gradient or jax.tree.map(np.asarray, state.optimizer.trace)
     return Trained(program, losses, dict(state.params), gradient or {})
@@ -114,7 +114,7 @@ def test_it_trains_in_pipeline_stages(modifier: str) -> None:
     program, batch = program_and_batch("tiny-lm", **how, modifiers=(modifier,))
     start = jax.tree.map(np.asarray, initial_state(modifier))
     state = jax.device_put(start, program.state_shardings)
-    _, report = program.lowered.compile()(state, batch)
+    _, report = program.lowered.compile()(state, batch, program.hyperparameters)
     np.testing.assert_allclose(report.loss, trained(modifier).losses[0], rtol=1e-5)
 
 
