@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from dovetail.config import Config, ConfigError, replace, select, visit
 from dovetail.kernels.attention import Mask
-from dovetail.layers import HasDecodingForm, NoKVCache, TrainingCache
+from dovetail.layers import HasDecodingForm, NoKVCache, TrainingCache, UncachedKV
 
 C = TypeVar("C", bound=Config[Any])
 
@@ -49,13 +49,19 @@ def _replace_all(model: C, protocol: type, new: Callable[[Any], Config[Any]]) ->
 
 
 def _check_masks(model: Config[Any]) -> None:
-    """Raises ConfigError for a mask that is not causal."""
-    outermost = ""
-    for path, found in visit(model, opaque=False):
+    """Raises ConfigError for a mask that is not causal, beside a cache that decoding replaces."""
+    outermost, configs = "", dict(visit(model, opaque=False))
+    # An encoder runs once, on its whole sequence.
+    encoders = {
+        path.rpartition(".")[0]
+        for path, found in configs.items()
+        if isinstance(found, UncachedKV.Config)
+    }
+    for path, found in configs.items():
         if outermost and path.startswith(f"{outermost}."):
             continue  # a component of a mask that was checked as a whole
         built = type(found).builds()
-        if built is None or not issubclass(built, Mask):
+        if built is None or not issubclass(built, Mask) or path.rpartition(".")[0] in encoders:
             continue
         outermost = path
         mask: Mask = found.build()

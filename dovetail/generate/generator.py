@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -109,6 +110,7 @@ class Generator:
         stop_tokens: Iterable[int] = (),
         stop_strings: Sequence[str] = (),
         seed: int = 0,
+        inputs: Mapping[str, Any] | None = None,
     ) -> list[Generation]:
         """Continues each prompt and returns the continuations in the same order.
 
@@ -120,11 +122,13 @@ class Generator:
             stop_strings: strings that end a row when they appear in the new text.
             seed: the random seed. A row's samples depend on the seed, the row's index and the
                 position, never on the other rows.
+            inputs: named inputs of the layers' context, for the prompts alone: arrays with one row
+                per prompt, such as the source of an encoder.
         """
         request = self._request(prompts, max_new_tokens, stop_tokens, stop_strings, seed)
         chunk_size = _CHUNK_WITH_STOP_STRINGS if stop_strings else MAX_CHUNK
         rows: list[list[GenerationChunk]] = [[] for _ in request.prompts]
-        for chunk in self._stream(request, sampler or Greedy.Config(), chunk_size):
+        for chunk in self._stream(request, sampler or Greedy.Config(), chunk_size, inputs):
             rows[chunk.row].append(chunk)
         return [_join(chunks) for chunks in rows]
 
@@ -137,6 +141,7 @@ class Generator:
         stop_tokens: Iterable[int] = (),
         stop_strings: Sequence[str] = (),
         seed: int = 0,
+        inputs: Mapping[str, Any] | None = None,
         tokens_per_chunk: int = 4,
     ) -> Iterator[GenerationChunk]:
         """Continues each prompt and yields chunks as they are decoded.
@@ -150,7 +155,7 @@ class Generator:
                 f"tokens_per_chunk: expected 1 to {MAX_CHUNK}, got {tokens_per_chunk}."
             )
         request = self._request(prompts, max_new_tokens, stop_tokens, stop_strings, seed)
-        return self._stream(request, sampler or Greedy.Config(), tokens_per_chunk)
+        return self._stream(request, sampler or Greedy.Config(), tokens_per_chunk, inputs)
 
     def _request(
         self,
@@ -172,12 +177,16 @@ class Generator:
         )
 
     def _stream(
-        self, request: GenerationRequest, sampler: ConfigOf[Sampler], chunk_size: int
+        self,
+        request: GenerationRequest,
+        sampler: ConfigOf[Sampler],
+        chunk_size: int,
+        inputs: Mapping[str, Any] | None,
     ) -> Iterator[GenerationChunk]:
         rows = [
             _Row(index, request, self._row_text(request)) for index in range(len(request.prompts))
         ]
-        for tokens_BC in self._decode(request, sampler, chunk_size) if rows else ():
+        for tokens_BC in self._decode(request, sampler, chunk_size, inputs) if rows else ():
             for row, tokens in zip(rows, tokens_BC.tolist(), strict=False):
                 if row.finish_reason is None:
                     chunk = row.push(tokens)
@@ -187,13 +196,20 @@ class Generator:
                 return
 
     def _decode(
-        self, request: GenerationRequest, sampler: ConfigOf[Sampler], chunk_size: int
+        self,
+        request: GenerationRequest,
+        sampler: ConfigOf[Sampler],
+        chunk_size: int,
+        inputs: Mapping[str, Any] | None,
     ) -> Iterator[np.ndarray[Any, Any]]:
         """Prefills, then runs the decode loop; yields new tokens [B, C] chunk by chunk."""
         programs, state = self._programs_for(sampler), self._state
         tokens_BP, lengths_B, new_B, stops_N = request.padded(self._length, self._row_multiple())
         key = jax.random.key(request.seed)
-        decode_state, tokens_BC = programs.prefill(state, key, tokens_BP, lengths_B, new_B, stops_N)
+        inputs = _padded(inputs or {}, len(request.prompts), len(tokens_BP))
+        decode_state, tokens_BC = programs.prefill(
+            state, key, tokens_BP, lengths_B, new_B, stops_N, inputs
+        )
         yield np.asarray(tokens_BC)
         for start in range(1, request.max_new_tokens, chunk_size):
             count = min(chunk_size, request.max_new_tokens - start)
@@ -268,6 +284,23 @@ class _Row:
             if text.stopped:
                 self.finish_reason = "stop_string"
         return tokens, new
+
+
+def _padded(inputs: Mapping[str, Any], rows: int, padded_rows: int) -> dict[str, Any]:
+    """Returns named inputs with as many rows as the padded prompts."""
+
+    def padded(name: str, value: Any) -> Any:
+        array = np.asarray(value)
+        if array.shape[:1] != (rows,):
+            raise ConfigError(
+                f"inputs[{name!r}]: expected one row per prompt ({rows}), got the shape "
+                f"{array.shape}."
+            )
+        return np.pad(array, [(0, padded_rows - rows), *[(0, 0)] * (array.ndim - 1)])
+
+    return {
+        name: jax.tree.map(functools.partial(padded, name), value) for name, value in inputs.items()
+    }
 
 
 def _join(chunks: list[GenerationChunk]) -> Generation:

@@ -68,10 +68,15 @@ class DecodePrograms:
         lengths_B: Any,
         new_B: Any,
         stops_N: Any,
+        inputs: Arrays | None = None,
     ) -> tuple[DecodeState, jax.Array]:
-        """Runs right-padded prompts; returns the decode state and the first new tokens [B, 1]."""
+        """Runs right-padded prompts; returns the decode state and the first new tokens [B, 1].
+
+        `inputs` are named inputs of the layers' context; decode steps do not get them.
+        """
         tokens_BP, lengths_B, new_B = (self._put(array) for array in (tokens_BP, lengths_B, new_B))
-        return self._prefill(state, key, tokens_BP, lengths_B, new_B, stops_N)
+        inputs = jax.tree.map(self._put, dict(inputs or {}))
+        return self._prefill(state, key, tokens_BP, lengths_B, new_B, stops_N, inputs)
 
     def decode(
         self, state: ModelState, decode_state: DecodeState, stops_N: Any, count: int
@@ -106,10 +111,11 @@ class DecodePrograms:
         lengths_B: jax.Array,
         remaining_B: jax.Array,
         stops_N: jax.Array,
+        inputs: Arrays | None = None,
     ) -> tuple[DecodeState, jax.Array]:
         index_BP = jnp.broadcast_to(jnp.arange(tokens_BP.shape[1]), tokens_BP.shape)
         segment_ids_BP = (index_BP < lengths_B[:, None]).astype(jnp.int32)
-        context = TokenContext(index_BP, segment_ids_BP).promise_contiguous()
+        context = TokenContext(index_BP, segment_ids_BP, inputs or {}).promise_contiguous()
         last_B = jnp.maximum(lengths_B - 1, 0)
         logits_BV, cache = self._logits(state, {}, tokens_BP, context, last_B)
         keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(tokens_BP.shape[0]))

@@ -12,7 +12,13 @@ Layers name the activations that a remat policy may save: `attention_query`, `at
 from dovetail.config import import_submodules
 from dovetail.layers.attention.attention import Attention
 from dovetail.layers.attention.base import BaseAttention
-from dovetail.layers.attention.kv_cache import ContiguousKVCache, KeyValues, KVCache, NoKVCache
+from dovetail.layers.attention.kv_cache import (
+    ContiguousKVCache,
+    KeyValues,
+    KVCache,
+    NoKVCache,
+    UncachedKV,
+)
 from dovetail.layers.attention.mixing import Mixing
 from dovetail.layers.attention.scores import Scores
 from dovetail.layers.context import TokenContext
@@ -102,6 +108,7 @@ __all__ = [
     "TokenMap",
     "TrainingCache",
     "TransformerBlock",
+    "UncachedKV",
     "Vocabulary",
     "arrange",
     "constrain_residual",

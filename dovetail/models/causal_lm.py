@@ -48,7 +48,8 @@ class TokenDecoder(Protocol):
 class CausalLM(Module):
     """A language model: decoder, head and loss.
 
-    It provides the token ids to its layers as the input `tokens` of their context.
+    It provides the token ids to its layers as the input `tokens` of their context, and in training
+    the batch's extras by their names.
     """
 
     class Config(Module.Config["CausalLM"]):
@@ -128,4 +129,7 @@ class CausalLM(Module):
 
 
 def _context(batch: Batch) -> TokenContext:
-    return TokenContext.of(batch).provide("tokens", batch.tokens)
+    context = TokenContext.of(batch).provide("tokens", batch.tokens)
+    for name, value in batch.extras.items():
+        context = context.provide(name, value)
+    return context

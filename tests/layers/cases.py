@@ -32,6 +32,7 @@ from dovetail.layers import (
     Stack,
     TokenContext,
     TransformerBlock,
+    UncachedKV,
 )
 from dovetail.layers.attention.latent import LatentAttention
 from dovetail.layers.attention.mixing import DifferentialAttention, GatedAttention
@@ -317,6 +318,7 @@ CASES: dict[str, Case] = {
     "rotary": Case(RotaryEmbedding.Config(head_width=HEAD_WIDTH), queries_and_keys),
     "no-positions": Case(NoPositions.Config(head_width=HEAD_WIDTH), queries_and_keys),
     "no-kv-cache": Case(NoKVCache.Config(), keys_and_values),
+    "uncached-kv": Case(UncachedKV.Config(), keys_and_values),
     "contiguous-kv-cache": Case(ContiguousKVCache.Config(length=SEQUENCE), keys_and_values),
     "feed-forward": Case(FeedForward.Config(width=WIDTH, hidden=HIDDEN), one),
     "plain-feed-forward": Case(PlainFeedForward.Config(width=WIDTH, hidden=HIDDEN), one),

@@ -25,13 +25,15 @@ class KeyValues:
     """The keys and values that queries attend to, with their positions and segment ids.
 
     `aligned` promises that query i and key i are the same token, so a kernel may skip blocks by
-    index. It is static, so that a layer can pass its keys and values on to later layers.
+    index. `complete` promises that no later call adds keys, as for an encoder's output, so that
+    any mask may be used. Both are static, so that a layer can pass its keys and values on.
     """
 
     k_BTKD: jax.Array
     v_BTKW: jax.Array
     context_BT: TokenContext
     aligned: bool = field(metadata={"static": True})
+    complete: bool = field(default=False, metadata={"static": True})
 
 
 class KVCache(Protocol):
@@ -75,7 +77,7 @@ def attend(
         scale: the softmax scale; None is 1 / sqrt(head dim).
         options: further arguments of `attention`.
     """
-    if not kv.aligned and not mask.causal:
+    if not (kv.aligned or kv.complete or mask.causal):
         raise ConfigError(
             f"{where}: {mask} attends to later tokens, which a KV cache does not hold yet. Decode "
             "with a causal mask, or run the whole sequence at once without a KV cache."
@@ -95,8 +97,19 @@ def attend(
     )
 
 
+class UncachedKV(Module):
+    """Stores nothing, in decoding too: for an encoder, which gets its whole sequence in one call.
+
+    So its mask need not be causal.
+    """
+
+    def __call__(self, k_BSKD: jax.Array, v_BSKW: jax.Array, context: TokenContext) -> KeyValues:
+        """Returns its input."""
+        return KeyValues(k_BSKD, v_BSKW, context, aligned=True)
+
+
 class NoKVCache(Module):
-    """Stores nothing: queries attend to the keys and values of this call."""
+    """Stores nothing in training; decoding replaces it by a KV cache."""
 
     class Config(Module.Config["NoKVCache"]):
         def decoding_cache(self, length: int) -> AnyConfig[KVCache]:
