@@ -344,15 +344,17 @@ _preferred: ContextVar[Mapping[str, str]] = ContextVar(
 
 def _record(choice: KernelChoice, is_slow: bool) -> None:
     key = choice[:3]
+    reasons = "".join(f"Not {refusal}. " for refusal in choice.refusals)
     message = (
         f"{choice.op}: the slow {choice.implementation!r} implementation runs on "
-        f"{choice.platform}. " + "".join(f"Not {refusal}. " for refusal in choice.refusals)
+        f"{choice.platform}. {reasons or 'There is no faster one yet. '}"
     )
     if is_slow and _strict.get():
         raise SlowKernelError(
             message
-            + "strict() is in force (kernels.strict=true), so this is an error. Change what "
-            "the reasons name, or leave strict off to run it anyway."
+            + "strict() is in force (kernels.strict=true), so this is an error. "
+            + ("Change what the reasons name, or leave" if reasons else "Leave")
+            + " strict off to run it anyway."
         )
     with _lock:
         _choices.setdefault(key, choice)

@@ -172,6 +172,7 @@ def test_the_order_of_trial_of_every_op() -> None:
             "blockwise",
             "reference",
         ],
+        "decode_attention": ["reference"],
         "attention_chunk": ["pallas", "triton", "reference"],
         "grouped_matmul": ["blocked", "megablox", "triton", "reference"],
         "all_to_all": ["ragged", "reference"],

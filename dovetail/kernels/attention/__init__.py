@@ -1,4 +1,4 @@
-"""Attention: the op, its masks and score maps, and its implementations in order."""
+"""Attention: its ops, masks and score maps, and the implementations in order."""
 
 from dovetail.config import register_function
 from dovetail.kernels.attention.context_parallel import kernel_chunks, ring, ulysses, xla_chunks
@@ -14,9 +14,14 @@ from dovetail.kernels.attention.masks import (
     Prefix,
     SlidingWindow,
 )
-from dovetail.kernels.attention.op import AttentionCall, attention, attention_op
+from dovetail.kernels.attention.op import (
+    AttentionCall,
+    attention,
+    attention_op,
+    decode_attention_op,
+)
 from dovetail.kernels.attention.tpu import splash
-from dovetail.kernels.attention.xla import blockwise, reference
+from dovetail.kernels.attention.xla import blockwise, decode, reference
 from dovetail.kernels.score_maps import ScoreBias, ScoreMap, SoftCap
 
 # Tried in this order: the first that supports a call runs it.
@@ -30,6 +35,7 @@ attention_op.implementations = (
     blockwise.blockwise,
     reference.reference,
 )
+decode_attention_op.implementations = (decode.decode_reference,)
 # What `ring` computes at a time: a chunk of queries with a chunk of keys.
 chunk_op.implementations = (kernel_chunks.pallas, kernel_chunks.triton, xla_chunks.reference)
 
@@ -51,4 +57,5 @@ __all__ = [
     "SoftCap",
     "attention",
     "attention_op",
+    "decode_attention_op",
 ]

@@ -1,6 +1,7 @@
-"""The attention op: the record of a call, the function that layers call, and the op behind it.
+"""Attention: the record of a call, the function that layers call, and the two ops behind it.
 
-B batch, S queries, T keys, H heads, K KV heads, D width of queries and keys, W width of values.
+B batch, S queries, T keys, H heads, K KV heads, D width of queries and keys, W width of values, N
+blocks of a row.
 """
 
 from __future__ import annotations
@@ -14,11 +15,18 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.attention.masks import Mask
+from dovetail.kernels.attention.paged import gather_blocks, paged_positions, paged_segment_ids
 from dovetail.kernels.registry import Op
 from dovetail.kernels.score_maps import ScoreBias, ScoreMap
 
-attention_op = Op("attention")  # `__init__.py` lists its implementations
+# `__init__.py` lists the implementations of both.
+attention_op = Op("attention")
 """From an `AttentionCall` to the output."""
+decode_attention_op = Op("decode_attention")
+"""The same for a call that decodes (`AttentionCall.decodes`)."""
+
+# Up to this many queries nothing beats computing all scores at once (decoding has one query).
+FEW_QUERIES = 127
 
 # Every implementation tags its output with this name, so that a remat policy can save it. One with
 # its own backward pass tags what that pass reads, so the tag cannot be put on from outside.
@@ -35,6 +43,9 @@ class AttentionCall:
 
     It is a pytree: arrays are its leaves, and the other fields are static. See `attention` for the
     fields. Kernels that mask by index get neither positions nor the segment ids of the keys.
+
+    With a block table, `k_BTKD` and `v_BTKW` are pools of blocks: [blocks, block size, K, width].
+    Positions and segment ids of the keys are those of each row all the same: T is N * block size.
     """
 
     q_BSHD: jax.Array
@@ -46,6 +57,7 @@ class AttentionCall:
     kv_segment_ids_BT: jax.Array | None = None
     sinks_H: jax.Array | None = None
     score_bias: ScoreBias | None = None
+    block_table_BN: jax.Array | None = None
     mask: Mask = field(metadata=STATIC)
     aligned: bool = field(metadata=STATIC)
     scale: float = field(metadata=STATIC)
@@ -58,6 +70,12 @@ class AttentionCall:
         return self.q_BSHD, self.k_BTKD, self.v_BTKW
 
     @property
+    def decodes(self) -> bool:
+        """Whether the queries attend to a KV cache: one with a block table, or with few queries."""
+        has_few_queries = self.q_BSHD.shape[1] <= FEW_QUERIES
+        return self.block_table_BN is not None or (not self.aligned and has_few_queries)
+
+    @property
     def bias_name(self) -> str:
         """The score bias in messages: arrays are not printed."""
         is_static = not jax.tree.leaves(self.score_bias)
@@ -66,6 +84,21 @@ class AttentionCall:
     def with_qkv(self, q: Any, k: Any, v: Any, **changes: Any) -> AttentionCall:
         """Returns the call with other queries, keys and values."""
         return dataclasses.replace(self, q_BSHD=q, k_BTKD=k, v_BTKW=v, **changes)
+
+    def contiguous(self) -> AttentionCall:
+        """Returns the call without a block table: keys and values are gathered from their blocks.
+
+        Those that no query attends to are zeros. A block may hold what another sequence left there,
+        and NaN times a probability of 0 is NaN.
+        """
+        if self.block_table_BN is None:
+            return self
+        is_attended_BT = self.allowed(q_axis=1).any(axis=1)
+        k, v = (
+            jnp.where(is_attended_BT[..., None, None], gather_blocks(pool, self.block_table_BN), 0)
+            for pool in self.qkv[1:]
+        )
+        return self.with_qkv(self.q_BSHD, k, v, block_table_BN=None)
 
     def without(self, *fields: str) -> AttentionCall:
         """Returns the call with None in some fields, for a function that does not read them."""
@@ -121,12 +154,12 @@ class AttentionCall:
 
 def attention(
     q_BSHD: jax.Array,
-    k_BTKD: jax.Array,
-    v_BTKW: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
     *,
     mask: Mask,
     q_positions_BS: jax.Array,
-    kv_positions_BT: jax.Array,
+    kv_positions_BT: jax.Array | None = None,
     q_segment_ids_BS: jax.Array | None = None,
     kv_segment_ids_BT: jax.Array | None = None,
     aligned: bool,
@@ -135,19 +168,21 @@ def attention(
     score_bias: ScoreBias | None = None,
     sinks_H: jax.Array | None = None,
     score_activation: ScoreMap | None = None,
+    block_table_BN: jax.Array | None = None,
 ) -> jax.Array:
     """Computes `softmax(scale * q @ k.T) @ v` under a mask.
 
     Args:
         q_BSHD: the queries. H is a multiple of K; consecutive heads share a KV head (GQA).
-        k_BTKD: the keys.
-        v_BTKW: the values, whose width may differ from that of the keys.
+        k: the keys [B, T, K, D]; with a block table, a pool of blocks [blocks, block size, K, D].
+        v: the values, like the keys; their width W may differ.
         mask: which keys a query may attend to, by position.
         q_positions_BS: the position of each query within its segment.
-        kv_positions_BT: the position of each key within its segment.
+        kv_positions_BT: the position of each key within its segment; None with a block table.
         q_segment_ids_BS: if given, a query attends only to keys of its own segment. Segment 0 is
             padding: it attends to nothing, and nothing attends to it.
         kv_segment_ids_BT: the segment ids of the keys; given together with those of the queries.
+            With a block table a row is one segment: None here, and 0 marks queries of padding.
         aligned: promises that S = T, that query i and key i are the same token of the same row, and
             that positions rise by one from token to token within a segment (within a row, where
             there are no segments). Then distances of indices equal distances of positions, and a
@@ -161,21 +196,36 @@ def attention(
             every query attends to. It is neither scaled nor mapped.
         score_activation: if given, this elementwise activation of the scores replaces the softmax
             (sigmoid attention); then there are no sinks.
+        block_table_BN: if given, keys and values are paged (`paged.py`): the key of row b at
+            position p is in block `block_table_BN[b, p // block size]`, at p % block size. An entry
+            outside of the pool, such as -1, is not allocated: nothing attends to it. The mask must
+            hide what is allocated but not written yet, as a causal one does.
 
     Returns:
         [B, S, H, W] in the dtype of the queries. A query that may attend to no key gets zeros. The
         softmax is computed in float32 whatever the dtype of the inputs.
     """
+    if block_table_BN is not None:
+        _check_block_table(q_BSHD, k, block_table_BN, aligned, kv_positions_BT, kv_segment_ids_BT)
+        kv_positions_BT = paged_positions(k, block_table_BN)
+        kv_segment_ids_BT = paged_segment_ids(k, block_table_BN)
+        if q_segment_ids_BS is None:
+            q_segment_ids_BS = jnp.ones_like(q_positions_BS)
+        else:
+            q_segment_ids_BS = (q_segment_ids_BS != 0).astype(jnp.int32)
+    if kv_positions_BT is None:
+        raise _wrong("kv_positions_BT, since there is no block table", "None")
     call = AttentionCall(
         q_BSHD=q_BSHD,
-        k_BTKD=k_BTKD,
-        v_BTKW=v_BTKW,
+        k_BTKD=k,
+        v_BTKW=v,
         q_positions_BS=q_positions_BS,
         kv_positions_BT=kv_positions_BT,
         q_segment_ids_BS=q_segment_ids_BS,
         kv_segment_ids_BT=kv_segment_ids_BT,
         sinks_H=sinks_H,
         score_bias=score_bias,
+        block_table_BN=block_table_BN,
         mask=mask,
         aligned=aligned,
         scale=q_BSHD.shape[-1] ** -0.5 if scale is None else scale,
@@ -183,26 +233,47 @@ def attention(
         score_activation=score_activation,
     )
     _check(call)
-    o_BSHW: jax.Array = attention_op(call)
+    o_BSHW: jax.Array = (decode_attention_op if call.decodes else attention_op)(call)
     return o_BSHW
 
 
+def _check_block_table(
+    q_BSHD: jax.Array,
+    k: jax.Array,
+    block_table_BN: jax.Array,
+    aligned: bool,
+    *tokens_of_keys: jax.Array | None,
+) -> None:
+    shape, dtype = block_table_BN.shape, block_table_BN.dtype
+    if len(shape) != 2 or shape[0] != len(q_BSHD) or not jnp.issubdtype(dtype, jnp.integer):
+        raise _wrong(
+            f"block_table_BN of shape ({len(q_BSHD)}, blocks of a row) and integers",
+            f"{shape} {dtype}",
+        )
+    if k.ndim != 4 or not k.size:
+        raise _wrong("a pool of keys [blocks, block size, KV heads, width]", f"{k.shape}")
+    if aligned:
+        raise _wrong("aligned=False with a block table", "aligned=True")
+    if any(array is not None for array in tokens_of_keys):
+        raise _wrong(
+            "no kv_positions_BT and no kv_segment_ids_BT beside a block table, which implies them",
+            "one of them",
+        )
+
+
 def _check(call: AttentionCall) -> None:
-    q_BSHD, k_BTKD, v_BTKW = call.qkv
-    if q_BSHD.ndim != 4 or k_BTKD.ndim != 4:
-        raise _wrong("four axes", f"q {q_BSHD.shape} and k {k_BTKD.shape}")
+    (q_BSHD, k, v), is_paged = call.qkv, call.block_table_BN is not None
+    if q_BSHD.ndim != 4 or k.ndim != 4:
+        raise _wrong("four axes", f"q {q_BSHD.shape} and k {k.shape}")
     batch, queries, heads, width = q_BSHD.shape
-    keys, kv_heads = k_BTKD.shape[1:3]
-    if k_BTKD.shape != (batch, keys, kv_heads, width) or v_BTKW.ndim != 4:
+    rows, keys, kv_heads = k.shape[:3]
+    if (rows != batch and not is_paged) or k.shape[3] != width or v.ndim != 4:
         raise _wrong(
-            "k with the batch and width of q, and v of four axes",
-            f"q {q_BSHD.shape}, k {k_BTKD.shape} and v {v_BTKW.shape}",
+            f"k with the {'' if is_paged else 'batch and '}width of q, and v of four axes",
+            f"q {q_BSHD.shape}, k {k.shape} and v {v.shape}",
         )
-    if v_BTKW.shape[:3] != k_BTKD.shape[:3]:
-        raise _wrong(
-            "k and v of one shape but for the width",
-            f"k {k_BTKD.shape} and v {v_BTKW.shape}",
-        )
+    if v.shape[:3] != k.shape[:3]:
+        raise _wrong("k and v of one shape but for the width", f"k {k.shape} and v {v.shape}")
     if heads % kv_heads:
         raise _wrong("heads that are a multiple of KV heads", f"{heads} and {kv_heads}")
     if call.aligned and queries != keys:
@@ -215,6 +286,7 @@ def _check(call: AttentionCall) -> None:
         raise _wrong(
             "segment ids of both queries and keys, or of neither", f"those of {given} only"
         )
+    keys = call.kv_positions_BT.shape[-1] if is_paged else keys
     for name in TOKEN_FIELDS:
         array, shape = getattr(call, name), (batch, queries if name[0] == "q" else keys)
         if array is not None and (

@@ -27,7 +27,12 @@ def kernel_refusal(call: AttentionCall) -> str | None:
         return "queries and keys are not the same tokens, and it masks by index"
     if mesh_axes("sequence"):
         return "the sequence is sharded over devices"
-    return scores_refusal(call) or _uneven(call)
+    return paged_refusal(call) or scores_refusal(call) or _uneven(call)
+
+
+def paged_refusal(call: AttentionCall) -> str | None:
+    """Returns why an implementation for contiguous keys cannot take a call, or None if it can."""
+    return None if call.block_table_BN is None else "keys and values are paged (a block table)"
 
 
 def scores_refusal(call: AttentionCall) -> str | None:
@@ -59,7 +64,8 @@ def sharded_sequence_refusal(call: AttentionCall) -> str | None:
         return "the sequence is not sharded over devices"
     if not call.aligned:
         return "queries and keys are not the same tokens"
-    return indivisible("tokens", call.q_BSHD.shape[1], "sequence") or _uneven(call)
+    uneven = indivisible("tokens", call.q_BSHD.shape[1], "sequence") or _uneven(call)
+    return paged_refusal(call) or uneven
 
 
 def is_sequence_sharded() -> bool:

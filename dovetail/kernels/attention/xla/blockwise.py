@@ -22,9 +22,9 @@ import jax.numpy as jnp
 
 from dovetail.kernels.attention.flash import FlashPasses, Gradients, flash_attention
 from dovetail.kernels.attention.masks import Mask
-from dovetail.kernels.attention.op import AttentionCall
+from dovetail.kernels.attention.op import FEW_QUERIES, AttentionCall
+from dovetail.kernels.attention.shards import paged_refusal
 from dovetail.kernels.attention.xla.looped import looped_attention
-from dovetail.kernels.attention.xla.reference import FEW_QUERIES
 from dovetail.kernels.attention.xla.scores import (
     LOW,
     block_gradients,
@@ -64,7 +64,7 @@ class BlockwisePlan(NamedTuple):
 def _supports(call: AttentionCall) -> str | None:
     if call.q_BSHD.shape[1] <= FEW_QUERIES:
         return f"{call.q_BSHD.shape[1]} queries are too few to split"
-    return None
+    return paged_refusal(call)
 
 
 def is_slow(*_: Any, **__: Any) -> bool:

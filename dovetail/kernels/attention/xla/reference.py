@@ -9,19 +9,17 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.attention.op import OUTPUT_TAG, AttentionCall
+from dovetail.kernels.attention.op import FEW_QUERIES, OUTPUT_TAG, AttentionCall
+from dovetail.kernels.attention.shards import paged_refusal
 from dovetail.kernels.registry import implementation
 from dovetail.parallel import tag
-
-# Up to this many queries nothing beats computing all scores at once (decoding has one query).
-FEW_QUERIES = 127
 
 
 def _is_slow(call: AttentionCall) -> bool:
     return call.q_BSHD.shape[1] > FEW_QUERIES
 
 
-@implementation("reference", slow=_is_slow)
+@implementation("reference", supports=paged_refusal, slow=_is_slow)
 def reference(call: AttentionCall) -> jax.Array:
     """Computes attention with all scores in memory."""
     q_BSHD, k_BTKD, v_BTKW = call.qkv
