@@ -64,7 +64,7 @@ def main() -> None:
 def measure(size: Size, modifiers: tuple[str, ...]) -> dict[str, Any]:
     """Compiles a step; returns MB on the chip and on the host, or the out-of-memory error."""
     machine = parse_target(TARGET)
-    compiled = compile_step(lower_step(_config(size, modifiers), machine))
+    compiled = compile_step(lower_step(_config(size, modifiers).build(), machine))
     if compiled.refusal:
         return {"refusal": _shortened(compiled.refusal)}
     memory = compiled.memory

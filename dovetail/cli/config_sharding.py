@@ -11,7 +11,13 @@ from typing import Any
 from dovetail.cli.experiment import add_experiment_arguments, choose
 from dovetail.cli.output import check_file, print_json, say
 from dovetail.config import ConfigError
-from dovetail.targets import ArraySharding, ExperimentSharding, default_to_cpu, experiment_sharding
+from dovetail.targets import (
+    ArraySharding,
+    ExperimentSharding,
+    default_to_cpu,
+    experiment_sharding,
+    machine_program,
+)
 from dovetail.utils import Progress, format_bytes, format_count, format_table, plural
 
 _GROUPS = ("parameters", "optimizer", "averages", "variables", "batch", "activations")
@@ -41,7 +47,8 @@ def _sharding(arguments: argparse.Namespace) -> int:
         chosen = choose(arguments)
         progress.stage("tracing the step")
         assert chosen.machine is not None
-        layout = experiment_sharding(chosen.config, chosen.machine)
+        program = machine_program(chosen.config.build(), chosen.machine)
+        layout = experiment_sharding(program, chosen.machine)
     if arguments.html is not None:
         from dovetail.cli.config_sharding_page import sharding_page
 

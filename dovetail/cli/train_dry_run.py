@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.cli.output import print_json
 from dovetail.config import Config, json_values
-from dovetail.targets import Machine, experiment_sharding
+from dovetail.targets import Machine, experiment_sharding, machine_program
 from dovetail.utils import Progress, format_bytes, format_count, format_table, plural
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def dry_run_elsewhere(
 
     progress.stage("tracing the step")
     trainer = config.build()
-    program = trainer.program_on(trainer.mesh.abstract_mesh(machine.devices))
-    layout = experiment_sharding(config, machine)  # traces the step, which chooses the kernels
+    program = machine_program(trainer, machine)
+    layout = experiment_sharding(program, machine)  # traces the step, which chooses the kernels
     state, limit = sum(layout.totals().values()), machine.memory_per_device
     facts = _known(config, trainer, program) | {
         "target": machine.name,

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from jax.sharding import AbstractMesh
 
-from dovetail.config import apply_modifier, find
-from dovetail.parallel import MESH_AXES, MeshLayout
+from dovetail.config import ConfigError, ConfigOf, did_you_mean, find, select
+from dovetail.parallel import (
+    MESH_AXES,
+    MeshLayout,
+    Remat,
+    SaveAll,
+    SaveDots,
+    SaveNamed,
+    SaveNothing,
+)
 from dovetail.plan.workload import Workload
 from dovetail.targets import Machine
 
@@ -19,18 +27,24 @@ if TYPE_CHECKING:
     from dovetail.trainer import Trainer
 
 _MATMUL_OUTPUTS = (
-    "(attention_query,attention_key,attention_value,attention_output,"
-    "feed_forward_gate,feed_forward_up)"
+    "attention_query",
+    "attention_key",
+    "attention_value",
+    "attention_output",
+    "feed_forward_gate",
+    "feed_forward_up",
 )
-# Values of `remat:save=`, from most memory and least time to the opposite.
-SAVES = (
-    "everything",
-    _MATMUL_OUTPUTS,
-    "dots",
-    "(attention_output,feed_forward_gate)",
-    "attention",
-    "nothing",
-)
+_COSTLY_OUTPUTS = ("attention_output", "feed_forward_gate")
+# Remat policies by their value of `remat:save=`, from most memory and least time to the opposite.
+_POLICIES: dict[str, ConfigOf[Remat]] = {
+    "everything": SaveAll.Config(),
+    f"({','.join(_MATMUL_OUTPUTS)})": SaveNamed.Config(names=_MATMUL_OUTPUTS),
+    "dots": SaveDots.Config(),
+    f"({','.join(_COSTLY_OUTPUTS)})": SaveNamed.Config(names=_COSTLY_OUTPUTS),
+    "attention": SaveNamed.Config(names=("attention_output",)),
+    "nothing": SaveNothing.Config(),
+}
+SAVES = tuple(_POLICIES)
 _MAX_MODEL_PARALLELISM = 8
 _MAX_SEQUENCE_PARALLELISM = 16
 _MAX_MICROBATCHES = 64
@@ -42,7 +56,7 @@ class Candidate:
 
     Attributes:
         mesh: the size of every mesh axis.
-        save: what the remat policy saves, a value of `remat:save=`; empty leaves it unchanged.
+        save: what the remat policy saves, one of `SAVES`; empty leaves the policy unchanged.
         microbatches: microbatches of a step.
         offloads_optimizer: whether optimizer state is in host memory.
     """
@@ -59,7 +73,7 @@ class Candidate:
         return mesh["data"] * mesh["fsdp"] * mesh["expert"]
 
     def modifiers(self) -> list[str]:
-        """Returns it as modifiers, as after `--with`."""
+        """Returns it as modifiers to type after `--with`; `apply` sets the same."""
         found = [f"remat:save={self.save}"] if self.save else []
         if self.microbatches > 1:
             found.append(f"accumulate:steps={self.microbatches}")
@@ -85,19 +99,30 @@ class Candidate:
 
     def apply(self, config: Trainer.Config) -> Trainer.Config:
         """Returns an experiment with these choices, which replace its own."""
+        from dovetail.layers import Stack
         from dovetail.learner import Accumulate, Autodiff
         from dovetail.parallel import DeviceMemory, HostMemory
 
         fitted: Any = config.clone()
-        if isinstance(getattr(fitted.learner, "gradients", None), Accumulate.Config):
+        if self.save:
+            fitted = select(fitted, Stack).set(remat=self._policy())
+        if self.microbatches > 1:
+            fitted.learner.gradients = Accumulate.Config(microbatches=self.microbatches)
+        elif isinstance(getattr(fitted.learner, "gradients", None), Accumulate.Config):
             fitted.learner.gradients = Autodiff.Config()
-        if isinstance(getattr(fitted.learner, "optimizer_memory", None), HostMemory.Config):
+        if self.offloads_optimizer:
+            fitted.learner.optimizer_memory = HostMemory.Config()
+        elif isinstance(getattr(fitted.learner, "optimizer_memory", None), HostMemory.Config):
             fitted.learner.optimizer_memory = DeviceMemory.Config()
-        for text in self.modifiers():
-            fitted = apply_modifier(fitted, text)
         sizes: dict[str, Any] = dict(self.sizes())
         fitted.mesh = MeshLayout.Config(**sizes)
         return fitted
+
+    def _policy(self) -> ConfigOf[Remat]:
+        if self.save not in _POLICIES:
+            advice = did_you_mean(self.save, SAVES)
+            raise ConfigError(f"Candidate: there is no remat policy {self.save!r}. {advice}")
+        return _POLICIES[self.save]
 
     def __str__(self) -> str:
         mesh = " x ".join(f"{axis} {size}" for axis, size in self.mesh if size > 1)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dovetail.targets import Machine
-    from dovetail.trainer import Trainer
+    from dovetail.trainer import Program, Trainer
 
 _MEMORY_ANALYSIS = (
     "argument_size_in_bytes",
@@ -54,21 +54,21 @@ class LoweredStep:
     """The compiler's input.
 
     Attributes:
-        step: the step as lowered by JAX.
-        devices: the devices of the mesh, in order.
+        program: the program on the devices of its machine; its step is lowered.
         kernels: the implementation of each op, and why others were not chosen.
         slow: warnings about slow kernels.
     """
 
-    step: Any
-    devices: tuple[str, ...]
+    program: Program
     kernels: tuple[str, ...]
     slow: tuple[str, ...]
 
     @functools.cached_property
     def identity(self) -> str:
         """The program and the devices as text: the key of the program cache."""
-        return "\n".join([*self.devices, self.step.as_text()])
+        devices = self.program.placement.device_mesh.devices.flat
+        names = [f"{each.device_kind} {each}" for each in devices]
+        return "\n".join([*names, self.program.lowered.as_text()])
 
 
 @dataclass(frozen=True)
@@ -88,15 +88,13 @@ class CompiledStep:
     refusal: str = ""
 
 
-def lower_step(config: Trainer.Config, machine: Machine) -> LoweredStep:
+def lower_step(trainer: Trainer, machine: Machine) -> LoweredStep:
     """Lowers the step that the trainer would run on a machine."""
-    program = config.build().program(topology_devices(machine))
+    program = trainer.program(topology_devices(machine))
     clear_choices()
     with slow_kernel_warnings() as slow:
-        step = program.lowered
-    mesh = program.placement.device_mesh
-    devices = tuple(f"{each.device_kind} {each}" for each in mesh.devices.flat)
-    return LoweredStep(step, devices, tuple(choices()), tuple(slow))
+        _ = program.lowered
+    return LoweredStep(program, tuple(choices()), tuple(slow))
 
 
 def compile_step(lowered: LoweredStep) -> CompiledStep:
@@ -104,7 +102,7 @@ def compile_step(lowered: LoweredStep) -> CompiledStep:
     start = time.monotonic()
     with _no_compilation_cache():
         try:
-            compiled = lowered.step.compile()
+            compiled = lowered.program.lowered.compile()
         except jax.errors.JaxRuntimeError as error:
             seconds = time.monotonic() - start
             return CompiledStep(text="", memory={}, seconds=seconds, refusal=_refusal(error))
@@ -117,7 +115,6 @@ def compile_step(lowered: LoweredStep) -> CompiledStep:
 def read_plan(
     lowered: LoweredStep,
     compiled: CompiledStep,
-    config: Trainer.Config,
     work: Workload,
     analytic: Plan,
     constants: RooflineConstants = FITTED_CONSTANTS,
@@ -127,8 +124,7 @@ def read_plan(
     Args:
         lowered: the compiler's input.
         compiled: the compiler's output.
-        config: the experiment.
-        work: its workload.
+        work: the workload of the experiment.
         analytic: the analytic plan, for what the program does not show.
         constants: the shares of peak rates that programs reach.
     """
@@ -136,12 +132,11 @@ def read_plan(
     analytic = replace(analytic, kernels=lowered.kernels, slow=lowered.slow)
     if compiled.refusal:
         return _refused_plan(analytic, compiled)
-    machine, trainer = analytic.machine, config.build()
-    mesh = trainer.mesh.mesh(topology_devices(machine))
+    machine, mesh = analytic.machine, lowered.program.placement.device_mesh
     program = HloProgram(compiled.text)
     found = collectives(program, mesh)
     links = _GroupLinks(machine, mesh)
-    sharding = experiment_sharding(config, machine, with_activations=False)
+    sharding = experiment_sharding(lowered.program, machine, with_activations=False)
     plan = replace(
         analytic,
         source="compiled",

@@ -15,7 +15,7 @@ from dovetail.plan.plan import Plan
 from dovetail.plan.program_cache import ProgramCache
 from dovetail.plan.workload import Workload, slow_kernel_warnings, trace_workload
 from dovetail.runtime import measured_cpu
-from dovetail.targets import experiment_sharding, missing_compiler
+from dovetail.targets import experiment_sharding, machine_program, missing_compiler
 
 if TYPE_CHECKING:
     from dovetail.targets import Machine
@@ -36,6 +36,9 @@ class Planner:
         workloads: workloads by platform and by what layers save. Planners of the same experiment
             may share them.
         is_analytic: whether to compile nothing.
+
+    An experiment is built once per candidate and passed on as a trainer, so a planner must not be
+    given another config after its first use.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Planner:
     constants: RooflineConstants = FITTED_CONSTANTS
     workloads: dict[tuple[str, str], Workload] = field(default_factory=dict)
     is_analytic: bool = False
+    _built: tuple[Candidate | None, Trainer] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Measures the rates of a CPU, which the catalogue lacks."""
@@ -70,7 +74,7 @@ class Planner:
         platform = self.machine.chip.platform
         key = platform, candidate.save if candidate is not None else ""
         if key not in self.workloads:
-            self.workloads[key] = trace_workload(self._config(candidate), platform)
+            self.workloads[key] = trace_workload(self._trainer(candidate), platform)
         return self.workloads[key]
 
     def analytic_plan(self, candidate: Candidate | None = None) -> Plan:
@@ -82,14 +86,13 @@ class Planner:
 
     def compiled_plan(self, candidate: Candidate | None = None) -> Plan:
         """Plans by compiling, unless the cache has the program."""
-        config = self._config(candidate)
         work, analytic = self.workload(candidate), self.analytic_plan(candidate)
-        lowered = lower_step(config, self.machine)
+        lowered = lower_step(self._trainer(candidate), self.machine)
         compiled = self.cache.get(lowered)
         if compiled is None:
             compiled = compile_step(lowered)
             self.cache.put(lowered, compiled)
-        return read_plan(lowered, compiled, config, work, analytic, self.constants)
+        return read_plan(lowered, compiled, work, analytic, self.constants)
 
     def best_plan(self, candidate: Candidate | None = None) -> Plan:
         """Plans by compiling if possible, else by arithmetic; an error becomes a refusal."""
@@ -105,11 +108,15 @@ class Planner:
 
     def _check(self, candidate: Candidate | None, with_activations: bool) -> None:
         with slow_kernel_warnings():  # the plan lists them
-            config = self._config(candidate)
-            experiment_sharding(config, self.machine, with_activations=with_activations)
+            program = machine_program(self._trainer(candidate), self.machine)
+            experiment_sharding(program, self.machine, with_activations=with_activations)
 
-    def _config(self, candidate: Candidate | None) -> Trainer.Config:
-        return self.config if candidate is None else candidate.apply(self.config)
+    def _trainer(self, candidate: Candidate | None) -> Trainer:
+        """Builds the experiment with the choices of a candidate; only the last one is kept."""
+        if self._built is None or self._built[0] != candidate:
+            config = self.config if candidate is None else candidate.apply(self.config)
+            self._built = candidate, config.build()
+        return self._built[1]
 
 
 def _measured(machine: Machine) -> Machine:

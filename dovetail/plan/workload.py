@@ -97,9 +97,8 @@ class Workload:
         return self.size.bytes_per_element
 
 
-def trace_workload(config: Trainer.Config, platform: str) -> Workload:
-    """Traces an experiment with the kernels of a platform, without allocating arrays."""
-    trainer = config.build()
+def trace_workload(trainer: Trainer, platform: str) -> Workload:
+    """Traces a built experiment with the kernels of a platform, without allocating arrays."""
     devices = math.prod(size for size in trainer.mesh.sizes.values() if size > 0)  # any will do
     program = trainer.program_on(trainer.mesh.abstract_mesh(devices))
     clear_choices()
@@ -108,7 +107,7 @@ def trace_workload(config: Trainer.Config, platform: str) -> Workload:
     chosen = tuple(choices())
     counted = [_kernels(jaxpr, counter) for jaxpr in (forward, backward)]
     kernels = [each for found in counted for each in found]
-    state, size, model_flops = program.state_shapes, experiment_size(config), program.step_flops()
+    state, size, model_flops = program.state_shapes, experiment_size(trainer), program.step_flops()
     matmul_flops = sum(map(matmul_flops_of, (forward.jaxpr, backward.jaxpr))) / _TRACED_BATCH
     kernel_flops = sum(flops or 0.0 for _, flops in kernels) / _TRACED_BATCH
     has_dynamic_loops = any(_has_matmuls_in_while_loops(jaxpr) for jaxpr in (forward, backward))

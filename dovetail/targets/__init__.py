@@ -16,7 +16,12 @@ from dovetail.targets.local_devices import (
 from dovetail.targets.machine import Machine
 from dovetail.targets.names import example_targets, parse_target
 from dovetail.targets.registry import TargetRule, find_rule, target_rule, target_rules
-from dovetail.targets.sharding import ArraySharding, ExperimentSharding, experiment_sharding
+from dovetail.targets.sharding import (
+    ArraySharding,
+    ExperimentSharding,
+    experiment_sharding,
+    machine_program,
+)
 from dovetail.targets.size import ExperimentSize, experiment_size
 from dovetail.targets.topology import (
     gpu_topology,
@@ -47,6 +52,7 @@ __all__ = [
     "gpu_topology",
     "local_device_kind",
     "local_mismatch",
+    "machine_program",
     "missing_compiler",
     "parse_target",
     "set_virtual_device_flags",

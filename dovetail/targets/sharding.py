@@ -104,19 +104,27 @@ class ExperimentSharding:
         return sorted(found, key=lambda array: -array.bytes_per_device)
 
 
+def machine_program(trainer: Trainer, machine: Machine) -> Program:
+    """Returns the program of an experiment on the mesh of a machine that need not be here."""
+    is_gpu = machine.chip.platform == "gpu"
+    mesh = trainer.mesh.abstract_mesh(machine.devices, machine.slices, any_axis=is_gpu)
+    return trainer.program_on(mesh)
+
+
 def experiment_sharding(
-    config: Trainer.Config, machine: Machine, *, with_activations: bool = True
+    program: Program, machine: Machine, *, with_activations: bool = True
 ) -> ExperimentSharding:
-    """Returns the sharding of an experiment on a machine; an uneven one is a ConfigError.
+    """Returns the sharding of a program on a machine; an uneven one is a ConfigError.
 
     Activations are found by tracing a step, which takes seconds for a large model.
+
+    Args:
+        program: of `machine_program`, or one on the machine's devices.
+        machine: the machine.
+        with_activations: whether to trace the step for them.
     """
     from dovetail.kernels import target_platform
 
-    trainer = config.build()
-    is_gpu = machine.chip.platform == "gpu"
-    mesh = trainer.mesh.abstract_mesh(machine.devices, machine.slices, any_axis=is_gpu)
-    program = trainer.program_on(mesh)
     shard = _Sharder(program)
     state = shard.state()  # first, so that an error about uneven shards names a parameter
     activations: list[Activation] = []

@@ -58,13 +58,12 @@ class ExperimentSize:
         return all(self.divisors.get(axis, shards) % shards == 0 for axis in axes)
 
 
-def experiment_size(config: Trainer.Config) -> ExperimentSize:
-    """Returns the sizes of an experiment without allocating arrays."""
+def experiment_size(trainer: Trainer) -> ExperimentSize:
+    """Returns the sizes of a built experiment; no array is allocated."""
     import jax
 
     from dovetail.module import batch_size, parameter_specs
 
-    trainer = config.build()
     specs = parameter_specs(trainer.model)
     batch = trainer.input.spec()
     leaves = dict(enumerate(jax.tree.leaves(batch)))
@@ -82,7 +81,7 @@ def experiment_size(config: Trainer.Config) -> ExperimentSize:
             _outputs(spec) for spec in matrices if _writes_residual_stream(spec)
         ),
         bytes_per_element=2 if is_half else 4,
-        divisors=_divisors(specs, config),
+        divisors=_divisors(specs, trainer.model.config),
     )
 
 
@@ -116,10 +115,10 @@ def _layers(specs: Mapping[str, Any]) -> int:
     return max(1, sum(scans.values()))
 
 
-def _divisors(specs: Mapping[str, Any], config: Any) -> dict[str, int]:
+def _divisors(specs: Mapping[str, Any], model: Any) -> dict[str, int]:
     names = {name for spec in specs.values() for name in spec.axes if name is not None}
     sizes = {name: _sizes(specs, name) for name in names}
-    for _, node in visit(config.model):
+    for _, node in visit(model):
         for field, axis in _AXIS_OF_FIELD.items():
             value = getattr(node, field) if field in node.fields() else None
             if isinstance(value, int):

@@ -16,7 +16,7 @@ from dovetail.cli.output import check_number, print_json
 from dovetail.config import ConfigError
 from dovetail.experiments import find_experiment
 from dovetail.runtime import count_cache_hits
-from dovetail.targets import experiment_sharding, parse_target
+from dovetail.targets import experiment_sharding, machine_program, parse_target
 from dovetail.trainer.loop import compile_step
 from tests.cli.test_bad_input import TINY
 
@@ -172,7 +172,8 @@ def test_what_another_thread_loads_is_not_counted():
 
 def test_names_are_escaped_in_the_sharding_page():
     planted = "<b>planted</b>"
-    layout = experiment_sharding(find_experiment("tiny-lm").tiny(), parse_target("cpu-8"))
+    trainer, machine = find_experiment("tiny-lm").tiny().build(), parse_target("cpu-8")
+    layout = experiment_sharding(machine_program(trainer, machine), machine)
     arrays = tuple(
         dataclasses.replace(
             array,

@@ -34,7 +34,7 @@ def machine() -> Machine:
 @pytest.fixture(scope="module")
 def work() -> Workload:
     config = apply_target(find_experiment("llama2-7b").config(), "tpu-v5p-512").config
-    return trace_workload(config, "tpu")
+    return trace_workload(config.build(), "tpu")
 
 
 def plan(work: Workload, machine: Machine, parts: int = 1, **sizes: int) -> Plan:

@@ -38,15 +38,15 @@ def compiled_flops(config: Any) -> float:
 @pytest.mark.parametrize("save", ["everything", "nothing", "dots"])
 def test_matmul_flops_are_those_of_the_compiled_step(save: str) -> None:
     config = tiny("llama2-7b", f"remat:save={save}")
-    work = trace_workload(config, "cpu")
+    work = trace_workload(config.build(), "cpu")
     assert work.kernel_flops == 0, "on a CPU attention is XLA's own"
     planned = work.matmul_flops * work.size.batch_size
     assert planned == pytest.approx(compiled_flops(config), rel=0.02)
 
 
 def test_recomputed_matmuls_count_again() -> None:
-    everything = trace_workload(tiny("llama2-7b", "remat:save=everything"), "tpu")
-    nothing = trace_workload(tiny("llama2-7b", "remat:save=nothing"), "tpu")
+    everything = trace_workload(tiny("llama2-7b", "remat:save=everything").build(), "tpu")
+    nothing = trace_workload(tiny("llama2-7b", "remat:save=nothing").build(), "tpu")
     assert nothing.matmul_flops > 1.2 * everything.matmul_flops
     saved = [sum(each.bytes for each in work.saved_activations) for work in (nothing, everything)]
     assert saved[0] < saved[1]
@@ -56,7 +56,7 @@ def test_a_kernel_whose_result_is_saved_is_not_recomputed() -> None:
     def kernels(save: str) -> float:
         config = tiny("llama2-7b", f"remat:save={save}")
         config.input.sequence_length = 128
-        return trace_workload(config, "tpu").kernel_flops
+        return trace_workload(config.build(), "tpu").kernel_flops
 
     # Two products forwards; three and four in the two kernels of the backward pass.
     assert kernels("nothing") == pytest.approx(kernels("attention") * 11 / 9)
@@ -68,7 +68,7 @@ def test_a_kernel_whose_result_is_saved_is_not_recomputed() -> None:
 def test_every_kernel_is_counted(name: str, platform: str) -> None:
     config = tiny(name, "bf16")
     config.input.set(sequence_length=256, batch_size=8)
-    work = trace_workload(config, platform)
+    work = trace_workload(config.build(), platform)
     assert not work.unknown_kernels
     assert work.matmul_flops > 0
     assert work.tokens == 8 * 256
@@ -81,7 +81,7 @@ def test_loops_whose_length_depends_on_data_are_counted() -> None:
     def work(length: int) -> Any:
         config = tiny("llama2-7b")
         config.input.set(sequence_length=length, batch_size=4)
-        return trace_workload(config, "cpu")
+        return trace_workload(config.build(), "cpu")
 
     short, long = work(4096), work(16384)
     assert (short.has_dynamic_loops, long.has_dynamic_loops) == (False, True)
@@ -92,7 +92,7 @@ def test_loops_whose_length_depends_on_data_are_counted() -> None:
 def test_model_flops_are_those_of_mfu() -> None:
     config = tiny("llama2-7b")
     trainer = config.build()
-    assert trace_workload(config, "tpu").model_flops == trainer.program().step_flops()
+    assert trace_workload(trainer, "tpu").model_flops == trainer.program().step_flops()
 
 
 def test_a_counter_returns_none_for_unknown_kernels() -> None:
@@ -107,6 +107,6 @@ def test_a_counter_returns_none_for_unknown_kernels() -> None:
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
 def test_no_family_is_slow_on_accelerators(name: str, platform: str) -> None:
     """Kernels cover windows, soft caps, sinks, latent attention and experts in full size."""
-    work = trace_workload(find_experiment(name).config(), platform)
+    work = trace_workload(find_experiment(name).config().build(), platform)
     assert work.slow == ()
     assert work.unknown_kernels == ()

@@ -21,7 +21,7 @@ _TENSOR_PARALLELISM = 8
 @target_rule("gpu-cluster", "gpu-*")
 def gpu_cluster(config: Trainer.Config, machine: Machine) -> Trainer.Config:
     """As on TPUs; very big models have tensor parallelism over eight GPUs that NVLink joins."""
-    size = experiment_size(config)
+    size = experiment_size(config.build())
     joined = min(_TENSOR_PARALLELISM, machine.chip.linked_chips, machine.devices_per_slice)
     model = joined if size.active_parameters >= _TENSOR_PARALLEL_FROM else 1
     return fit_experiment(config, size, machine, choose_mesh(size, machine, model))

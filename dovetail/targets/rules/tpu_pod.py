@@ -16,5 +16,5 @@ if TYPE_CHECKING:
 @target_rule("tpu-pod", "tpu-*")
 def tpu_pod(config: Trainer.Config, machine: Machine) -> Trainer.Config:
     """FSDP over a part of each slice or all of it; the batch over all devices."""
-    size = experiment_size(config)
+    size = experiment_size(config.build())
     return fit_experiment(config, size, machine, choose_mesh(size, machine))

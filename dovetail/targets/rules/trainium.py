@@ -16,6 +16,6 @@ if TYPE_CHECKING:
 @target_rule("trainium", "trn*")
 def trainium(config: Trainer.Config, machine: Machine) -> Trainer.Config:
     """Tensor parallelism over the devices of a chip; the batch is sharded over chips."""
-    size = experiment_size(config)
+    size = experiment_size(config.build())
     mesh = choose_mesh(size, machine, model=machine.chip.devices_per_chip)
     return fit_experiment(config, size, machine, mesh)
