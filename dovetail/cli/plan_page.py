@@ -90,9 +90,9 @@ def _price(plan: Plan) -> list[Html]:
     text = "No public list price is known."
     if price is not None:
         text = (
-            f"{money(plan.usd_per_step)} per step, {money(plan.usd_per_trillion_tokens)} per "
-            f"trillion tokens, at ${price.usd_per_chip_hour:.2f} per chip-hour ({price.offer}, "
-            f"{price.date})."
+            f"{money(plan.usd_per_step)} per step, {money(plan.usd_per_trillion_items)} per "
+            f"trillion {plan.item_kind}, at ${price.usd_per_chip_hour:.2f} per chip-hour "
+            f"({price.offer}, {price.date})."
         )
     return [tag("h2", "Price"), tag("p", text)]
 

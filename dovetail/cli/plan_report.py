@@ -93,7 +93,7 @@ def print_remedies(plan: Plan, fitting: Sequence[RankedPlan]) -> None:
         size = format_bytes(getattr(plan.memory, largest) * chip)
         print(f"\nthe largest share is {MEMORY[largest]}: {size}")
     if not fitting:
-        print("nothing was found that fits: more chips, a shorter sequence or a smaller model")
+        print("nothing was found that fits: more chips, smaller examples or a smaller model")
         return
     how = "each compiled" if fitting[0].plan.source == "compiled" else "by arithmetic alone"
     print(f"the nearest changes that fit, {how}:")
@@ -237,7 +237,7 @@ def _seconds(plan: Plan) -> None:
     work = f"{format_count(int(plan.model_flops))} FLOP"
     print(f"  MFU {plan.mfu:.1%} = {work} / {plan.step_s:.3g} s / ({peak})")
     if plan.mfu > 1:
-        print("  above 100%: the formula counts attention in full, which a mask skips here")
+        print("  above 100%: the formula counts what this step skips, such as masked attention")
 
 
 def _communication(plan: Plan) -> None:
@@ -266,13 +266,14 @@ def _kernels(plan: Plan) -> None:
 
 def _price(plan: Plan) -> None:
     price = plan.machine.chip.price
-    tokens = f"{format_count(plan.tokens)} tokens"
+    kind = plan.item_kind
+    items = f"{format_count(plan.items[kind])} {kind}"
     if price is None:
-        print(f"\na step has {tokens}; no public list price is known")
+        print(f"\na step has {items}; no public list price is known")
         return
     print(
-        f"\na step has {tokens} and costs {money(plan.usd_per_step)}; a trillion tokens "
-        f"{money(plan.usd_per_trillion_tokens)}"
+        f"\na step has {items} and costs {money(plan.usd_per_step)}; a trillion {kind} "
+        f"{money(plan.usd_per_trillion_items)}"
     )
     print(f"  at ${price.usd_per_chip_hour:.2f} per chip-hour ({price.offer}, {price.date})")
 

@@ -99,19 +99,34 @@ class Need:
 
 def _known(config: Trainer.Config, trainer: Trainer, program: Program) -> dict[str, Any]:
     """Returns what is known before anything is compiled."""
-    from dovetail.module import parameter_specs
+    from dovetail.data import HasVocabulary
+    from dovetail.module import batch_items, parameter_specs
 
-    batch, sequence = program.batch_spec.tokens.shape
+    source = trainer.input
+    items = batch_items(program.batch_spec)
     return {
         "parameters": sum(spec.size for spec in parameter_specs(trainer.model).values()),
         "data": data_parts(config.input),
-        "vocabulary": getattr(trainer.input, "vocab_size", None),
-        "batch": [batch, sequence],
-        "tokens_per_step": batch * sequence,
+        "vocabulary": source.vocab_size if isinstance(source, HasVocabulary) else None,
+        "batch": _batch_shape(program.batch_spec),
+        "items_per_step": items,
+        **{f"{kind}_per_step": count for kind, count in items.items()},
         "steps": trainer.steps,
         "step_flops": program.step_flops(),
         "mesh": {axis: n for axis, n in program.placement.mesh.shape.items() if n > 1},
     }
+
+
+def _batch_shape(spec: Any) -> list[int]:
+    """Returns the examples of a batch, and the length of their sequence if they have one."""
+    import jax
+
+    from dovetail.module import batch_size
+
+    leaves = jax.tree.leaves(spec)
+    axes = [pair for leaf in leaves for pair in zip(leaf.axes, leaf.shape, strict=True)]
+    lengths = [length for axis, length in axes if axis == "sequence"]
+    return [batch_size(spec), *([max(lengths)] if lengths else [])]
 
 
 def _facts(config: Trainer.Config, folder: Path, progress: Progress) -> dict[str, Any]:
@@ -182,18 +197,26 @@ def _kernel_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _known_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    batch, sequence = facts["batch"]
-    shape = f"({batch} sequences of {sequence})"
+    steps = plural(facts["steps"], "step")
+    items = [
+        (f"{kind} per step", f"{format_count(count)}{_shape(count, *facts['batch'])} x {steps}")
+        for kind, count in facts["items_per_step"].items()
+    ]
+    vocabulary = facts["vocabulary"]
     return [
         ("parameters", format_count(facts["parameters"])),
-        (
-            "tokens per step",
-            f"{format_count(facts['tokens_per_step'])} {shape} x {plural(facts['steps'], 'step')}",
-        ),
+        *items,
         *facts["data"].items(),
-        ("vocabulary", f"{facts['vocabulary']:,} tokens"),
+        *([] if vocabulary is None else [("vocabulary", f"{vocabulary:,} tokens")]),
         ("work per step", f"{format_count(facts['step_flops'])} FLOPs"),
     ]
+
+
+def _shape(count: int, examples: int, length: int | None = None) -> str:
+    """Says how a batch is made up, unless the number of its items says it."""
+    if length is not None:
+        return f" ({examples} sequences of {length})"
+    return f" ({plural(examples, 'example')})" if count != examples else ""
 
 
 def _print_rows(rows: list[tuple[str, str]]) -> None:

@@ -48,7 +48,7 @@ def estimate_plan(
         memory=model.memory(),
         timing=model.step_time(),
         model_flops=work.model_flops,
-        tokens=work.tokens,
+        items=dict(work.items),
         steps=steps,
         precision=work.precision,
         peak_flops=machine.chip.flops_per_device(work.precision),
@@ -79,7 +79,7 @@ class _AnalyticModel:
             path: spec.size / self._shards(work.rules.for_parameter(path, spec.axes))
             for path, spec in work.parameters.items()
         }
-        # Sequences of one microbatch on one device.
+        # Examples of one microbatch on one device.
         self.local_batch = work.size.batch_size / candidate.batch_shards / candidate.microbatches
 
     def _shards(self, axes: Any) -> int:
@@ -135,11 +135,11 @@ class _AnalyticModel:
     def step_time(self) -> StepTime:
         """Returns the time of a step."""
         work, devices = self.work, self.machine.devices
-        sequences = work.size.batch_size / devices
+        examples = work.size.batch_size / devices
         bubble = 1 + (self.mesh["pipeline"] - 1) / self.candidate.microbatches
-        matmul = work.matmul_flops * sequences * bubble / self.rates.flops
-        kernels = work.kernel_flops * sequences * bubble / self.rates.kernel_flops
-        outputs = work.size.outputs_per_token * work.bytes_per_element * work.tokens / devices
+        matmul = work.matmul_flops * examples * bubble / self.rates.flops
+        kernels = work.kernel_flops * examples * bubble / self.rates.kernel_flops
+        outputs = work.size.outputs_per_token * work.bytes_per_element * work.positions / devices
         update = UPDATE_BYTES * sum(self.local_size.values())
         memory = (ACTIVATION_PASSES * outputs + update) / self.rates.bandwidth
         collectives = list(self.collectives())

@@ -163,10 +163,10 @@ def _step_time(
     timing = program_time(program, found, links.seconds, rates)
     # The program shows neither the FLOPs of kernels nor the trip counts of loops whose length
     # depends on data. The workload has both.
-    sequences = work.size.batch_size / machine.devices
-    kernels = work.kernel_flops * sequences / rates.kernel_flops
+    examples = work.size.batch_size / machine.devices
+    kernels = work.kernel_flops * examples / rates.kernel_flops
     if work.has_dynamic_loops:
-        matmul = work.matmul_flops * sequences / rates.flops
+        matmul = work.matmul_flops * examples / rates.flops
         timing = replace(timing, matmul=max(timing.matmul, matmul))
     return replace(timing, kernels=kernels)
 

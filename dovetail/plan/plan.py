@@ -74,7 +74,7 @@ class Plan:
         memory: peak bytes by kind.
         timing: seconds by kind.
         model_flops: the FLOPs of a step that count for MFU.
-        tokens: tokens of a step.
+        items: how many items of what kind a step has, the main kind first: {"tokens": 4194304}.
         steps: steps of the run.
         precision: the precision of most matmuls.
         peak_flops: peak FLOP/s of one device at that precision.
@@ -94,7 +94,7 @@ class Plan:
     memory: MemoryBreakdown
     timing: StepTime
     model_flops: float
-    tokens: int
+    items: dict[str, int]
     steps: int
     precision: str
     peak_flops: float
@@ -128,10 +128,15 @@ class Plan:
         return None if price is None else price * self.step_s / HOUR
 
     @property
-    def usd_per_trillion_tokens(self) -> float | None:
-        """At list price; None if there is none."""
+    def item_kind(self) -> str:
+        """The main kind of items, such as `tokens` or `images`."""
+        return next(iter(self.items))
+
+    @property
+    def usd_per_trillion_items(self) -> float | None:
+        """The cost of a trillion items of the main kind at list price; None if there is none."""
         price = self.usd_per_step
-        return None if price is None else price * 1e12 / self.tokens
+        return None if price is None else price * 1e12 / self.items[self.item_kind]
 
     @property
     def error_band(self) -> float:
@@ -164,7 +169,8 @@ class Plan:
             "step_flops": self.model_flops,
             "precision": self.precision,
             "peak_flops_per_device": self.peak_flops,
-            "tokens_per_step": self.tokens,
+            "items_per_step": self.items,
+            **{f"{kind}_per_step": count for kind, count in self.items.items()},
             "steps": self.steps,
             "collective_bytes": sum(each.bytes for each in self.collectives),
             "collectives": [vars(each) for each in self.collectives],
@@ -173,6 +179,6 @@ class Plan:
             "notes": list(self.notes),
             "compile_s": self.compile_s,
             "usd_per_step": self.usd_per_step,
-            "usd_per_trillion_tokens": self.usd_per_trillion_tokens,
+            f"usd_per_trillion_{self.item_kind}": self.usd_per_trillion_items,
             "price": vars(self.machine.chip.price) if self.machine.chip.price else None,
         }

@@ -1,7 +1,7 @@
 """The workload of a step on any machine, traced without a mesh or a compiler.
 
 The model is traced with a batch size that divides no other size. So an array whose size it divides
-grows with the batch. Counts are for one sequence.
+grows with the batch. Counts are for one example.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dovetail.kernels import (
     target_platform,
     watch_kernels,
 )
-from dovetail.module import functional, parameter_specs, walk_jaxpr
+from dovetail.module import batch_items, functional, parameter_specs, walk_jaxpr
 from dovetail.parallel import AxisRules
 from dovetail.runtime import matmul_flops_of
 from dovetail.targets import ExperimentSize, experiment_size
@@ -43,7 +43,7 @@ class SavedActivation:
     """An array that the forward pass saves for the backward pass.
 
     Attributes:
-        bytes: for one sequence.
+        bytes: for one example.
         is_model_sharded: whether tensor parallelism shards it; the residual stream is replicated.
     """
 
@@ -59,8 +59,9 @@ class Workload:
         parameters: the spec of every parameter, by path.
         state_bytes: unsharded bytes of parameters, optimizer and averages.
         size: the sizes of the experiment.
+        items: how many items of what kind a step has, the main kind first: {"tokens": 4194304}.
         model_flops: the FLOPs of a step that count for MFU.
-        matmul_flops: FLOPs of XLA's matmuls for one sequence: forward, recomputed and backward.
+        matmul_flops: FLOPs of XLA's matmuls for one example: forward, recomputed and backward.
         kernel_flops: the same of Pallas kernels.
         unknown_kernels: kernels without a FLOP count.
         has_dynamic_loops: whether loops whose length depends on data contain matmuls. They are then
@@ -75,6 +76,7 @@ class Workload:
     parameters: Mapping[str, Any]
     state_bytes: int
     size: ExperimentSize
+    items: Mapping[str, int]
     model_flops: int
     matmul_flops: float
     kernel_flops: float
@@ -87,8 +89,8 @@ class Workload:
     rules: AxisRules
 
     @property
-    def tokens(self) -> int:
-        """Tokens of a step."""
+    def positions(self) -> int:
+        """Examples of a step times the length of their sequence."""
         return self.size.batch_size * self.size.sequence_length
 
     @property
@@ -117,6 +119,7 @@ def trace_workload(trainer: Trainer, platform: str) -> Workload:
         parameters=parameter_specs(trainer.model),
         state_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
         size=size,
+        items=batch_items(program.batch_spec),
         model_flops=model_flops,
         matmul_flops=matmul_flops,
         kernel_flops=kernel_flops,

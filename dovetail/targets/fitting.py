@@ -64,7 +64,7 @@ def choose_mesh(size: ExperimentSize, machine: Machine, model: int = 1) -> MeshS
     """Shards parameters over as few devices as their memory allows, and the batch over the rest.
 
     `model` is the wanted degree of tensor parallelism. It is lowered if heads or other sizes do not
-    divide, and raised if there are more devices than sequences.
+    divide, and raised if there are more devices than examples.
     """
     per_slice = machine.devices_per_slice
     model = _model_parallelism(size, machine, model)

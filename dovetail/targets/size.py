@@ -26,8 +26,9 @@ class ExperimentSize:
     Attributes:
         parameters: the number of parameters.
         active_parameters: the number that one token uses.
-        batch_size: sequences of the global batch.
-        sequence_length: tokens of a sequence.
+        batch_size: examples of the global batch.
+        sequence_length: the longest `sequence` axis of the batch; 1 if it has none, so that an
+            example counts as one token.
         layers: iterations of the scans over layers; each saves its input for the backward pass.
         width: of the residual stream.
         outputs_per_token: elements that matmuls with weights produce for one token.

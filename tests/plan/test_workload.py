@@ -71,7 +71,7 @@ def test_every_kernel_is_counted(name: str, platform: str) -> None:
     work = trace_workload(config.build(), platform)
     assert not work.unknown_kernels
     assert work.matmul_flops > 0
-    assert work.tokens == 8 * 256
+    assert work.items == {"tokens": 8 * 256}
 
 
 @pytest.mark.filterwarnings("ignore::dovetail.kernels.SlowKernelWarning")
