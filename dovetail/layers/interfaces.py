@@ -124,10 +124,13 @@ class Layer(Protocol):
 
 
 class PositionEncoding(Protocol):
-    """Encodes positions into queries and keys."""
+    """Encodes positions into queries and keys.
+
+    Positions along several axes, as in images, are a named input of the context.
+    """
 
     def __call__(
-        self, q_BSHD: jax.Array, k_BSKD: jax.Array, positions_BS: jax.Array, /
+        self, q_BSHD: jax.Array, k_BSKD: jax.Array, context: TokenContext, /
     ) -> tuple[jax.Array, jax.Array]:
         """Returns the encoded queries and keys."""
         ...

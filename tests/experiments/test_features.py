@@ -61,8 +61,8 @@ class Drifting(Module):
             (config.head_width,), (None,), ConstantInitializer.Config(), decays=False
         )
 
-    def __call__(self, query, key, positions):
-        return query, key + positions[..., None, None] * self.drift.astype(key.dtype)
+    def __call__(self, query, key, context):
+        return query, key + context.positions_BS[..., None, None] * self.drift.astype(key.dtype)
 
 
 def sign_of_gradient(strength: float = 1.0) -> optax.GradientTransformation:

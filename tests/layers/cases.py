@@ -136,7 +136,7 @@ def token_context() -> TokenContext:
 def queries_and_keys() -> tuple[Any, ...]:
     query = vectors(1, BATCH, SEQUENCE, HEADS, HEAD_WIDTH)
     key = vectors(2, BATCH, SEQUENCE, KV_HEADS, HEAD_WIDTH)
-    return query, key, token_context().positions_BS
+    return query, key, token_context()
 
 
 def keys_and_values() -> tuple[Any, ...]:

@@ -111,12 +111,16 @@ def test_gated_feed_forward(x: np.ndarray) -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-4)
 
 
+def at(positions: Any) -> TokenContext:
+    return TokenContext(jnp.asarray(positions), jnp.ones_like(jnp.asarray(positions)))
+
+
 @pytest.mark.parametrize("offset", [0, 100_000])
 def test_rotary_embedding(offset: int) -> None:
     config = RotaryEmbedding.Config(head_width=8, base=500.0)
     query, key = numbers(1, 2, 5, 4, 8), numbers(2, 2, 5, 2, 8)
     positions = offset + np.array([[0, 1, 2, 3, 4], [7, 0, 0, 100, 3]])
-    turned_query, turned_key = run(config, {}, query, key, jnp.asarray(positions))
+    turned_query, turned_key = run(config, {}, query, key, at(positions))
     # Far out, an angle in single precision is known to about position x 2^-24.
     tolerance = 1e-5 + offset * 2**-23
     for actual, plain in ((turned_query, query), (turned_key, key)):
@@ -129,11 +133,31 @@ def test_rotary_scores_depend_on_distance_alone() -> None:
     query, key = numbers(1, 1, 2, 1, 8), numbers(2, 1, 2, 1, 8)
 
     def score(first: int, second: int) -> float:
-        turned_query, turned_key = run(config, {}, query, key, jnp.array([[first, second]]))
+        turned_query, turned_key = run(config, {}, query, key, at([[first, second]]))
         return float(jnp.vdot(turned_query[0, 0], turned_key[0, 1]))
 
     assert score(3, 1) == pytest.approx(score(103, 101), abs=1e-4)
     assert score(3, 1) != pytest.approx(score(3, 2), abs=1e-4)
+
+
+class TwoAxisRotary(RotaryEmbedding):
+    """Rotates the first pairs by the row of an image patch, and the others by its column."""
+
+    def angles(self, frequencies: np.ndarray, context: TokenContext) -> jax.Array:
+        rows, columns = (axis[..., None] for axis in context.get("axes"))
+        is_row = jnp.arange(len(frequencies)) < len(frequencies) // 2
+        return jnp.where(is_row, rows, columns) * frequencies
+
+
+def test_rotary_positions_of_several_axes_are_a_named_input() -> None:
+    config = TwoAxisRotary.Config(head_width=8)
+    query, key = numbers(1, 1, 4, 1, 8), numbers(2, 1, 4, 1, 8)
+    rows, columns = jnp.array([[0, 0, 1, 1]]), jnp.array([[0, 1, 0, 1]])
+    turned, _ = run(config, {}, query, key, at([[0, 1, 2, 3]]).provide("axes", (rows, columns)))
+    by_row = references.rotary(query, np.asarray(rows), 10_000.0)
+    by_column = references.rotary(query, np.asarray(columns), 10_000.0)
+    is_row = np.arange(8) % 4 < 2  # feature i is paired with i + 4
+    np.testing.assert_allclose(turned, np.where(is_row, by_row, by_column), atol=1e-5)
 
 
 @pytest.mark.parametrize("head_width", [None, 6])

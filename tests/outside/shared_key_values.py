@@ -57,7 +57,7 @@ class ReusingAttention(BaseAttention):
 
     def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
         q_BSHD = self.query(x_BSE).reshape(*x_BSE.shape[:2], -1, self.head_width)
-        q_BSHD, _ = self.positions(q_BSHD, q_BSHD, context.positions_BS)
+        q_BSHD, _ = self.positions(q_BSHD, q_BSHD, context)
         return self.attend(q_BSHD, context.get("shared_kv"), context, x_BSE)
 
 

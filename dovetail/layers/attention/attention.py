@@ -54,7 +54,7 @@ class Attention(BaseAttention):
         q_BSHD = self._heads(tag(self.query(x_BSE), "attention_query"), "heads")
         k_BSKD = self._heads(tag(self.key(x_BSE), "attention_key"), "kv_heads")
         v_BSKD = self._heads(tag(self.value(x_BSE), "attention_value"), "kv_heads")
-        q_BSHD, k_BSKD = self.positions(q_BSHD, k_BSKD, context.positions_BS)
+        q_BSHD, k_BSKD = self.positions(q_BSHD, k_BSKD, context)
         kv = self.cache(k_BSKD, v_BSKD, context)
         return self.attend(q_BSHD, kv, context, x_BSE)
 

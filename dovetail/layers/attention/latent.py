@@ -75,7 +75,7 @@ class LatentAttention(BaseAttention):
         latent_BSC = self.latent_norm(both[..., :width])
         plain, rotated = q_BSHD[..., : self.plain], q_BSHD[..., self.plain :]
         # All heads share one rotary key; the KV cache stores it as a single key-value head.
-        rotated, k_BS1R = self.positions(rotated, both[:, :, None, width:], context.positions_BS)
+        rotated, k_BS1R = self.positions(rotated, both[:, :, None, width:], context)
         q_BSHD = jnp.concatenate([plain, rotated], axis=-1)
         return q_BSHD, self.cache(k_BS1R, latent_BSC[:, :, None], context)
 

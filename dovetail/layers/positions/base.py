@@ -24,7 +24,7 @@ class NoPositions(BasePositions):
     """No position encoding (NoPE): only the causal mask tells the order."""
 
     def __call__(
-        self, q_BSHD: jax.Array, k_BSKD: jax.Array, positions_BS: jax.Array
+        self, q_BSHD: jax.Array, k_BSKD: jax.Array, context: TokenContext
     ) -> tuple[jax.Array, jax.Array]:
         """Returns queries and keys unchanged."""
         return q_BSHD, k_BSKD

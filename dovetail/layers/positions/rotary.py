@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dovetail.config import Component, ConfigError, ConfigOf
+from dovetail.layers.context import TokenContext
 from dovetail.layers.positions.base import BasePositions
 
 
@@ -62,16 +63,20 @@ class RotaryEmbedding(BasePositions):
             )
 
     def __call__(
-        self, q_BSHD: jax.Array, k_BSKD: jax.Array, positions_BS: jax.Array
+        self, q_BSHD: jax.Array, k_BSKD: jax.Array, context: TokenContext
     ) -> tuple[jax.Array, jax.Array]:
         """Applies the rotary embedding: rotates queries and keys by angles of their positions."""
         # In float64: the error of a frequency is multiplied by the position.
         exponents = np.arange(0, self.width, 2, dtype=np.float64) / self.width
         frequencies = self.scaling.scaled(self.base**-exponents, self.base)
-        angles_BSN = positions_BS[..., None].astype(jnp.float32) * frequencies.astype(np.float32)
+        angles_BSN = self.angles(frequencies.astype(np.float32), context)
         cosine = jnp.cos(angles_BSN)[:, :, None, :] * self.scaling.magnitude
         sine = jnp.sin(angles_BSN)[:, :, None, :] * self.scaling.magnitude
         return self._encode(q_BSHD, cosine, sine), self._encode(k_BSKD, cosine, sine)
+
+    def angles(self, frequencies: np.ndarray, context: TokenContext) -> jax.Array:
+        """Returns the angle of each pair [B, S, D/2]; a subclass may use several axes."""
+        return context.positions_BS[..., None].astype(jnp.float32) * frequencies
 
     def _encode(self, x_BSHD: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
         rotated = self._rotate(x_BSHD[..., : self.width].astype(jnp.float32), cosine, sine)
