@@ -48,7 +48,7 @@ def _start(runner: StageRunner, variables: Arrays) -> Carry:
         x=x,
         x_gradient=x,
         variables=variables,
-        saved_inputs=jnp.zeros((*saved, *x.shape), x.dtype),
+        saved_inputs=jax.tree.map(lambda x: jnp.zeros((*saved, *x.shape), x.dtype), x),
         saved_variables=zeros(variables, lead=saved, drop=1),
         stage_gradients=zeros(runner.trainable(runner.stage_params), dtype=jnp.float32),
         shared_gradients=zeros(runner.trainable(runner.shared_params), dtype=jnp.float32),

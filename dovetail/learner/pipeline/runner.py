@@ -101,7 +101,9 @@ class StageRunner:
             carry,
             x=self.send(y, forward=True),
             variables=write(carry.variables, after, (chunk,), is_active),
-            saved_inputs=_write(carry.saved_inputs, carry.x, buffer, is_active),
+            saved_inputs=jax.tree.map(
+                lambda saved, x: _write(saved, x, buffer, is_active), carry.saved_inputs, carry.x
+            ),
             saved_variables=write(carry.saved_variables, variables, buffer, is_active),
         ), None
 
@@ -110,7 +112,7 @@ class StageRunner:
         chunk, index, is_active = self.schedule.backward(tick, self.stage_index)
         index = self._clip(index)
         buffer = (chunk, index % self.schedule.max_in_flight)
-        x = carry.saved_inputs[buffer]
+        x = jax.tree.map(lambda saved: saved[buffer], carry.saved_inputs)
         variables = {path: v[buffer] for path, v in carry.saved_variables.items()}
 
         def run(stage: Arrays, shared: Arrays, x: Any) -> Any:
@@ -120,7 +122,9 @@ class StageRunner:
         shared = self.trainable(self.shared_params)
         (y, _), vjp, (outputs, _) = jax.vjp(run, stage, shared, x, has_aux=True)
         is_last = self._chunk_number(chunk) == self.stage.chunks - 1
-        y_gradient = jnp.where(is_last, jnp.zeros_like(y), carry.x_gradient)
+        y_gradient = jax.tree.map(
+            lambda y, dy: jnp.where(is_last, jnp.zeros_like(y), dy), y, carry.x_gradient
+        )
         stage, shared, x_gradient = vjp((y_gradient, jnp.ones((), jnp.float32)))
         return replace(
             carry,
@@ -129,17 +133,17 @@ class StageRunner:
             shared_gradients=_add(carry.shared_gradients, shared, (), is_active),
         ), outputs
 
-    def send(self, x: jax.Array, *, forward: bool) -> jax.Array:
-        """Sends an array to the next stage, or to the previous one, around the ring."""
+    def send(self, x: Any, *, forward: bool) -> Any:
+        """Sends arrays to the next stage, or to the previous one, around the ring."""
         count = self.schedule.stages
         pairs = [(here, (here + (1 if forward else -1)) % count) for here in range(count)]
         return jax.lax.ppermute(x, PIPELINE, pairs)
 
-    def zero_activation(self) -> jax.Array:
-        """Returns zeros in the shape and dtype of the activation between stages."""
+    def zero_activation(self) -> Any:
+        """Returns zeros in the shapes and dtypes of the activation between stages."""
         params = {**_at(self.stage_params, 0), **self.shared_params}
-        shape = jax.eval_shape(lambda: self.stage.embed(params, self._micro(0)))
-        return jnp.zeros(shape.shape, shape.dtype)
+        shapes = jax.eval_shape(lambda: self.stage.embed(params, self._micro(0)))
+        return jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
 
     def merge_outputs(
         self, outputs: StageOutputs, start: Any, *, backward: bool

@@ -24,15 +24,15 @@ PIPELINE = "pipeline"
 class PipelineModel(Protocol):
     """A model that can be split: `__call__` is embed, then all chunks of layers, then head_loss."""
 
-    def embed(self, batch: Any, /) -> jax.Array:
-        """Returns the input of the first chunk."""
+    def embed(self, batch: Any, /) -> Any:
+        """Returns the input of the first chunk: an array, or a pytree of arrays."""
         ...
 
-    def run_layers(self, x: jax.Array, batch: Any, first: Any, /) -> jax.Array:
+    def run_layers(self, x: Any, batch: Any, first: Any, /) -> Any:
         """Runs the chunk that begins with layer `first`."""
         ...
 
-    def head_loss(self, x: jax.Array, batch: Any, /) -> None:
+    def head_loss(self, x: Any, batch: Any, /) -> None:
         """Adds the losses, given the output of the last chunk."""
         ...
 
@@ -69,23 +69,23 @@ class Stage:
     weights: Arrays
 
     def forward(
-        self, params: Arrays, variables: Arrays, x: jax.Array, micro: Any, index: Any, chunk: Any
-    ) -> tuple[jax.Array, Arrays, Any]:
+        self, params: Arrays, variables: Arrays, x: Any, micro: Any, index: Any, chunk: Any
+    ) -> tuple[Any, Arrays, Any]:
         """Returns the chunk's output, its variables afterwards, and its side outputs."""
         run = self._runner(params, variables, index)
         first, _ = run("embed", micro)
-        x = jnp.where(chunk == 0, first.astype(x.dtype), x)
+        x = jax.tree.map(lambda a, b: jnp.where(chunk == 0, a.astype(b.dtype), b), first, x)
         y, outputs = run("run_layers", (x, micro, chunk * self.layers))
         variables = {path: outputs.variables[path] for path in variables}
-        return y.astype(x.dtype), variables, outputs
+        return jax.tree.map(lambda a, b: a.astype(b.dtype), y, x), variables, outputs
 
-    def embed(self, params: Arrays, micro: Any) -> jax.Array:
+    def embed(self, params: Arrays, micro: Any) -> Any:
         """Returns the input of the first chunk."""
         return self._runner(params, {}, 0)("embed", micro)[0]
 
     def loss(
-        self, params: Arrays, variables: Arrays, x: jax.Array, micro: Any, index: Any, chunk: Any
-    ) -> tuple[tuple[jax.Array, jax.Array], tuple[StageOutputs, Arrays]]:
+        self, params: Arrays, variables: Arrays, x: Any, micro: Any, index: Any, chunk: Any
+    ) -> tuple[tuple[Any, jax.Array], tuple[StageOutputs, Arrays]]:
         """Returns the chunk's output and loss; and, without gradient, its outputs and variables."""
         y, after, layers = self.forward(params, variables, x, micro, index, chunk)
         _, head = self._runner(params, variables, index)("head_loss", (y, micro))
