@@ -80,7 +80,7 @@ def measure(name: str) -> dict[str, Any]:
     return {
         "planned": plan.memory.total,
         "measured": _status("VmHWM") - before + held,
-        "step_s": plan.step_s,
+        "step_s": plan.step_seconds,
     }
 
 

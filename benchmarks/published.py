@@ -147,7 +147,7 @@ def plan_row(row: Row, analytic: bool) -> Planned:
     as_published = planner.best_plan(published)
     best = min(
         [each for each in (RankedPlan(published, as_published), _first(planner)) if each.plan.fits],
-        key=lambda each: each.plan.step_s,
+        key=lambda each: each.plan.step_seconds,
     )
     return Planned(row, planner, as_published, best.plan, best.candidate)
 
@@ -212,15 +212,15 @@ def report(rows: Sequence[Planned]) -> list[dict[str, Any]]:
                 "fits": each.as_published.fits,
                 "memory_gb": each.as_published.memory.total * _devices(each) / 1e9,
                 "predicted_s": predicted,
-                "predicted_mfu": each.as_published.mfu * each.as_published.step_s / predicted,
+                "predicted_mfu": each.as_published.mfu * each.as_published.step_seconds / predicted,
                 "error": predicted / each.row.seconds - 1 if is_held_out else None,
                 "constants_without_it": vars(constants),
-                "best_s": each.best.step_s,
+                "best_s": each.best.step_seconds,
                 "best_mfu": each.best.mfu,
                 "best": str(each.best_candidate),
                 "best_fits": each.best.fits,
                 "best_memory_gb": each.best.memory.total * _devices(each) / 1e9,
-                "compile_s": each.as_published.compile_s,
+                "compile_s": each.as_published.compile_seconds,
             }
         )
     return found

@@ -86,7 +86,7 @@ def curve(name: str, batch: int | None, factor: float) -> Iterator[tuple[int, fl
         plan = found[1]
         computed = factor * (plan.timing.total - plan.timing.exposed)
         seconds = computed + plan.timing.exposed
-        yield chips, plan.mfu * plan.step_s / seconds, plan
+        yield chips, plan.mfu * plan.step_seconds / seconds, plan
         print(f"{name} on {chips}: {seconds:.2f} s, {plan.mesh}", file=sys.stderr, flush=True)
 
 

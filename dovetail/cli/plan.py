@@ -196,8 +196,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         verified = verify(run, planner)
     VerificationHistory().add(verified)
     if arguments.json:
-        ratios = {"time_ratio": verified.time_ratio, "memory_ratio": verified.memory_ratio}
-        print_json({**vars(verified), **ratios})
+        print_json(verified.facts())
     else:
         print_verified(verified)
     return 0

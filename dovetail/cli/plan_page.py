@@ -59,7 +59,7 @@ def _seconds(plan: Plan) -> list[Html]:
         rows["overlapped communication"] = format_duration(plan.timing.hidden)
     return [
         tag("h2", f"A step: {seconds(plan)}"),
-        _bar(values, plan.step_s),
+        _bar(values, plan.step_seconds),
         _legend(rows),
         _note(f"MFU {plan.mfu:.1%}. {MFU_FORMULA}."),
     ]

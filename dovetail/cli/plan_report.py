@@ -47,7 +47,8 @@ def verdict(plan: Plan) -> str:
 
 def seconds(plan: Plan) -> str:
     """Formats the step time with its error band."""
-    return f"{format_duration(plan.step_s)} ({plan.time_source}, within {plan.error_band:.0%})"
+    time = format_duration(plan.step_seconds)
+    return f"{time} ({plan.time_source}, within {plan.error_band:.0%})"
 
 
 def money(value: float | None) -> str:
@@ -75,11 +76,11 @@ def print_plan(plan: Plan) -> None:
 
 def source(plan: Plan) -> str:
     """Returns where the numbers come from."""
-    if plan.compile_s is None:
+    if plan.compile_seconds is None:
         return "analytic: by arithmetic, nothing was compiled"
     if plan.refusal:
-        return f"the compiler refused it after {format_duration(plan.compile_s)}"
-    return f"compiled in {format_duration(plan.compile_s)}"
+        return f"the compiler refused it after {format_duration(plan.compile_seconds)}"
+    return f"compiled in {format_duration(plan.compile_seconds)}"
 
 
 def print_remedies(plan: Plan, fitting: Sequence[RankedPlan]) -> None:
@@ -109,7 +110,7 @@ def print_search(result: SearchResult) -> None:
     if best is None:
         print("nothing was found that fits")
         return
-    gain = 1 - best.plan.step_s / result.rule.step_s
+    gain = 1 - best.plan.step_seconds / result.rule.step_seconds
     if not result.rule.fits:
         print("the rule's own choice does not fit")
     elif gain > 0:
@@ -122,8 +123,8 @@ def print_verified(verified: PlanVerification) -> None:
     """Prints a run beside its plan."""
     print(f"{verified.run} on {verified.chip}")
     print(
-        f"  step time  predicted {format_duration(verified.predicted_s)}, measured "
-        f"{format_duration(verified.measured_s)}: {verified.time_ratio:.2f} times as long"
+        f"  step time  predicted {format_duration(verified.predicted_seconds)}, measured "
+        f"{format_duration(verified.measured_seconds)}: {verified.time_ratio:.2f} times as long"
     )
     if verified.measured_bytes is None or verified.memory_ratio is None:
         print("  memory     not recorded (runs on a CPU record it, on Linux)")
@@ -168,7 +169,7 @@ def _row(row: ComparisonRow) -> tuple[str, ...]:
     return (
         *machine,
         format_bytes(plan.memory.total * row.machine.chip.devices_per_chip),
-        format_duration(plan.step_s),
+        format_duration(plan.step_seconds),
         f"{plan.mfu:.1%}",
         format_duration(row.seconds),
         money(row.usd),
@@ -203,7 +204,7 @@ def _print_ranked(ranked: Sequence[RankedPlan]) -> None:
         fits = "" if plan.fits else "does not fit  "
         rows.append(
             (
-                f"{format_duration(plan.step_s)} per step ({plan.time_source})",
+                f"{format_duration(plan.step_seconds)} per step ({plan.time_source})",
                 f"{memory} per chip ({plan.source})",
                 f"{fits}{candidate}",
             )
@@ -228,14 +229,15 @@ def _seconds(plan: Plan) -> None:
     print(f"\nstep time: {seconds(plan)}")
     values = {label: getattr(plan.timing, name) for name, label in SECONDS.items()}
     rows = [
-        (label, format_duration(value), bar(value / plan.step_s)) for label, value in values.items()
+        (label, format_duration(value), bar(value / plan.step_seconds))
+        for label, value in values.items()
     ]
     if plan.timing.hidden:
         rows.append(("overlapped communication", format_duration(plan.timing.hidden), ""))
     print(format_table(rows, align="<>", indent="  "))
     peak = f"{plan.machine.devices} x {plan.peak_flops / 1e12:.4g} TFLOP/s"
     work = f"{format_count(int(plan.model_flops))} FLOP"
-    print(f"  MFU {plan.mfu:.1%} = {work} / {plan.step_s:.3g} s / ({peak})")
+    print(f"  MFU {plan.mfu:.1%} = {work} / {plan.step_seconds:.3g} s / ({peak})")
     if plan.mfu > 1:
         print("  above 100%: the formula counts what this step skips, such as masked attention")
 

@@ -49,7 +49,7 @@ class ComparisonRow:
     @property
     def seconds(self) -> float | None:
         """The time of the entire run."""
-        return None if self.plan is None else self.plan.step_s * self.plan.steps
+        return None if self.plan is None else self.plan.step_seconds * self.plan.steps
 
     @property
     def usd(self) -> float | None:

@@ -142,7 +142,7 @@ def read_plan(
         source="compiled",
         memory=_memory(compiled.memory, program, sharding, machine),
         collectives=tuple(_summed(found, links)),
-        compile_s=compiled.seconds,
+        compile_seconds=compiled.seconds,
     )
     # Without a GPU, XLA does not autotune matmuls, so the program says nothing about their time.
     if machine.chip.platform == "gpu":
@@ -282,7 +282,7 @@ def _refused_plan(analytic: Plan, compiled: CompiledStep) -> Plan:
         analytic,
         source="compiled",
         memory=memory,
-        compile_s=compiled.seconds,
+        compile_seconds=compiled.seconds,
         refusal=compiled.refusal.splitlines()[0][:300],
         notes=(*analytic.notes, "the compiler refused it: seconds are analytic"),
     )

@@ -82,7 +82,7 @@ class Plan:
         kernels: the implementation of each op, and why others were not chosen.
         slow: warnings about slow kernels.
         notes: caveats about these numbers.
-        compile_s: the seconds of compilation.
+        compile_seconds: the seconds of compilation.
         refusal: why the compiler refused the program; empty if it did not.
         time_source: the source of the seconds; they may be analytic when memory is compiled.
     """
@@ -102,7 +102,7 @@ class Plan:
     kernels: tuple[str, ...] = ()
     slow: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    compile_s: float | None = None
+    compile_seconds: float | None = None
     refusal: str = ""
     time_source: str = "analytic"
 
@@ -112,20 +112,20 @@ class Plan:
         return not self.refusal and self.memory.fits
 
     @property
-    def step_s(self) -> float:
+    def step_seconds(self) -> float:
         """The seconds of a step."""
         return self.timing.total
 
     @property
     def mfu(self) -> float:
         """Model FLOPs utilization: model FLOPs over what the machine could compute in a step."""
-        return self.model_flops / (self.step_s * self.machine.devices * self.peak_flops)
+        return self.model_flops / (self.step_seconds * self.machine.devices * self.peak_flops)
 
     @property
     def usd_per_step(self) -> float | None:
         """At list price; None if there is none."""
         price = self.machine.usd_per_hour
-        return None if price is None else price * self.step_s / HOUR
+        return None if price is None else price * self.step_seconds / HOUR
 
     @property
     def item_kind(self) -> str:
@@ -161,7 +161,7 @@ class Plan:
                 name: getattr(memory, name) * self.machine.chip.devices_per_chip
                 for name in ("parameters", "optimizer", "activations", "temporaries", "host")
             },
-            "predicted_step_s": self.step_s,
+            "predicted_step_s": self.step_seconds,
             "predicted_step_s_error": self.error_band,
             "time_source": self.time_source,
             "seconds_by_kind": {**vars(timing)},
@@ -177,7 +177,7 @@ class Plan:
             "kernels": list(self.kernels),
             "slow_kernels": list(self.slow),
             "notes": list(self.notes),
-            "compile_s": self.compile_s,
+            "compile_s": self.compile_seconds,
             "usd_per_step": self.usd_per_step,
             f"usd_per_trillion_{self.item_kind}": self.usd_per_trillion_items,
             "price": vars(self.machine.chip.price) if self.machine.chip.price else None,

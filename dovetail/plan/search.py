@@ -162,7 +162,7 @@ def _fitting(ranked: Sequence[RankedPlan]) -> list[RankedPlan]:
 
 
 def _order(each: RankedPlan) -> tuple[bool, float, float]:
-    return not each.plan.fits, each.plan.step_s, each.plan.memory.total
+    return not each.plan.fits, each.plan.step_seconds, each.plan.memory.total
 
 
 def _distinct(ranked: Sequence[RankedPlan]) -> list[RankedPlan]:
@@ -174,7 +174,7 @@ def _distinct(ranked: Sequence[RankedPlan]) -> list[RankedPlan]:
             for other in found
             if other.candidate.save == each.candidate.save
             and other.candidate.microbatches == each.candidate.microbatches
-            and abs(other.plan.step_s - each.plan.step_s) < _SAME_TIME * each.plan.step_s
+            and abs(other.plan.step_seconds / each.plan.step_seconds - 1) < _SAME_TIME
         ]
         if not duplicates:
             found.append(each)

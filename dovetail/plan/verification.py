@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,23 +28,23 @@ class PlanVerification:
     Attributes:
         run: the run folder.
         chip: the chip that it ran on.
-        predicted_s: planned seconds of a step.
-        measured_s: median seconds of a step.
+        predicted_seconds: planned seconds of a step.
+        measured_seconds: median seconds of a step.
         planned_bytes: planned bytes of a step on one device, without state and batch.
         measured_bytes: the growth of peak memory during steps; None if the run did not record it.
     """
 
     run: str
     chip: str
-    predicted_s: float
-    measured_s: float
+    predicted_seconds: float
+    measured_seconds: float
     planned_bytes: float
     measured_bytes: float | None
 
     @property
     def time_ratio(self) -> float:
         """Measured over predicted time."""
-        return self.measured_s / self.predicted_s
+        return self.measured_seconds / self.predicted_seconds
 
     @property
     def memory_ratio(self) -> float | None:
@@ -52,6 +52,19 @@ class PlanVerification:
         if self.measured_bytes is None or not self.planned_bytes:
             return None
         return self.measured_bytes / self.planned_bytes
+
+    def facts(self) -> dict[str, Any]:
+        """Returns it as JSON-serializable data."""
+        return {
+            "run": self.run,
+            "chip": self.chip,
+            "predicted_s": self.predicted_seconds,
+            "measured_s": self.measured_seconds,
+            "planned_bytes": self.planned_bytes,
+            "measured_bytes": self.measured_bytes,
+            "time_ratio": self.time_ratio,
+            "memory_ratio": self.memory_ratio,
+        }
 
 
 def verify(run: Run, planner: Planner) -> PlanVerification:
@@ -69,8 +82,8 @@ def verify(run: Run, planner: Planner) -> PlanVerification:
     return PlanVerification(
         run=str(run.path.resolve()),
         chip=plan.machine.chip.name,
-        predicted_s=plan.step_s,
-        measured_s=statistics.median(steps),
+        predicted_seconds=plan.step_seconds,
+        measured_seconds=statistics.median(steps),
         planned_bytes=memory.activations + memory.temporaries,
         # Later two steps are in flight, and each has its own temporaries.
         measured_bytes=grown[0] * 1e9 / plan.machine.devices if grown else None,
@@ -89,7 +102,7 @@ class VerificationHistory:
         others = [each for each in self._read() if each.get("run") != found.run]
         with contextlib.suppress(OSError):  # a read-only cache is not an error
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            entries = [*others, asdict(found)][-_MAX_ENTRIES:]
+            entries = [*others, found.facts()][-_MAX_ENTRIES:]
             atomic_write(self.path, json.dumps(entries, indent=1) + "\n")
 
     def time(self, chip: str) -> tuple[float, int] | None:

@@ -70,7 +70,7 @@ def test_what_a_search_proposes_compiles(tmp_path: Path) -> None:
     found = search(planner("tpu-v5e-8", tmp_path), verified=1)
     assert found.best is not None
     assert found.best.plan.source == found.best.plan.time_source == "compiled"
-    assert found.best.plan.step_s <= found.rule.step_s
+    assert found.best.plan.step_seconds <= found.rule.step_seconds
     assert any("splash" in line for line in found.best.plan.kernels)
 
 

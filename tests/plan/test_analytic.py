@@ -76,8 +76,8 @@ def test_collectives_have_the_bytes_of_the_parameters(work: Workload, machine: M
 def test_mfu_price_and_tokens_follow_from_the_seconds(work: Workload, machine: Machine) -> None:
     found = plan(work, machine, data=4, fsdp=64)
     assert found.items == {"tokens": 1024 * 4096}
-    assert found.mfu == pytest.approx(work.model_flops / found.step_s / (256 * 459e12))
-    assert found.usd_per_step == pytest.approx(256 * 4.2 * found.step_s / 3600)
+    assert found.mfu == pytest.approx(work.model_flops / found.step_seconds / (256 * 459e12))
+    assert found.usd_per_step == pytest.approx(256 * 4.2 * found.step_seconds / 3600)
     trillion = found.usd_per_step * 1e12 / (1024 * 4096)
     assert found.usd_per_trillion_items == pytest.approx(trillion)
     facts = found.facts()

@@ -63,9 +63,9 @@ def test_the_fastest_plan_that_fits_comes_first(planner: Planner) -> None:
     ranked = rank_candidates(planner)
     fitting = [each for each in ranked if each.plan.fits]
     assert ranked[: len(fitting)] == fitting
-    times = [each.plan.step_s for each in fitting]
+    times = [each.plan.step_seconds for each in fitting]
     assert times == sorted(times)
-    assert times[0] <= planner.analytic_plan().step_s, "the rule's own choice is among them"
+    assert times[0] <= planner.analytic_plan().step_seconds, "the rule's own choice is among them"
 
 
 class Refusing(Planner):
@@ -75,7 +75,7 @@ class Refusing(Planner):
 
     def compiled_plan(self, candidate: Candidate | None = None) -> Plan:
         """Refuses `self.refused`."""
-        plan = replace(self.analytic_plan(candidate), source="compiled", compile_s=0.0)
+        plan = replace(self.analytic_plan(candidate), source="compiled", compile_seconds=0.0)
         return replace(plan, refusal="too big") if candidate in self.refused else plan
 
     @property
@@ -106,7 +106,7 @@ def test_the_best_is_never_slower_than_the_rule(planner: Planner) -> None:
     judge.refused = [each.candidate for each in rank_candidates(planner)]
     found = search(judge)
     assert found.best is not None
-    assert found.best.plan.step_s == found.rule.step_s
+    assert found.best.plan.step_seconds == found.rule.step_seconds
 
 
 def test_remedies_change_one_thing_and_fit(planner: Planner) -> None:
@@ -149,7 +149,7 @@ def test_an_analytic_search_includes_the_rule(planner: Planner) -> None:
     found = search(analytic)
     assert found.rule in [each.plan for each in found.verified]
     assert found.best is not None
-    assert found.best.plan.step_s <= found.rule.step_s
+    assert found.best.plan.step_seconds <= found.rule.step_seconds
 
 
 def test_a_compiler_that_fails_is_a_refusal_of_one_candidate(planner: Planner) -> None:
@@ -196,7 +196,7 @@ def test_machines_are_compared() -> None:
     rows = {row.machine.name: row for row in survey.named(["tpu-v5p-512", "tpu-v5e-4"])}
     assert rows["tpu-v5p-512"].best is not None
     assert rows["tpu-v5p-512"].usd == pytest.approx(
-        256 * 4.2 * 500_000 * rows["tpu-v5p-512"].best.plan.step_s / 3600
+        256 * 4.2 * 500_000 * rows["tpu-v5p-512"].best.plan.step_seconds / 3600
     )
     assert rows["tpu-v5e-4"].best is None, "80 GB of state on 64 GB"
 
@@ -213,7 +213,7 @@ def test_a_cached_program_is_not_compiled_again(
 
     exact = plan(config)
     assert exact.source == exact.time_source == "compiled"
-    assert exact.compile_s is not None
+    assert exact.compile_seconds is not None
 
     def refuse(*_: Any) -> None:
         raise AssertionError("compiled again")
@@ -222,7 +222,7 @@ def test_a_cached_program_is_not_compiled_again(
     found = plan(config.clone().set(log_every=7))
     # A busy CPU may be measured again, so its seconds may differ.
     assert (found.memory, found.collectives) == (exact.memory, exact.collectives)
-    assert (found.kernels, found.compile_s) == (exact.kernels, exact.compile_s)
+    assert (found.kernels, found.compile_seconds) == (exact.kernels, exact.compile_seconds)
     other = config.clone()
     other.input.batch_size = 16
     with pytest.raises(AssertionError, match="compiled again"):

@@ -33,7 +33,7 @@ def run(folder: Path, seconds: list[float], memory: float = 0.5) -> Run:
 
 def test_a_run_is_compared_with_its_plan(planner: Planner, tmp_path: Path) -> None:
     plan = planner.compiled_plan()
-    slow = 2 * plan.step_s
+    slow = 2 * plan.step_seconds
     found = verify(run(tmp_path, [99.0, 99.0, 99.0, slow, slow, slow]), planner)
     assert found.time_ratio == pytest.approx(2.0), "the first steps warm up"
     planned = plan.memory.activations + plan.memory.temporaries

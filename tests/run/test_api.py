@@ -80,7 +80,7 @@ def test_texts_in_names_are_safe():
 def test_a_plan_by_arithmetic():
     plan = dovetail.experiment("llama2-7b").plan("tpu-v5p-512", compile=False)
     assert plan.fits
-    assert 1 < plan.step_s < 10
+    assert 1 < plan.step_seconds < 10
 
 
 class InterruptsAtTwo(Component):
