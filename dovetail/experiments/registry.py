@@ -31,6 +31,7 @@ class ExperimentEntry:
         tiny: returns the same composition at sizes that a test can run.
         variant_of: the experiment that it is a variant of, if it is one.
         changes: what a variant changes, as `--with` takes it.
+        source: the module or file that defines it.
     """
 
     name: str
@@ -40,6 +41,7 @@ class ExperimentEntry:
     variant_of: str = ""
     changes: tuple[str, ...] = ()
     family: str = ""
+    source: str = ""
 
 
 _experiments: Registry[ExperimentEntry] = Registry(
@@ -57,14 +59,17 @@ def experiment(
     variant_of: str = "",
     changes: tuple[str, ...] = (),
     family: str = "",
+    source: str = "",
 ) -> Callable[[Maker], Maker]:
-    """Registers an experiment under a name, with a tiny form for tests."""
+    """Registers an experiment under a name, with a tiny form for tests.
+
+    See `ExperimentEntry` for the arguments. The default `source` is the function's module.
+    """
 
     def register(make: Maker) -> Maker:
-        source = str(getattr(make, "func", make).__module__)  # also of a functools.partial
-        _experiments.register(
-            name, ExperimentEntry(name, about, make, tiny, variant_of, changes, family), source
-        )
+        home = source or str(getattr(make, "func", make).__module__)  # also of a functools.partial
+        entry = ExperimentEntry(name, about, make, tiny, variant_of, changes, family, home)
+        _experiments.register(name, entry, home)
         return make
 
     return register
