@@ -2,6 +2,7 @@
 
 dovetail modularity
 dovetail modularity --feature rope --feature moe --experiment tiny-lm
+dovetail modularity --import mypackage     # the features of a package of your own
 
 Or measure how far a feature is spread over any code base:
 
@@ -16,8 +17,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from dovetail.cli.experiment import add_import_argument
 from dovetail.cli.output import check_folder, check_number, print_json, say
-from dovetail.config import ConfigError, did_you_mean
+from dovetail.config import ConfigError, did_you_mean, import_packages
 from dovetail.utils import Progress
 
 
@@ -35,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only this one; may be repeated",
     )
     feature.completer = _complete_own_features
+    add_import_argument(parser)
     parser.add_argument("--jobs", type=int, default=2, help="number of processes (2)")
     parser.add_argument("--json", action="store_true", help="print the counts as JSON")
     parser.add_argument(
@@ -71,21 +74,34 @@ def _measure(arguments: argparse.Namespace) -> int:
     from dovetail.experiments import find_experiment
     from dovetail.features import features
     from dovetail.modularity.meter import measure_modularity
+    from dovetail.modularity.ownership import features_of
     from dovetail.modularity.report import as_text, write_report
     from dovetail.run import load_all_components
 
     load_all_components()
+    if arguments.imports and arguments.write is not None:
+        raise ConfigError("--write describes our own features: leave out --import.")
+    if arguments.imports:
+        import_packages(arguments.imports)
     for name in arguments.experiment:
         find_experiment(name)
     for name in arguments.wanted:
         if name not in features():
             raise ConfigError(f"There is no feature {name!r}. {did_you_mean(name, features())}")
+    wanted = arguments.wanted or features_of(arguments.imports)
+    if arguments.imports and not wanted:
+        raise ConfigError(
+            f"--import {', '.join(arguments.imports)}: it registers no feature. Decorate a "
+            "modifier with dovetail.features.feature."
+        )
     check_number("--jobs", arguments.jobs, 1, 1024)
     if arguments.write is not None:
         check_folder("--write", arguments.write)
     with Progress("modularity", enabled=not arguments.json) as progress:
         options: Any = {"jobs": arguments.jobs, "on_progress": progress.report}
-        measured = measure_modularity(arguments.experiment, arguments.wanted, **options)
+        measured = measure_modularity(
+            arguments.experiment, wanted, imports=arguments.imports, **options
+        )
         if arguments.write is not None:
             write_report(measured, arguments.write, **options)
     if arguments.write is not None:

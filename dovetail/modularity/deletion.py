@@ -23,7 +23,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dovetail.experiments import experiments
-from dovetail.modularity.leaks import COMPOSING, SourceLine, leaking_lines, naming_lines
+from dovetail.modularity.leaks import (
+    COMPOSING,
+    SourceLine,
+    importing_lines,
+    leaking_lines,
+    naming_lines,
+)
 from dovetail.modularity.ownership import delete_code, file_of, owned_components
 from dovetail.modularity.tasks import PACKAGE
 
@@ -101,6 +107,26 @@ def delete_feature(
     compositions = [line for line in named if _composes(line.file, deleted, using)]
     leaks = [*lines, *(line for line in named if line not in compositions)]
     return Deletion(feature, tuple(leaks), tuple(compositions), len(compared), changed)
+
+
+def delete_package(
+    feature: str, outside: str, before: Mapping[str, str], package: Path = PACKAGE
+) -> Deletion:
+    """Deletes a package that adds a feature from outside: it is not imported.
+
+    Every line of this package that imports it must change. So must every experiment of this
+    package that resolves otherwise when the other is not imported.
+
+    Args:
+        feature: its name.
+        outside: the package that defines it.
+        before: the config hash of every experiment of this package, with the other imported.
+        package: the folder of this package.
+    """
+    after = _hashes(package.parent, list(before))
+    changed = {name: after[name] for name in before if before[name] != after[name]}
+    lines = importing_lines(package, outside)
+    return Deletion(feature, tuple(lines), (), len(before), changed)
 
 
 def _hashes(folder: Path, names: Sequence[str]) -> dict[str, str]:

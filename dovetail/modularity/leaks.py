@@ -55,6 +55,18 @@ def naming_lines(package: Path, owned: Collection[str]) -> list[SourceLine]:
     return matches
 
 
+def importing_lines(package: Path, outside: str) -> list[SourceLine]:
+    """Returns the lines of a package that import another, or use what they imported of it."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        source = path.read_text()
+        lines = source.splitlines()
+        numbers = _facts(source).lines_importing({outside})
+        file = str(path.relative_to(package))
+        found += [SourceLine(file, n, lines[n - 1].strip()) for n in sorted(numbers)]
+    return found
+
+
 @dataclass(frozen=True)
 class _FileFacts:
     """The imports of a file, with lines, dotted name and bound name; its names; its strings."""
@@ -70,6 +82,11 @@ class _FileFacts:
         """
         lines = {number for number, text in self.strings if _is_within(text, dotted)}
         lines |= {number for name in local for number in self.names.get(name, ())}
+        return lines | self.lines_importing(dotted)
+
+    def lines_importing(self, dotted: Collection[str]) -> set[int]:
+        """Returns the lines that import any of these, and those that use what they import."""
+        lines: set[int] = set()
         for span, name, bound in self.imports:
             if _is_within(name, dotted):
                 lines |= {*span} | self.names.get(bound, set())

@@ -66,6 +66,7 @@ def fill_matrix(
     *,
     jobs: int,
     on_progress: OnProgress,
+    imports: Sequence[str] = (),
 ) -> FeatureMatrix:
     """Runs all pairs; results for these sources come from the cache.
 
@@ -74,8 +75,9 @@ def fill_matrix(
         only_features: their names; empty for all.
         jobs: the number of processes.
         on_progress: called with the stage, and the number of tasks done and in all.
+        imports: imported packages whose features or experiments are among them.
     """
-    cache = ResultCache("pairs")
+    cache = ResultCache("pairs", imports)
     matrix = FeatureMatrix(
         list(only_experiments or experiments()), list(only_features or features())
     )
@@ -112,7 +114,8 @@ def _run(
         else:
             results_by_pair[experiment, feature] = PairResult(**cached)
     on_progress(stage, len(results_by_pair), len(pairs))
-    for _, results in run_in_processes(run_pairs, _tasks(stage, missing), jobs):
+    tasks = _tasks(stage, missing)
+    for _, results in run_in_processes(run_pairs, tasks, jobs, cache.imports):
         for result in results:
             pair = PairResult(**result)
             results_by_pair[pair.experiment, pair.feature] = pair

@@ -10,9 +10,15 @@ from typing import Any
 from dovetail.config import to_text
 from dovetail.experiments import experiments
 from dovetail.features import features
-from dovetail.modularity.deletion import Deletion, delete_feature, delete_unused, take_snapshot
+from dovetail.modularity.deletion import (
+    Deletion,
+    delete_feature,
+    delete_package,
+    delete_unused,
+    take_snapshot,
+)
 from dovetail.modularity.matrix import FeatureMatrix, distinct_tiny_models, fill_matrix
-from dovetail.modularity.ownership import configs_without, owned_code
+from dovetail.modularity.ownership import configs_without, own_experiments, owned_code, package_of
 from dovetail.modularity.snapshot import config_hashes, is_hash
 from dovetail.modularity.tasks import PACKAGE, OnProgress, ResultCache, run_cached
 
@@ -60,13 +66,19 @@ def measure_modularity(
     *,
     jobs: int = 2,
     on_progress: OnProgress = lambda stage, done, total: None,
+    imports: Sequence[str] = (),
 ) -> Measurement:
-    """Measures; results for these sources come from the cache."""
-    matrix = fill_matrix(only_experiments, only_features, jobs=jobs, on_progress=on_progress)
-    cache = ResultCache("deletions")
+    """Measures; results for these sources come from the cache. See `fill_matrix`."""
+    matrix = fill_matrix(
+        only_experiments, only_features, jobs=jobs, on_progress=on_progress, imports=imports
+    )
+    cache = ResultCache("deletions", imports)
     names = [(name,) for name in matrix.features]
     deleted = run_cached("deleted", deletion_of, names, jobs, cache, on_progress)
-    models = [(name,) for name in sorted(distinct_tiny_models(matrix.experiments))]
+    # With features of other packages alone, there is nothing of ours to delete.
+    own = own_experiments() if any(features()[name].definition for name in matrix.features) else {}
+    compared = [name for name in matrix.experiments if name in own]
+    models = [(name,) for name in sorted(distinct_tiny_models(compared))]
     alone = run_cached("alone", change_alone, models, jobs, cache, on_progress)
     return Measurement(
         matrix,
@@ -78,13 +90,15 @@ def measure_modularity(
 def deletion_of(name: str) -> dict[str, Any]:
     """Deletes one feature: the task of one process."""
     by_name = features()
+    if not by_name[name].definition:
+        return delete_package(name, package_of(by_name[name]), _config_hashes()).as_json()
     owned = owned_code(by_name[name], by_name)
     return delete_feature(name, owned, configs_without(owned), before=_config_hashes()).as_json()
 
 
 @functools.cache
 def _config_hashes() -> dict[str, str]:
-    return config_hashes(*experiments())
+    return config_hashes(*own_experiments())
 
 
 def change_alone(experiment: str) -> str:

@@ -15,33 +15,52 @@ from pathlib import Path
 from dovetail.config import to_text
 from dovetail.experiments import ExperimentEntry, experiments
 from dovetail.features import Feature, features
+from dovetail.modularity.tasks import PACKAGE
 
 
 def owned_code(feature: Feature, by_name: Mapping[str, Feature]) -> tuple[str, ...]:
-    """Returns the code that only a feature and the features that build on it need."""
+    """Returns the code of this package that only a feature and those that build on it need."""
     names = [feature.name]
     for name in names:
         names += [one.name for one in by_name.values() if name in one.builds_on]
-    owned = (code for name in names for code in (by_name[name].definition, *by_name[name].files))
-    return tuple(dict.fromkeys(filter(None, owned)))
+    own = [by_name[name] for name in names if by_name[name].definition]
+    return tuple(dict.fromkeys(code for one in own for code in (one.definition, *one.files)))
+
+
+def package_of(feature: Feature) -> str:
+    """Returns the package that defines a feature."""
+    return feature.unchecked.__module__.partition(".")[0]
+
+
+def features_of(packages: Iterable[str]) -> list[str]:
+    """Returns the names of the features that these packages, or their submodules, define."""
+    roots = {name.partition(".")[0] for name in packages}
+    return [name for name, one in features().items() if package_of(one) in roots]
+
+
+def own_experiments() -> dict[str, ExperimentEntry]:
+    """Returns the experiments of this package, without those of imported packages."""
+    return {name: one for name, one in experiments().items() if _is_own(one.source)}
+
+
+def _is_own(source: str) -> bool:
+    return source.partition(".")[0] == PACKAGE.name or Path(source).is_relative_to(PACKAGE)
 
 
 def configs_without(owned: Collection[str]) -> dict[str, str]:
-    """Returns the config text of all experiments but the variants made by features of this code."""
+    """Returns the config text of our experiments but the variants made by features of this code."""
     by_name = features()
 
     def is_variant_by(one: ExperimentEntry) -> bool:
         return any(by_name[change.partition(":")[0]].definition in owned for change in one.changes)
 
-    all_experiments = experiments()
-    return {
-        name: text for name, text in _texts().items() if not is_variant_by(all_experiments[name])
-    }
+    own = own_experiments()
+    return {name: text for name, text in _texts().items() if not is_variant_by(own[name])}
 
 
 @functools.cache
 def _texts() -> dict[str, str]:
-    return {name: to_text(one.config()) for name, one in experiments().items()}
+    return {name: to_text(one.config()) for name, one in own_experiments().items()}
 
 
 def dotted_name(code: str, package: str = "dovetail") -> str:

@@ -76,12 +76,13 @@ def build_pair(experiment: str, feature: str) -> PairResult:
 def trace_pair(experiment: str, feature: str) -> PairResult:
     """Traces a training step of the tiny model with the feature; decoding, if the model changed.
 
-    Decoding of the unchanged model is traced in any case.
+    Decoding of the unchanged model is traced in any case. A model without logits does not decode.
     """
     try:
         trainer = _tiny_trainer(experiment, feature)
         _ = trainer.program().traced
-        if _model_text(trainer) != _unmodified_model_text(experiment):
+        changed = _model_text(trainer) != _unmodified_model_text(experiment)
+        if changed and _can_decode(trainer):
             decoding_jaxpr(trainer)
     except Exception as error:  # noqa: BLE001  # as above
         return _failed(experiment, feature, "built", error)
@@ -99,7 +100,7 @@ def execute_pair(experiment: str, feature: str) -> PairResult:
         try:
             trainer = _tiny_trainer(experiment, feature, trial)
             params, variables = _train(trainer)
-            if _model_text(trainer) not in generated:
+            if _can_decode(trainer) and _model_text(trainer) not in generated:
                 _generate(trainer, params, variables)
                 generated.add(_model_text(trainer))
         except Exception as error:  # noqa: BLE001  # as above
@@ -210,6 +211,10 @@ def _tiny_trainer(experiment: str, feature: str, trial: Mapping[str, Any] | None
         config = wanted.apply(config, **(wanted.trial if trial is None else trial))
     mesh = MeshLayout.Config(data=-1, fsdp=1)
     return config.set(steps=TRAINED_STEPS, writers={}, evaluators={}, mesh=mesh).build()
+
+
+def _can_decode(trainer: Any) -> bool:
+    return hasattr(trainer.model, "logits")
 
 
 def _model_text(trainer: Any) -> str:

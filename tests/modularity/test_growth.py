@@ -56,7 +56,7 @@ def test_known_points_are_not_measured_again(monkeypatch: pytest.MonkeyPatch) ->
     progress = []
     monkeypatch.setattr(
         "dovetail.modularity.tasks.run_in_processes",
-        lambda work, tasks, jobs: ((task, [0, 1]) for task in tasks),
+        lambda work, tasks, jobs, imports: ((task, [0, 1]) for task in tasks),
     )
     first = measure_growth(["moe"], on_progress=lambda stage, done, total: progress.append(done))
     again = measure_growth(["moe"], on_progress=lambda stage, done, total: progress.append(-done))
