@@ -269,9 +269,9 @@ class LearnedTurn(Module):
         self.speed = parameter((config.head_width,), (None,), decays=False)
 
     def __call__(
-        self, query_BSHD: jax.Array, key_BSKD: jax.Array, positions_BS: jax.Array
+        self, query_BSHD: jax.Array, key_BSKD: jax.Array, context: TokenContext
     ) -> tuple[jax.Array, jax.Array]:
-        wave = jnp.cos(positions_BS[..., None, None] * self.speed)
+        wave = jnp.cos(context.positions_BS[..., None, None] * self.speed)
         return query_BSHD * wave, key_BSKD * wave
 
 
