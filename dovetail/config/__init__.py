@@ -1,7 +1,7 @@
 """Typed configs, from which every component is built. Pure Python; imports no JAX."""
 
 from dovetail.config.base import Component, Config, ConfigOf, T_co
-from dovetail.config.diff import Difference, diff, explain, identity
+from dovetail.config.diff import Difference, diff, explain, identity, interchangeable_with
 from dovetail.config.errors import ConfigError, Error, RunError, did_you_mean, nearest
 from dovetail.config.fields import incidental, opaque, wraps
 from dovetail.config.functions import config_for
@@ -17,6 +17,7 @@ from dovetail.config.packages import import_packages, missing_entry_points, miss
 from dovetail.config.provenance import through
 from dovetail.config.registry import (
     Registry,
+    component_name,
     failed_user_line,
     import_package,
     import_submodules,
@@ -41,6 +42,7 @@ __all__ = [
     "apply_modifier",
     "apply_overrides",
     "collect_reports",
+    "component_name",
     "config_for",
     "did_you_mean",
     "diff",
@@ -53,6 +55,7 @@ __all__ = [
     "import_packages",
     "import_submodules",
     "incidental",
+    "interchangeable_with",
     "is_old_field",
     "json_values",
     "missing_entry_points",

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from dovetail.config.base import Config
+from dovetail.config.base import Component, Config
 from dovetail.config.text import all_values
 from dovetail.config.traverse import visit
-from dovetail.config.values import join, path_sort_key
+from dovetail.config.values import (
+    CONTAINERS,
+    copy_into,
+    items_of,
+    join,
+    path_sort_key,
+    rebuild,
+)
 
 C = TypeVar("C", bound=Config[Any])
+P = TypeVar("P", bound=Component)
 
 
 @dataclass(frozen=True)
@@ -63,14 +72,54 @@ def _is_within(path: str, above: set[str]) -> bool:
 
 
 def identity(config: C) -> C:
-    """Returns a copy with incidental fields reset: what must not change when a run is resumed."""
+    """Returns a copy of what must not change when a run is resumed.
+
+    Incidental fields have their defaults, and a component that is declared interchangeable with
+    another is the default config of that.
+    """
     copy = config.clone()
-    for _, inner in list(visit(copy)):
-        defaults = type(inner)()
-        names = [name for name, field in inner.fields().items() if field.incidental]
-        values = {name: getattr(defaults, name) for name in names}
-        inner.set(**values)
+    _reset(copy)
     return copy
+
+
+def interchangeable_with(other: type[Component]) -> Callable[[type[P]], type[P]]:
+    """Declares that a component computes the same as another, up to rounding.
+
+    A run may be resumed with either: in its identity, `other` stands for both. Subclasses do not
+    inherit the declaration, because they may compute something else.
+    """
+
+    def declare(component: type[P]) -> type[P]:
+        _representatives[component.Config] = other.Config
+        return component
+
+    return declare
+
+
+_representatives: dict[type, type[Config[Any]]] = {}
+
+
+def _reset(config: Config[Any]) -> None:
+    """Makes a config that of its identity, in place."""
+    fields, defaults = config.fields(), type(config)()
+    for name, value in config._node.values.items():
+        if fields[name].incidental:
+            changed = defaults._node.values[name]
+            config._node.explicit.pop(name, None)
+        else:
+            changed = _represented(value)
+        config._node.values[name] = copy_into(config, name, changed)
+
+
+def _represented(value: Any) -> Any:
+    """Returns a value in which each config is that of its identity."""
+    if isinstance(value, Config):
+        found = _representatives.get(type(value), lambda: value)()
+        _reset(found)
+        return found
+    if type(value) in CONTAINERS:
+        return rebuild(value, [_represented(item) for _, item in items_of(value)])
+    return value
 
 
 class Explanation(NamedTuple):

@@ -3,14 +3,32 @@
 Importing this package is cheap: Rich, filelock and platformdirs are imported where they are used.
 """
 
-from dovetail.utils.files import atomic_folder, atomic_write, remove_folder, user_cache_folder
+from dovetail.utils.background import BackgroundCall, set_exit_code
+from dovetail.utils.files import (
+    atomic_folder,
+    atomic_write,
+    flush,
+    flush_tree,
+    make_folder,
+    read_json_lines,
+    remove_folder,
+    user_cache_folder,
+)
 from dovetail.utils.formatting import format_bytes, format_count, format_duration, plural
-from dovetail.utils.host import can_compile_for, cpu_cores, cpu_model, host_memory_bytes
+from dovetail.utils.host import (
+    can_compile_for,
+    cpu_cores,
+    cpu_model,
+    host_memory_bytes,
+    launched_index,
+    process_started,
+)
 from dovetail.utils.locks import Lock, locked, try_lock
 from dovetail.utils.progress import Progress
 from dovetail.utils.tables import format_table
 
 __all__ = [
+    "BackgroundCall",
     "Lock",
     "Progress",
     "atomic_folder",
@@ -18,14 +36,21 @@ __all__ = [
     "can_compile_for",
     "cpu_cores",
     "cpu_model",
+    "flush",
+    "flush_tree",
     "format_bytes",
     "format_count",
     "format_duration",
     "format_table",
     "host_memory_bytes",
+    "launched_index",
     "locked",
+    "make_folder",
     "plural",
+    "process_started",
+    "read_json_lines",
     "remove_folder",
+    "set_exit_code",
     "try_lock",
     "user_cache_folder",
 ]

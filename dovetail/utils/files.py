@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 TEMPORARY = ".part-"
 """Between a folder's final name and a random suffix: the name of its temporary folder."""
@@ -37,8 +39,24 @@ def atomic_write(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        flush(path.parent)  # a rename is durable once the folder is
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Returns the objects of a file with one a line; drops lines that are damaged or cut off."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    entries = []
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            entry = json.loads(line)
+            if isinstance(entry, dict):
+                entries.append(entry)
+    return entries
 
 
 @contextlib.contextmanager
@@ -51,10 +69,10 @@ def atomic_folder(final: Path) -> Iterator[Path]:
     temporary.mkdir(parents=True)
     try:
         yield temporary
-        for path in temporary.rglob("*"):
-            _flush(path)
+        flush_tree(temporary)
         try:
             temporary.rename(final)
+            flush(final.parent)
         except OSError:
             if not final.is_dir():
                 raise
@@ -73,11 +91,26 @@ def _temporary_for(path: Path) -> Path:
     return path.with_name(f"{path.name}{TEMPORARY}{secrets.token_hex(6)}")
 
 
-def _flush(path: Path) -> None:
-    """Forces a file to disk, so that a power cut cannot leave an empty one under its final name."""
-    if path.is_file():
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def make_folder(folder: Path) -> None:
+    """Makes a folder and those above it; a power cut cannot take them away again."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        flush(path.parent)
+
+
+def flush_tree(folder: Path) -> None:
+    """Forces a folder with all its files to disk, and its name in the folder around it."""
+    for path in sorted(folder.rglob("*"), reverse=True):  # the content of a folder before it
+        flush(path)
+    flush(folder)
+    flush(folder.parent)
+
+
+def flush(path: Path) -> None:
+    """Forces a file or a folder to disk, so that a power cut cannot leave a part of it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

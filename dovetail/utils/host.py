@@ -1,10 +1,11 @@
-"""This host: its cores, its memory, and the XLA compilers that are installed."""
+"""This host and process: cores, memory, XLA compilers, and the index of the process in a job."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import platform
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,8 @@ _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
+# Of Dovetail, Slurm and MPI.
+_PROCESS_INDEX_VARIABLES = ("DOVETAIL_PROCESS", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 _COMPILER_MODULES = {
     "tpu": ("libtpu",),
     "gpu": ("jax_cuda13_plugin", "jax_cuda12_plugin"),
@@ -46,3 +49,24 @@ def host_memory_bytes() -> int:
 def can_compile_for(platform: str) -> bool:
     """Returns whether the compiler for `tpu` or `gpu` is installed, without loading it."""
     return any(find_spec(module) is not None for module in _COMPILER_MODULES[platform])
+
+
+def launched_index() -> int:
+    """Returns the index of this process in its job as the environment gives it, without JAX.
+
+    It decides who shows progress while JAX is loaded. On a TPU pod only JAX knows: 0 until then.
+    """
+    texts = (os.environ.get(name, "") for name in _PROCESS_INDEX_VARIABLES)
+    return next((int(text) for text in texts if text.isdecimal()), 0)
+
+
+def process_started() -> float:
+    """Returns when this process was started, on the monotonic clock; now where none tells."""
+    now = time.monotonic()
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # Linux tells
+        # The name of the program, which may contain spaces, ends with the last parenthesis.
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        ticks = int(fields[19])  # field 22: since boot
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        return now - max(0.0, age)
+    return now

@@ -74,6 +74,11 @@ class Progress:
                 self._live.stop()
                 self._live = None
 
+    def silence(self) -> None:
+        """Shows nothing from here on, as in a process of which another shows the progress."""
+        self._enabled = False
+        self.close()
+
     def stage(self, name: str, total: int = 0, unit: str = "") -> None:
         """Begins a stage.
 

@@ -18,8 +18,10 @@ from dovetail.config import (
     diff,
     identity,
     incidental,
+    interchangeable_with,
     modifier,
     modifiers,
+    to_text,
     value_at,
 )
 from dovetail.config.overrides import _modifiers
@@ -298,6 +300,27 @@ class Logged(Component):
         inner: ConfigOf[TokenMap] = incidental(FeedForward.Config())
 
 
+class Sum(Component):
+    class Config(Component.Config["Sum"]):
+        pass
+
+
+@interchangeable_with(Sum)
+class FastSum(Component):
+    class Config(Component.Config["FastSum"]):
+        chunk: int = 4
+
+
+class RoughSum(FastSum):
+    """May compute something else."""
+
+
+class Holds(Component):
+    class Config(Component.Config["Holds"]):
+        child: ConfigOf[Any] = REQUIRED
+        children: dict[str, ConfigOf[Any]] = REQUIRED
+
+
 class TestDifferences:
     def test_lists_what_differs_in_the_order_of_paths(self) -> None:
         left = Model.Config(layers=[Linear.Config() for _ in range(12)])
@@ -330,6 +353,18 @@ class TestDifferences:
         assert identity(one) == Logged.Config(width=3)
         assert one.log_every == 1
         assert identity(Logged.Config(width=4)) != identity(one)
+
+    def test_interchangeable_components_have_one_identity(self) -> None:
+        def held(*children: ConfigOf[Any]) -> ConfigOf[Any]:
+            return Holds.Config(child=children[0], children={"a": children[1]})
+
+        fast, inexact = FastSum.Config(chunk=8), RoughSum.Config(chunk=8)
+        assert identity(held(fast, fast)) == held(Sum.Config(), Sum.Config())
+        assert to_text(identity(held(fast, fast))) == to_text(held(Sum.Config(), Sum.Config()))
+        assert identity(held(inexact, fast)) == held(inexact, Sum.Config()), "not inherited"
+        around = Holds.Config(child=held(fast, inexact), children={})
+        assert identity(around).child.child == Sum.Config()
+        assert fast == FastSum.Config(chunk=8)
 
 
 class Whistle(Protocol):

@@ -9,6 +9,7 @@ from dovetail.utils import (
     atomic_folder,
     atomic_write,
     locked,
+    read_json_lines,
     remove_folder,
     try_lock,
     user_cache_folder,
@@ -95,3 +96,10 @@ def test_importing_the_package_imports_nothing_heavy():
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_damaged_lines_of_json_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    assert read_json_lines(path) == []
+    path.write_bytes(b'{"a": 1}\n\xff\xfe\n[2]\n' + b"[" * 100_000 + b'\n{"b": 2}\n{"c": ')
+    assert read_json_lines(path) == [{"a": 1}, {"b": 2}]

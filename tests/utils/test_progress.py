@@ -86,3 +86,16 @@ def test_it_can_be_silent(capsys, monkeypatch):
         progress.say("nothing")
         time.sleep(0.05)
     assert capsys.readouterr().err == ""
+
+
+def test_a_silenced_display_shows_nothing_more(capsys, monkeypatch):
+    monkeypatch.setattr(module, "_DELAY_SECONDS", 0.0)
+    with Progress("fetching") as progress:
+        progress.say("first")
+        progress.silence()
+        progress.stage("weights")
+        progress.say("second")
+    shown = capsys.readouterr().err
+    assert "first" in shown
+    assert "second" not in shown
+    assert "weights" not in shown

@@ -1,0 +1,61 @@
+"""Calls in the background."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+_exit_code = 1
+
+
+def set_exit_code(code: int) -> None:
+    """Says with which code the process will exit, in case abandoned calls are still running."""
+    global _exit_code  # noqa: PLW0603  # an exit handler is not told the code
+    _exit_code = code
+
+
+class BackgroundCall:
+    """A call in a thread that does not keep the process alive, unlike one of a pool."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Starts the call."""
+        self._function, self._arguments = function, arguments
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._function(*self._arguments)
+        except BaseException as error:  # noqa: BLE001  # raised by result()
+            self._error = error
+
+    def done(self, seconds: float) -> bool:
+        """Waits for a while, and returns whether the call has ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def abandon(self) -> None:
+        """Lets the process exit while the call is running.
+
+        Python would end the thread in the middle of compiled code, which aborts the process.
+        """
+        atexit.register(self._exit_at_once)
+
+    def _exit_at_once(self) -> None:
+        if self._thread.is_alive():
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(_exit_code)
+
+    def result(self) -> Any:
+        """Waits for the end, and returns the result or raises the error of the call."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._result
