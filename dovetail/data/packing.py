@@ -37,7 +37,7 @@ def pack(
 ) -> HostBatch:
     """Returns the batch of some rows of a split; a negative row number makes a row of padding."""
     # Imported here because it imports JAX, which preparing data does not need.
-    from dovetail.module import Batch
+    from dovetail.module import TokenBatch
 
     starts_B1 = rows_B[:, None] * sequence_length
     offsets_BT = starts_B1 + np.arange(sequence_length + 1)
@@ -52,7 +52,7 @@ def pack(
     origins_BS = np.maximum(split.starts[documents_BS], starts_B1)
     counted_BS = exists_BT[:, 1:] & (documents_BT[:, 1:] == documents_BS)
     targets_BS = tokens_BT[:, 1:]
-    return Batch(
+    return TokenBatch(
         tokens=tokens_BT[:, :-1],
         targets=targets_BS,
         positions=np.where(exists_BS, offsets_BT[:, :-1] - origins_BS, 0).astype(np.int32),

@@ -111,6 +111,7 @@ class Generator:
         stop_strings: Sequence[str] = (),
         seed: int = 0,
         inputs: Mapping[str, Any] | None = None,
+        axis_positions: Sequence[Any] | None = None,
     ) -> list[Generation]:
         """Continues each prompt and returns the continuations in the same order.
 
@@ -124,8 +125,13 @@ class Generator:
                 position, never on the other rows.
             inputs: named inputs of the layers' context, for the prompts alone: arrays with one row
                 per prompt, such as the source of an encoder.
+            axis_positions: for each prompt the positions of its tokens on several axes
+                [tokens, axes], if they have several. New tokens follow the largest of them, and
+                are at the same position on all axes.
         """
-        request = self._request(prompts, max_new_tokens, stop_tokens, stop_strings, seed)
+        request = self._request(
+            prompts, max_new_tokens, stop_tokens, stop_strings, seed, axis_positions
+        )
         chunk_size = _CHUNK_WITH_STOP_STRINGS if stop_strings else MAX_CHUNK
         rows: list[list[GenerationChunk]] = [[] for _ in request.prompts]
         for chunk in self._stream(request, sampler or Greedy.Config(), chunk_size, inputs):
@@ -142,6 +148,7 @@ class Generator:
         stop_strings: Sequence[str] = (),
         seed: int = 0,
         inputs: Mapping[str, Any] | None = None,
+        axis_positions: Sequence[Any] | None = None,
         tokens_per_chunk: int = 4,
     ) -> Iterator[GenerationChunk]:
         """Continues each prompt and yields chunks as they are decoded.
@@ -154,7 +161,9 @@ class Generator:
             raise ConfigError(
                 f"tokens_per_chunk: expected 1 to {MAX_CHUNK}, got {tokens_per_chunk}."
             )
-        request = self._request(prompts, max_new_tokens, stop_tokens, stop_strings, seed)
+        request = self._request(
+            prompts, max_new_tokens, stop_tokens, stop_strings, seed, axis_positions
+        )
         return self._stream(request, sampler or Greedy.Config(), tokens_per_chunk, inputs)
 
     def _request(
@@ -164,6 +173,7 @@ class Generator:
         stop_tokens: Iterable[int],
         stop_strings: Sequence[str],
         seed: int,
+        axis_positions: Sequence[Any] | None,
     ) -> GenerationRequest:
         return make_request(
             prompts,
@@ -174,6 +184,7 @@ class Generator:
             vocab_size=self._model.vocab_size,
             length=self._length,
             tokenizer=self._tokenizer,
+            axis_positions=axis_positions,
         )
 
     def _stream(
@@ -208,7 +219,14 @@ class Generator:
         key = jax.random.key(request.seed)
         inputs = _padded(inputs or {}, len(request.prompts), len(tokens_BP))
         decode_state, tokens_BC = programs.prefill(
-            state, key, tokens_BP, lengths_B, new_B, stops_N, inputs
+            state,
+            key,
+            tokens_BP,
+            lengths_B,
+            new_B,
+            stops_N,
+            inputs,
+            request.padded_axis_positions(tokens_BP.shape),
         )
         yield np.asarray(tokens_BC)
         for start in range(1, request.max_new_tokens, chunk_size):

@@ -3,6 +3,8 @@
 Both run the model's `logits`. The decode program is a loop on the device that decodes a chunk of
 tokens per call. The KV cache is donated, so it is updated in place. The number of tokens per call
 is an argument, so chunks of every length share one program.
+
+B rows, P prompt, C chunk, N stop tokens, A position axes.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ class DecodeState(NamedTuple):
         position_B: its position.
         remaining_B: how many more tokens may follow; 0 if a row is finished.
         keys_B: the random key of each row.
+        axis_offsets_BA: what to add to the position of a new token for its position on each of
+            several axes; None if there is one axis.
     """
 
     cache: dict[str, Any]
@@ -49,6 +53,7 @@ class DecodeState(NamedTuple):
     position_B: jax.Array
     remaining_B: jax.Array
     keys_B: jax.Array
+    axis_offsets_BA: jax.Array | None = None
 
 
 class DecodePrograms:
@@ -69,14 +74,21 @@ class DecodePrograms:
         new_B: Any,
         stops_N: Any,
         inputs: Arrays | None = None,
+        axis_positions_BPA: Any = None,
     ) -> tuple[DecodeState, jax.Array]:
         """Runs right-padded prompts; returns the decode state and the first new tokens [B, 1].
 
-        `inputs` are named inputs of the layers' context; decode steps do not get them.
+        `inputs` are named inputs of the layers' context; decode steps do not get them. With
+        `axis_positions_BPA`, the tokens of the prompts have positions on several axes. A new token
+        follows the largest of them, and is at the same position on all axes.
         """
         tokens_BP, lengths_B, new_B = (self._put(array) for array in (tokens_BP, lengths_B, new_B))
-        inputs = jax.tree.map(self._put, dict(inputs or {}))
-        return self._prefill(state, key, tokens_BP, lengths_B, new_B, stops_N, inputs)
+        inputs, axis_positions_BPA = jax.tree.map(
+            self._put, (dict(inputs or {}), axis_positions_BPA)
+        )
+        return self._prefill(
+            state, key, tokens_BP, lengths_B, new_B, stops_N, inputs, axis_positions_BPA
+        )
 
     def decode(
         self, state: ModelState, decode_state: DecodeState, stops_N: Any, count: int
@@ -112,14 +124,17 @@ class DecodePrograms:
         remaining_B: jax.Array,
         stops_N: jax.Array,
         inputs: Arrays | None = None,
+        axis_positions_BPA: jax.Array | None = None,
     ) -> tuple[DecodeState, jax.Array]:
         index_BP = jnp.broadcast_to(jnp.arange(tokens_BP.shape[1]), tokens_BP.shape)
         segment_ids_BP = (index_BP < lengths_B[:, None]).astype(jnp.int32)
-        context = TokenContext(index_BP, segment_ids_BP, inputs or {}).promise_contiguous()
+        context = TokenContext(index_BP, segment_ids_BP, inputs or {}, axis_positions_BPA)
+        context = context.promise_contiguous()
         last_B = jnp.maximum(lengths_B - 1, 0)
         logits_BV, cache = self._logits(state, {}, tokens_BP, context, last_B)
         keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(tokens_BP.shape[0]))
-        decode_state = DecodeState(cache, lengths_B, last_B, remaining_B, keys_B)
+        offsets_BA = _axis_offsets(axis_positions_BPA, segment_ids_BP, lengths_B)
+        decode_state = DecodeState(cache, lengths_B, last_B, remaining_B, keys_B, offsets_BA)
         decode_state, token_B = self._sample(decode_state, logits_BV, stops_N)
         return decode_state, self._replicated(token_B[:, None])
 
@@ -149,7 +164,10 @@ class DecodePrograms:
         """Runs the newest token of each row and samples the next one."""
         # A finished row counts as padding (segment id 0), so that it writes nothing to its cache.
         segment_ids_B = (old.remaining_B > 0).astype(jnp.int32)
-        context = TokenContext(old.position_B[:, None], segment_ids_B[:, None])
+        position_B1, axis_positions_B1A = old.position_B[:, None], None
+        if old.axis_offsets_BA is not None:
+            axis_positions_B1A = position_B1[..., None] + old.axis_offsets_BA[:, None]
+        context = TokenContext(position_B1, segment_ids_B[:, None], {}, axis_positions_B1A)
         context = context.promise_contiguous()
         last_B = jnp.zeros_like(old.position_B)
         logits_BV, cache = self._logits(state, old.cache, old.token_B[:, None], context, last_B)
@@ -165,7 +183,8 @@ class DecodePrograms:
         is_stop_B = jnp.any(token_B[:, None] == stops_N, axis=1)
         remaining_B = jnp.where(is_stop_B, 0, jnp.maximum(old.remaining_B - 1, 0))
         output_B = jnp.where(old.remaining_B > 0, token_B, NO_TOKEN)
-        return DecodeState(old.cache, token_B, position_B, remaining_B, old.keys_B), output_B
+        new = old._replace(token_B=token_B, position_B=position_B, remaining_B=remaining_B)
+        return new, output_B
 
     def _logits(
         self,
@@ -201,6 +220,17 @@ class DecodePrograms:
         if self._placement is None:
             return array
         return jax.lax.with_sharding_constraint(array, self._placement.sharding(()))
+
+
+def _axis_offsets(
+    axis_positions_BPA: jax.Array | None, segment_ids_BP: jax.Array, lengths_B: jax.Array
+) -> jax.Array | None:
+    """Returns the offsets with which new tokens follow the largest position of their prompt."""
+    if axis_positions_BPA is None:
+        return None
+    largest_BP = jnp.where(segment_ids_BP > 0, axis_positions_BPA.max(axis=2), -1)
+    offset_B = largest_BP.max(axis=1) + 1 - lengths_B
+    return jnp.repeat(offset_B[:, None], axis_positions_BPA.shape[2], axis=1)
 
 
 def decoding_placement(placement: Placement) -> Placement:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +19,18 @@ _MAX_SEEDS = 2**32
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """Tokenized prompts, the token limit, stop conditions and the seed."""
+    """Tokenized prompts, the token limit, stop conditions and the seed.
+
+    `axis_positions` are the positions of the prompts' tokens on several axes [tokens, axes], if
+    they have several.
+    """
 
     prompts: list[NDArray[np.int32]]
     max_new_tokens: int
     stop_tokens: frozenset[int]
     stop_strings: tuple[str, ...]
     seed: int
+    axis_positions: list[NDArray[np.int32]] | None = None
 
     def padded(self, length: int, row_multiple: int) -> tuple[NDArray[np.int32], ...]:
         """Returns tokens [B, P], prompt lengths [B], numbers of new tokens [B], stop tokens [N].
@@ -47,6 +53,15 @@ class GenerationRequest:
         stops_N[: len(self.stop_tokens)] = sorted(self.stop_tokens)
         return tokens_BP, lengths_B, new_B, stops_N
 
+    def padded_axis_positions(self, shape: tuple[int, ...]) -> NDArray[np.int32] | None:
+        """Returns the positions on several axes [B, P, A] of padded prompts [B, P], if any."""
+        if not self.axis_positions:
+            return None
+        padded = np.zeros((*shape, self.axis_positions[0].shape[1]), np.int32)
+        for row, positions in enumerate(self.axis_positions):
+            padded[row, : len(positions)] = positions
+        return padded
+
 
 def make_request(
     prompts: Sequence[Prompt],
@@ -58,6 +73,7 @@ def make_request(
     vocab_size: int,
     length: int,
     tokenizer: TokenizerLike | None,
+    axis_positions: Sequence[Any] | None = None,
 ) -> GenerationRequest:
     """Returns the request. Raises ConfigError if an argument is invalid."""
     if isinstance(prompts, str):
@@ -81,7 +97,10 @@ def make_request(
                 f"{vocab_size - 1}."
             )
     _check_stop_strings(stop_strings, tokenizer)
-    return GenerationRequest(checked, max_new_tokens, stops, tuple(stop_strings), seed)
+    positions = None if axis_positions is None else _axis_positions(axis_positions, checked)
+    return GenerationRequest(
+        checked, max_new_tokens, stops, tuple(stop_strings), seed, axis_positions=positions
+    )
 
 
 def power_of_two(number: int, least: int = 1) -> int:
@@ -115,6 +134,26 @@ def _tokens(
             f"{vocab_size - 1}. Use the tokenizer that the model was trained with."
         )
     return tokens.astype(np.int32)
+
+
+def _axis_positions(
+    axis_positions: Sequence[Any], prompts: Sequence[NDArray[np.int32]]
+) -> list[NDArray[np.int32]]:
+    found = [np.asarray(positions) for positions in axis_positions]
+    if len(found) != len(prompts):
+        raise ConfigError(
+            f"axis_positions: expected one array per prompt ({len(prompts)}), got {len(found)}."
+        )
+    for index, (positions, prompt) in enumerate(zip(found, prompts, strict=True)):
+        num_axes = found[0].shape[1] if found[0].ndim == 2 else 0
+        is_right = positions.shape == (len(prompt), num_axes) and positions.dtype.kind in "iu"
+        if not (is_right and num_axes):
+            raise ConfigError(
+                f"axis_positions[{index}]: expected integers [tokens, axes], one row for each of "
+                f"the {len(prompt)} tokens of the prompt and as many axes as those of the other "
+                f"prompts, got {positions.dtype} of shape {positions.shape}."
+            )
+    return [positions.astype(np.int32) for positions in found]
 
 
 def _check_length(prompt: int, new: int, length: int, where: str) -> None:

@@ -1,4 +1,7 @@
-"""The context of a layer's call: what is known about the tokens, beside their activations."""
+"""The context of a layer's call: what is known about the tokens, beside their activations.
+
+A position axes, beside the letters of all layers.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.config import ConfigError
-from dovetail.module import Batch, current_path
+from dovetail.module import TokenBatch, current_path
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -29,9 +32,11 @@ class TokenContext:
     as the keys and values of an earlier layer. An input that no layer asks for costs nothing.
 
     Attributes:
-        positions_BS: the position of each token within its segment.
+        positions_BS: the position of each token within its segment: masks and caches go by it.
         segment_ids_BS: the segment id of each token.
         inputs: any pytrees, by name; see `get` and `provide`.
+        axis_positions_BSA: the positions on several axes, which position encodings may use; see
+            `positions_on_axes`. None if there is one axis.
         contiguous: promises that padding only precedes or follows the tokens of a sequence, in all
             layers and all calls that share a cache. A cache then need not store which of its slots
             are written. Only `promise_contiguous` sets it. A change of the segment ids withdraws
@@ -41,12 +46,34 @@ class TokenContext:
     positions_BS: jax.Array
     segment_ids_BS: jax.Array
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    axis_positions_BSA: jax.Array | None = None
     contiguous: bool = field(default=False, init=False)
 
     @classmethod
-    def of(cls, batch: Batch) -> TokenContext:
+    def of(cls, batch: TokenBatch) -> TokenContext:
         """Returns the context of a training batch, whose padding never interrupts a document."""
-        return cls(batch.positions, batch.segment_ids).promise_contiguous()
+        context = cls(batch.positions, batch.segment_ids, axis_positions_BSA=batch.axis_positions)
+        return context.promise_contiguous()
+
+    def positions_on_axes(self, num_axes: int) -> jax.Array:
+        """Returns the position of each token on each of several axes [B, S, A].
+
+        Where there is one axis, as in a batch of text, all axes have its position.
+
+        Raises:
+            ConfigError: if there are several axes, but not this many.
+        """
+        found_BSA = self.axis_positions_BSA
+        if found_BSA is None:
+            shape = (*self.positions_BS.shape, num_axes)
+            return jnp.broadcast_to(self.positions_BS[..., None], shape)
+        if found_BSA.shape[-1] != num_axes:
+            raise ConfigError(
+                f"{current_path() or 'The model'}: this layer encodes positions on {num_axes} "
+                f"axes, but the tokens have positions on {found_BSA.shape[-1]}: `axis_positions` "
+                f"of the batch or of the prompts has the shape {found_BSA.shape}."
+            )
+        return found_BSA
 
     def get(self, name: str) -> Any:
         """Returns a named input.
@@ -85,7 +112,7 @@ class TokenContext:
         return result
 
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
-        """Returns the arrays and inputs with their names, and the static part."""
+        """Returns the arrays (None has no leaves) and inputs with names, and the static part."""
         attribute = jax.tree_util.GetAttrKey
         arrays = [(attribute(name), getattr(self, name)) for name in _ARRAYS]
         names = tuple(sorted(self.inputs))
@@ -103,4 +130,4 @@ class TokenContext:
         return object.__new__(cls)._with(**arrays, inputs=inputs, contiguous=contiguous)
 
 
-_ARRAYS = ("positions_BS", "segment_ids_BS")
+_ARRAYS = ("positions_BS", "segment_ids_BS", "axis_positions_BSA")

@@ -13,8 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import REQUIRED, Component, ConfigError
+from dovetail.config import REQUIRED, Component, ConfigError, interchangeable_with
 from dovetail.learner.gradients import (
+    Autodiff,
     ForwardOutputs,
     GradientResult,
     loss_weights,
@@ -25,6 +26,7 @@ from dovetail.learner.state import Arrays
 from dovetail.module import Module
 
 
+@interchangeable_with(Autodiff)
 class Accumulate(Component):
     """Sums the gradients of microbatches in float32; activation memory is that of one."""
 

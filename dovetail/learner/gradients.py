@@ -40,7 +40,11 @@ class GradientResult:
 
 @runtime_checkable
 class GradientComputation(Protocol):
-    """Computes the gradients of the loss: the sum of total / weight, each summed over the step."""
+    """Computes the gradients of the loss: the sum of total / weight, each summed over the step.
+
+    It is part of a run's identity. One that returns what `Autodiff` returns, computed in another
+    way, is declared with `@interchangeable_with(Autodiff)`: a run may then resume with either.
+    """
 
     def __call__(
         self,

@@ -115,13 +115,13 @@ class GroupedOptimizer:
 
     def transformation(self, specs: Specs) -> optax.GradientTransformation:
         """Returns the directions of all of them."""
-        parts: dict[str, dict[str, ParameterSpec]] = {}
+        groups: dict[str, dict[str, ParameterSpec]] = {}
         for path, spec in specs.items():
-            parts.setdefault(self.by_path.get(path, _OTHERS), {})[path] = spec
+            groups.setdefault(self.by_path.get(path, _OTHERS), {})[path] = spec
         return partitioned(
             {
-                name: (tuple(part), self.optimizers[name].transformation(part))
-                for name, part in sorted(parts.items())
+                name: (tuple(group), self.optimizers[name].transformation(group))
+                for name, group in sorted(groups.items())
             }
         )
 

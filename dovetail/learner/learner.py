@@ -47,8 +47,8 @@ class Learner(Component):
     class Config(Component.Config["Learner"]):
         optimizer: OptimizerConfig = AdamW.Config()
         schedule: ConfigOf[Schedule] = CosineSchedule.Config()
-        # Every choice computes the gradients of the same loss, so a run may resume with another.
-        gradients: ConfigOf[GradientComputation] = incidental(Autodiff.Config())
+        # A run may resume with another one that is declared to compute the same.
+        gradients: ConfigOf[GradientComputation] = Autodiff.Config()
         # Where the optimizer state is between steps; it does not change the numbers.
         optimizer_memory: ConfigOf[MemorySpace] = incidental(DeviceMemory.Config())
         ema: ConfigOf[Ema] | None = None

@@ -19,7 +19,7 @@ from dovetail.layers import (
     in_stages,
 )
 from dovetail.layers.checks import require_positive
-from dovetail.module import Batch, Module, Shared
+from dovetail.module import Module, Shared, TokenBatch
 
 
 class TokenDecoder(Protocol):
@@ -76,11 +76,11 @@ class CausalLM(Module):
         known = {name: size for name, size in sizes.items() if name in config.loss.fields()}
         self.loss = config.loss.build(**known)
 
-    def __call__(self, batch: Batch) -> None:
+    def __call__(self, batch: TokenBatch) -> None:
         """Adds the loss of a batch."""
         self.loss(self.factored_logits(batch), batch)
 
-    def factored_logits(self, batch: Batch) -> Logits:
+    def factored_logits(self, batch: TokenBatch) -> Logits:
         """Returns the logits in factored form: hidden states, head weight and logit map."""
         return self._factored(self.decoder(batch.tokens, _context(batch)))
 
@@ -89,15 +89,15 @@ class CausalLM(Module):
 
     # The same forward in three methods, for a pipeline.
 
-    def embed(self, batch: Batch) -> Any:
+    def embed(self, batch: TokenBatch) -> Any:
         """Returns the input of the first pipeline stage."""
         return self.decoder.embed(batch.tokens, _context(batch))
 
-    def run_layers(self, x: Any, batch: Batch, first: Any) -> Any:
+    def run_layers(self, x: Any, batch: TokenBatch, first: Any) -> Any:
         """Runs the stage of the longest stack that starts at layer `first`."""
         return self.decoder.run_layers(x, _context(batch), first)
 
-    def head_loss(self, x: Any, batch: Batch) -> None:
+    def head_loss(self, x: Any, batch: TokenBatch) -> None:
         """Adds the loss, given the output of the last stage."""
         self.loss(self._factored(self.decoder.finish(x, _context(batch))), batch)
 
@@ -128,7 +128,7 @@ class CausalLM(Module):
         return logits_BSV if self.logit_map is None else self.logit_map(logits_BSV)
 
 
-def _context(batch: Batch) -> TokenContext:
+def _context(batch: TokenBatch) -> TokenContext:
     context = TokenContext.of(batch).provide("tokens", batch.tokens)
     for name, value in batch.extras.items():
         context = context.provide(name, value)

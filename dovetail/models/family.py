@@ -1,7 +1,8 @@
 """ModelFamily: converts between a Hugging Face format and our configs and parameters.
 
-A family is data and two functions, so `interop` reads and writes any family without knowing which.
-To add a family, define one in a file and register it.
+A family is data and a few functions, so `interop` reads and writes any family without knowing
+which. To add a family, define one in a file and register it. Most are language models; a family of
+another modality also names the input that its models train on.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.config import Registry
-from dovetail.models.causal_lm import CausalLM
-from dovetail.module import WeightRule
+from dovetail.config import ConfigOf, Registry
+from dovetail.module import Module, WeightRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,22 +23,26 @@ class ModelFamily:
         name: our name, such as "llama".
         model_type: the `model_type` in config.json.
         architecture: the class in `transformers`.
-        from_hf: converts a config.json to a model config. Raises a ConfigError that names the key
-            and value of an unsupported setting.
+        from_hf: converts a config.json to a model config, such as `CausalLM.Config`. Raises a
+            ConfigError that names the key and value of an unsupported setting.
         to_hf: the inverse. Raises a ConfigError if the format cannot express the model.
         weights: the weight mapping. Rules that match no parameter of a model are unused.
         ignored: fnmatch patterns of tensors to skip, such as "*.rotary_emb.inv_freq".
         tiny: returns a tiny config.json with every optional setting of the family, for tests.
+        input: returns the config of the input that a model trains on, given the model's config:
+            images, or pairs of texts. It has a field `batch_size`. None for language models, whose
+            input is tokens.
     """
 
     name: str
     model_type: str
     architecture: str
-    from_hf: Callable[[Mapping[str, Any]], CausalLM.Config]
-    to_hf: Callable[[CausalLM.Config], dict[str, Any]]
+    from_hf: Callable[[Mapping[str, Any]], Module.Config[Any]]
+    to_hf: Callable[[Any], dict[str, Any]]
     weights: tuple[WeightRule, ...]
     ignored: tuple[str, ...] = ()
     tiny: Callable[[], dict[str, Any]]
+    input: Callable[[Any], ConfigOf[Any]] | None = None
 
 
 _families: Registry[ModelFamily] = Registry("family", "dovetail.models")

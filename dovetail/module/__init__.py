@@ -2,9 +2,9 @@
 
 from dovetail.module.batch import (
     ArraySpec,
-    Batch,
     BatchSpec,
     HostBatch,
+    TokenBatch,
     batch_items,
     batch_size,
     sequence_batch_spec,
@@ -40,7 +40,13 @@ from dovetail.module.transforms import (
     value_and_grad,
     vmap,
 )
-from dovetail.module.tree import modules, parameter_specs, variable_specs
+from dovetail.module.tree import (
+    ParameterCounts,
+    count_parameters,
+    modules,
+    parameter_specs,
+    variable_specs,
+)
 from dovetail.module.weight_mapping import (
     ForeignTensor,
     Interleave,
@@ -53,7 +59,6 @@ from dovetail.module.weight_mapping import (
 
 __all__ = [
     "ArraySpec",
-    "Batch",
     "BatchSpec",
     "BoundModule",
     "ConstantInitializer",
@@ -68,11 +73,13 @@ __all__ = [
     "Module",
     "Normal",
     "Outputs",
+    "ParameterCounts",
     "ParameterSlice",
     "ParameterSpec",
     "Shared",
     "Spec",
     "Split",
+    "TokenBatch",
     "Transpose",
     "VariableSpec",
     "VarianceScaling",
@@ -81,6 +88,7 @@ __all__ = [
     "batch_size",
     "checkpoint",
     "cond",
+    "count_parameters",
     "current_path",
     "functional",
     "initialize",

@@ -2,9 +2,9 @@
 
 One record serves three stages, so that shapes are declared once:
 
-    Batch[np.ndarray]   made by an input on the host
-    Batch[jax.Array]    read by a model on devices
-    Batch[ArraySpec]    returned by `input.spec()`; plan and trainer compile from it without data
+    TokenBatch[np.ndarray]   made by an input on the host
+    TokenBatch[jax.Array]    read by a model on devices
+    TokenBatch[ArraySpec]    returned by `input.spec()`: what plan and trainer compile from
 
 Padding has loss weight 0 and segment id 0. Segment ids count from 1 within each row.
 """
@@ -35,8 +35,8 @@ else:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
-class Batch(Generic[Leaf]):
-    """A batch of token sequences; every field but `extras` is [batch, sequence]."""
+class TokenBatch(Generic[Leaf]):
+    """A batch of token sequences; every field but the last two is [batch, sequence]."""
 
     tokens: Leaf
     """The input token ids (int32)."""
@@ -50,6 +50,9 @@ class Batch(Generic[Leaf]):
     """The weight of each target (float32); 0 for padding and across document boundaries."""
     extras: dict[str, Leaf] = field(default_factory=dict)
     """Further named arrays for some model, loss or metric."""
+    axis_positions: Leaf | None = None
+    """Positions on several axes [batch, sequence, axes] (int32), such as the time, height and width
+    of image patches; None if tokens have one position, that of `positions`."""
 
     def items(self) -> dict[str, int]:
         """Returns how many tokens the batch has, padding included."""
@@ -78,10 +81,10 @@ class ArraySpec:
         return jax.ShapeDtypeStruct(self.shape, np.dtype(self.dtype))
 
 
-BatchSpec = Batch[ArraySpec]
+BatchSpec = TokenBatch[ArraySpec]
 """The spec of a batch, as `input.spec()` returns it."""
 
-HostBatch = Batch[np.ndarray]
+HostBatch = TokenBatch[np.ndarray]
 """A batch of numpy arrays on the host."""
 
 
@@ -121,7 +124,7 @@ def sequence_batch_spec(
     def spec(dtype: str) -> ArraySpec:
         return ArraySpec((batch_size, sequence_length), dtype, ("batch", "sequence"))
 
-    return Batch(
+    return TokenBatch(
         tokens=spec("int32"),
         targets=spec("int32"),
         positions=spec("int32"),
@@ -137,7 +140,7 @@ def token_batch(tokens: np.ndarray) -> HostBatch:
     if length < 2:
         raise ConfigError(f"expected rows of at least 2 tokens, to predict one, got {length}.")
     inputs = np.asarray(tokens[:, :-1], np.int32)
-    return Batch(
+    return TokenBatch(
         tokens=inputs,
         targets=np.asarray(tokens[:, 1:], np.int32),
         positions=np.broadcast_to(np.arange(length - 1, dtype=np.int32), inputs.shape),

@@ -16,7 +16,7 @@ class BoundModule:
 
     model = BoundModule(module, params)
     logits = model(tokens)  # the method `predict` of the module, or else `__call__`
-    hidden = model.decoder(tokens, context)  # any other method, by name
+    x = model.embed(batch)  # any other method of the module, by name
 
     Losses that the module adds are dropped, and so is its new state. For both, use `functional`.
     """

@@ -7,7 +7,9 @@ of them takes longer to compile than the training step. Most arrays of a model s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +17,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from dovetail.config import ConfigError
 from dovetail.module.context import Arrays, Frame, Scope, running
 from dovetail.module.module import Module
 from dovetail.module.side_outputs import SideOutputs
@@ -59,11 +62,14 @@ def functional(
         losses: how to treat losses that modules add: "error" raises, since a loss that nobody uses
             is a silent mistake; "return" returns them in `outputs.losses`; "discard" drops them.
         method: the method to call.
+
+    Raises:
+        ConfigError: if the model reads a field that a batch among its inputs lacks.
     """
     tree = Tree(module)
     scope = Scope(tree, params, dict(variables or {}), dict(cache or {}), key, training)
     args, kwargs = _arguments(inputs)
-    with running(Frame(scope, module, "")):
+    with _explain_missing_fields(module, args), running(Frame(scope, module, "")):
         result = getattr(module, method)(*args, **kwargs)
     side = scope.outputs
     if side.losses and losses == "error":
@@ -73,6 +79,29 @@ def functional(
         )
     returned = side.losses if losses == "return" else {}
     return result, Outputs(returned, side.summaries, side.outputs, scope.variables, scope.cache)
+
+
+@contextmanager
+def _explain_missing_fields(module: Module, args: Sequence[Any]) -> Iterator[None]:
+    """Turns the error of a model that reads what its batch lacks into a sentence.
+
+    Everything that runs a model on a batch comes through here: step, plan, evaluation and loss.
+    """
+    try:
+        yield
+    except AttributeError as error:
+        read: Any = error.obj
+        if not dataclasses.is_dataclass(read) or type(read) not in map(type, args):
+            raise  # a mistake within the model
+        fields = [field.name for field in dataclasses.fields(read)]
+        explained = ConfigError(
+            f"model: {type(module).__name__} reads `{error.name}` of a batch, but it got "
+            f"{type(read).__name__}, which has {', '.join(fields)}. Use an input whose batch "
+            "has it, or another model."
+        )
+        for note in getattr(error, "__notes__", ()):  # the path of the module that reads it
+            explained.add_note(note)
+        raise explained from error
 
 
 def initialize(

@@ -187,3 +187,34 @@ def _stacked(spec: S, repeats: tuple[Repeat, ...]) -> S:
     for repeat in reversed(repeats):
         spec = spec.stack(repeat.count, repeat.axis, repeat.depth, repeat.active)
     return spec
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """The parameters of a model.
+
+    Attributes:
+        total: all of them.
+        active: those that one token uses; fewer for a mixture of experts.
+        by_module: sums by module path; "" is the whole model.
+    """
+
+    total: int
+    active: int
+    by_module: dict[str, int]
+
+
+def count_parameters(module: Module) -> ParameterCounts:
+    """Counts the parameters of a model; no array is allocated."""
+    specs = parameter_specs(module)
+    by_module: dict[str, int] = {}
+    for path, spec in specs.items():
+        names = path.split("/")
+        for depth in range(len(names) + 1):
+            prefix = "/".join(names[:depth])
+            by_module[prefix] = by_module.get(prefix, 0) + spec.size
+    return ParameterCounts(
+        total=sum(spec.size for spec in specs.values()),
+        active=sum(spec.active_size for spec in specs.values()),
+        by_module=dict(sorted(by_module.items())),
+    )

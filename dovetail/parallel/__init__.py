@@ -23,6 +23,7 @@ from dovetail.parallel.remat import (
     SaveNothing,
     record_tag,
     remat_all_gathers,
+    remat_name,
     tag,
 )
 from dovetail.parallel.rules import AnyMesh, AxisRules
@@ -53,6 +54,7 @@ __all__ = [
     "record_activation",
     "record_tag",
     "remat_all_gathers",
+    "remat_name",
     "start_distributed",
     "tag",
     "use_placement",

@@ -130,6 +130,18 @@ def named_remat(save: tuple[str, ...]) -> ConfigOf[Remat]:
     return _POLICIES[policies[0]]() if policies else SaveNamed.Config(names=save)
 
 
+def remat_name(policy: ConfigOf[Remat]) -> str:
+    """Returns the value of `remat:save=` that names a policy; the inverse of `named_remat`."""
+    for name, config in _POLICIES.items():
+        if policy == config():
+            return name
+    if isinstance(policy, SaveNamed.Config) and policy.names:
+        return f"({','.join(policy.names)})"
+    raise ConfigError(
+        f"remat: no value of `remat:save=` names {policy}. Set `remat` of the stack instead."
+    )
+
+
 # Expensive, or communication. Not "all but gathers": values computed from gathered parameters
 # (cast to eight bits) would be saved unsharded; and float8_e4m3fn values that `jax.checkpoint`
 # saves turn to NaN above 240, since they pass through `reduce_precision` (JAX 0.10.2).

@@ -5,10 +5,10 @@ import pytest
 from dovetail.config import ConfigError
 from dovetail.data import BytePairTokenizer, EvaluationInput, Input, Prefetcher, TokenInput
 from dovetail.data.store import data_folder
-from dovetail.module import ArraySpec, Batch
+from dovetail.module import ArraySpec, TokenBatch
 
 
-def same(left: Batch, right: Batch) -> bool:
+def same(left: TokenBatch, right: TokenBatch) -> bool:
     return jax.tree.all(jax.tree.map(np.array_equal, left, right))
 
 

@@ -36,6 +36,7 @@ from dovetail.layers import (
 )
 from dovetail.layers.attention.latent import LatentAttention
 from dovetail.layers.attention.mixing import DifferentialAttention, GatedAttention
+from dovetail.layers.attention.paged_kv_cache import BLOCK_TABLE, PagedKVCache
 from dovetail.layers.attention.scores import (
     LearnedSinks,
     PositionalScores,
@@ -142,6 +143,12 @@ def queries_and_keys() -> tuple[Any, ...]:
 def keys_and_values() -> tuple[Any, ...]:
     shape = (BATCH, SEQUENCE, KV_HEADS, HEAD_WIDTH)
     return vectors(1, *shape), vectors(2, *shape), token_context()
+
+
+def paged_keys_and_values() -> tuple[Any, ...]:
+    """With a block of its own for each row."""
+    k, v, context = keys_and_values()
+    return k, v, context.provide(BLOCK_TABLE, jnp.arange(BATCH)[::-1, None])
 
 
 def attention() -> Attention.Config:
@@ -320,6 +327,9 @@ CASES: dict[str, Case] = {
     "no-kv-cache": Case(NoKVCache.Config(), keys_and_values),
     "uncached-kv": Case(UncachedKV.Config(), keys_and_values),
     "contiguous-kv-cache": Case(ContiguousKVCache.Config(length=SEQUENCE), keys_and_values),
+    "paged-kv-cache": Case(
+        PagedKVCache.Config(length=SEQUENCE, block_size=SEQUENCE), paged_keys_and_values
+    ),
     "feed-forward": Case(FeedForward.Config(width=WIDTH, hidden=HIDDEN), one),
     "plain-feed-forward": Case(PlainFeedForward.Config(width=WIDTH, hidden=HIDDEN), one),
     "squared-relu": Case(

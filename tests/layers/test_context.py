@@ -95,6 +95,25 @@ def test_a_context_is_a_pytree_with_its_inputs() -> None:
     assert not context.inputs.keys() - {"a", "b"}
 
 
+def test_positions_on_several_axes() -> None:
+    plain = token_context()
+    one = plain.positions_on_axes(2)
+    np.testing.assert_array_equal(one, np.stack([plain.positions_BS] * 2, axis=-1))
+    axes = jnp.arange(2 * plain.positions_BS.size).reshape(*plain.positions_BS.shape, 2)
+    context = dataclasses.replace(plain, axis_positions_BSA=axes).provide("tokens", tokens())
+    leaves = jax.tree_util.tree_leaves_with_path(context.promise_contiguous())
+    assert [jax.tree_util.keystr(path) for path, _ in leaves] == [
+        *(".positions_BS", ".segment_ids_BS", ".axis_positions_BSA"),
+        ".tokens",
+    ]
+    hidden = jax.tree.map(lambda leaf: leaf, context.hide(plain.positions_BS == 1))
+    np.testing.assert_array_equal(hidden.positions_on_axes(2), axes)
+    with pytest.raises(
+        ConfigError, match=r"on 3 axes, but the tokens have positions on 2: .*\(4, 6, 2\)"
+    ):
+        context.positions_on_axes(3)
+
+
 def test_only_an_explicit_promise_is_contiguous() -> None:
     plain = token_context()
     promised = plain.promise_contiguous()

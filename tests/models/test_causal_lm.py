@@ -17,9 +17,9 @@ from dovetail.layers.positions.rotary import RotaryEmbedding
 from dovetail.models import CausalLM
 from dovetail.models.llama import llama
 from dovetail.module import (
-    Batch,
     Module,
     Outputs,
+    TokenBatch,
     functional,
     initialize,
     parameter,
@@ -41,14 +41,14 @@ def params_of(tied: bool = False) -> dict[str, jax.Array]:
 
 
 @pytest.fixture
-def batch() -> Batch:
+def batch() -> TokenBatch:
     """Rows of two packed documents and some padding."""
     random = np.random.default_rng(0)
     segments = np.repeat([[1, 1, 1, 1, 1, 2, 2, 2, 2, 0, 0, 0]], ROWS, axis=0)
     positions = np.repeat([[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 0, 0]], ROWS, axis=0)
     tokens, targets = random.integers(0, VOCAB, (2, ROWS, LENGTH))
     weights = random.choice([0.5, 1.0, 2.0], (ROWS, LENGTH)) * (segments > 0)
-    return Batch(
+    return TokenBatch(
         tokens=jnp.asarray(tokens),
         targets=jnp.asarray(targets),
         positions=jnp.asarray(positions),
@@ -58,12 +58,12 @@ def batch() -> Batch:
     )
 
 
-def run(config: CausalLM.Config, params: Any, batch: Batch) -> Outputs:
+def run(config: CausalLM.Config, params: Any, batch: TokenBatch) -> Outputs:
     model = config.build()
     return jax.jit(lambda *inputs: functional(model, *inputs, losses="return")[1])(params, batch)
 
 
-def loss_and_gradients(config: CausalLM.Config, params: Any, batch: Batch) -> Any:
+def loss_and_gradients(config: CausalLM.Config, params: Any, batch: TokenBatch) -> Any:
     return compiled(to_text(config), current_placement())(params, batch)
 
 
@@ -72,14 +72,14 @@ def compiled(text: str, placement: Placement | None) -> Any:
     """Compiles once for each config and each placement."""
     model = from_text(text).build()
 
-    def loss(params: Any, batch: Batch) -> jax.Array:
+    def loss(params: Any, batch: TokenBatch) -> jax.Array:
         _, outputs = functional(model, params, batch, losses="return")
         return outputs.losses["loss/next_token"].value()
 
     return jax.jit(jax.value_and_grad(loss))
 
 
-def logits_of(params: Any, batch: Batch, last: Any = None, tied: bool = False) -> np.ndarray:
+def logits_of(params: Any, batch: TokenBatch, last: Any = None, tied: bool = False) -> np.ndarray:
     """Returns the logits of all tokens, or of the last one in each row."""
     model, context = small(tied=tied).build(), TokenContext(batch.positions, batch.segment_ids)
     inputs = (batch.tokens, context) if last is None else (batch.tokens, context, last)
@@ -98,7 +98,7 @@ def test_tied_and_untied_heads() -> None:
 
 
 @pytest.mark.parametrize(("tied", "z_loss"), [(True, 0.1), (False, 0.0)])
-def test_the_loss_is_plain_cross_entropy(batch: Batch, tied: bool, z_loss: float) -> None:
+def test_the_loss_is_plain_cross_entropy(batch: TokenBatch, tied: bool, z_loss: float) -> None:
     config = small(tied=tied).set(loss=NextTokenLoss.Config(z_loss=z_loss))
     logits, weights = logits_of(params_of(tied), batch, tied=tied), np.asarray(batch.loss_weights)
     normalizer = np.log(np.exp(logits).sum(axis=-1))
@@ -115,19 +115,19 @@ def test_the_loss_is_plain_cross_entropy(batch: Batch, tied: bool, z_loss: float
     np.testing.assert_allclose(bits, surprise / np.log(2) / size, rtol=1e-5)
 
 
-def test_bits_per_byte_only_where_bytes_are_known(batch: Batch) -> None:
+def test_bits_per_byte_only_where_bytes_are_known(batch: TokenBatch) -> None:
     outputs = run(small(), params_of(), dataclasses.replace(batch, extras={}))
     assert outputs.summaries == {}
 
 
-def test_the_last_logits_are_those_of_all(batch: Batch) -> None:
+def test_the_last_logits_are_those_of_all(batch: TokenBatch) -> None:
     everything = logits_of(params_of(), batch)
     last = jnp.array([0, 3, 8, 5])
     picked = logits_of(params_of(), batch, last)
     np.testing.assert_allclose(picked, everything[np.arange(ROWS), last], rtol=1e-5, atol=1e-6)
 
 
-def test_packed_documents_are_as_good_as_alone(batch: Batch) -> None:
+def test_packed_documents_are_as_good_as_alone(batch: TokenBatch) -> None:
     packed = logits_of(params_of(), batch)
     for start, stop in ((0, 5), (5, 9)):
         alone = jax.tree.map(lambda leaf, a=start, b=stop: leaf[:, a:b], batch)
@@ -136,7 +136,7 @@ def test_packed_documents_are_as_good_as_alone(batch: Batch) -> None:
         np.testing.assert_allclose(packed[:, start:stop], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_padding_has_no_influence(batch: Batch) -> None:
+def test_padding_has_no_influence(batch: TokenBatch) -> None:
     is_padding = batch.segment_ids == 0
     changed = dataclasses.replace(
         batch,
@@ -153,7 +153,7 @@ def test_padding_has_no_influence(batch: Batch) -> None:
 
 
 @pytest.mark.slow  # it holds for optimised code, which only the slow tests compile
-def test_unrolled_is_the_same_bit_for_bit(batch: Batch) -> None:
+def test_unrolled_is_the_same_bit_for_bit(batch: TokenBatch) -> None:
     value, gradients = loss_and_gradients(small(), params_of(), batch)
     straight = small()
     straight.decoder.stack.unroll = 2
@@ -163,7 +163,7 @@ def test_unrolled_is_the_same_bit_for_bit(batch: Batch) -> None:
         np.testing.assert_array_equal(gradient, other_gradients[path], err_msg=path)
 
 
-def test_a_new_model_knows_nothing_and_has_sane_sizes(batch: Batch) -> None:
+def test_a_new_model_knows_nothing_and_has_sane_sizes(batch: TokenBatch) -> None:
     config = small(width=128, hidden=256, tied=True)
     params = initialize(config.build(), jax.random.key(3))
     loss = run(config, params, batch).losses["loss/next_token"].value()
@@ -176,7 +176,7 @@ def test_a_new_model_knows_nothing_and_has_sane_sizes(batch: Batch) -> None:
     assert np.all(params["decoder/norm/scale"] == 1)
 
 
-def test_sharded_equals_unsharded(batch: Batch) -> None:
+def test_sharded_equals_unsharded(batch: TokenBatch) -> None:
     config = small(tied=True)
     model, params = config.build(), params_of(True)
     mesh = MeshLayout.Config(data=2, fsdp=2, model=2).build().mesh()
@@ -197,7 +197,7 @@ def test_sharded_equals_unsharded(batch: Batch) -> None:
         np.testing.assert_allclose(split_gradients[path], gradient, rtol=1e-4, atol=1e-5)
 
 
-def test_bfloat16(batch: Batch) -> None:
+def test_bfloat16(batch: TokenBatch) -> None:
     exact = run(small(), params_of(), batch).losses["loss/next_token"].value()
     loss = run(small().set(dtype="bfloat16"), params_of(), batch).losses["loss/next_token"]
     assert loss.total.dtype == jnp.float32
@@ -282,7 +282,7 @@ class LearnedTurn(Module):
         (RotaryEmbedding, LearnedTurn, "attention/positions/speed"),
     ],
 )
-def test_parts_from_outside(batch: Batch, old: Any, new: Any, added: str) -> None:
+def test_parts_from_outside(batch: TokenBatch, old: Any, new: Any, added: str) -> None:
     config = replace(small(), old, new.Config())
     assert from_text(to_text(config)) == config
     value, gradients = loss_and_gradients(config, random_params(config.build()), batch)

@@ -1,5 +1,8 @@
 """Errors name the module that was running, and say what to do."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -115,3 +118,34 @@ def test_repeating_nothing_or_twice() -> None:
         repeated(Dense.Config().build(), 0)
     with pytest.raises(ConfigError, match="This Dense is repeated already"):
         repeated(repeated(Dense.Config().build(), 2), 2)
+
+
+class Reads(Module):
+    def __call__(self, batch: Any) -> Any:
+        return batch.images + batch.images.no_such_method()
+
+
+@dataclass(frozen=True)
+class Words:
+    tokens: jax.Array
+
+
+@dataclass(frozen=True)
+class Images:
+    images: jax.Array
+
+
+def test_reading_a_field_that_the_batch_lacks_names_both_and_the_reader() -> None:
+    model = Sequence.Config(parts={"a": Reads.Config()}).build()
+    with pytest.raises(ConfigError) as caught:
+        functional(model, {}, Words(X_BE))
+    assert str(caught.value) == (
+        "model: Sequence reads `images` of a batch, but it got Words, which has tokens. Use an "
+        "input whose batch has it, or another model."
+    )
+    assert notes_of(model, Words(X_BE)) == ["in the module parts/a (Reads)"]
+
+
+def test_another_missing_attribute_is_not_blamed_on_the_batch() -> None:
+    with pytest.raises(AttributeError, match="no_such_method"):
+        functional(Reads.Config().build(), {}, Images(X_BE))

@@ -12,7 +12,7 @@ import numpy as np
 from dovetail.config import apply_modifier, apply_overrides
 from dovetail.experiments import experiments
 from dovetail.learner import Accumulate
-from dovetail.module import Batch
+from dovetail.module import TokenBatch
 from dovetail.parallel import MeshLayout
 
 STEPS = 3
@@ -169,7 +169,7 @@ def assert_same(got: Steps, expected: Steps, of_changes: float = TOLERANCE) -> N
         np.testing.assert_allclose(got.changes[path], change, rtol=0, atol=allowed, err_msg=path)
 
 
-def _batch(spec: Any) -> Batch:
+def _batch(spec: Any) -> TokenBatch:
     """Returns random tokens: two documents a row, and some that do not count."""
     shape = spec.tokens.struct().shape
     random = np.random.default_rng(0)
@@ -178,7 +178,7 @@ def _batch(spec: Any) -> Batch:
     places = np.concatenate([np.arange(cut), np.arange(shape[1] - cut)]).astype(np.int32)
     weights = np.ones(shape, np.float32)
     weights[:, :3] = 0
-    return Batch(
+    return TokenBatch(
         tokens=tokens,
         targets=np.roll(tokens, -1, 1),
         positions=np.tile(places, (shape[0], 1)),

@@ -20,6 +20,7 @@ from dovetail.kernels.attention.op import (
     attention_op,
     decode_attention_op,
 )
+from dovetail.kernels.attention.paged import gather_blocks, paged_positions, paged_segment_ids
 from dovetail.kernels.attention.tpu import splash
 from dovetail.kernels.attention.xla import blockwise, decode, reference
 from dovetail.kernels.score_maps import ScoreBias, ScoreMap, SoftCap
@@ -58,4 +59,7 @@ __all__ = [
     "attention",
     "attention_op",
     "decode_attention_op",
+    "gather_blocks",
+    "paged_positions",
+    "paged_segment_ids",
 ]

@@ -182,7 +182,8 @@ def attention(
         q_segment_ids_BS: if given, a query attends only to keys of its own segment. Segment 0 is
             padding: it attends to nothing, and nothing attends to it.
         kv_segment_ids_BT: the segment ids of the keys; given together with those of the queries.
-            With a block table a row is one segment: None here, and 0 marks queries of padding.
+            With a block table a row is one segment: 0 marks padding, here a slot that nobody wrote,
+            and None means that every slot that the mask allows is written.
         aligned: promises that S = T, that query i and key i are the same token of the same row, and
             that positions rise by one from token to token within a segment (within a row, where
             there are no segments). Then distances of indices equal distances of positions, and a
@@ -206,9 +207,9 @@ def attention(
         softmax is computed in float32 whatever the dtype of the inputs.
     """
     if block_table_BN is not None:
-        _check_block_table(q_BSHD, k, block_table_BN, aligned, kv_positions_BT, kv_segment_ids_BT)
+        _check_block_table(q_BSHD, k, block_table_BN, aligned, kv_positions_BT)
         kv_positions_BT = paged_positions(k, block_table_BN)
-        kv_segment_ids_BT = paged_segment_ids(k, block_table_BN)
+        kv_segment_ids_BT = paged_segment_ids(k, block_table_BN, kv_segment_ids_BT)
         if q_segment_ids_BS is None:
             q_segment_ids_BS = jnp.ones_like(q_positions_BS)
         else:
@@ -242,7 +243,7 @@ def _check_block_table(
     k: jax.Array,
     block_table_BN: jax.Array,
     aligned: bool,
-    *tokens_of_keys: jax.Array | None,
+    kv_positions_BT: jax.Array | None,
 ) -> None:
     shape, dtype = block_table_BN.shape, block_table_BN.dtype
     if len(shape) != 2 or shape[0] != len(q_BSHD) or not jnp.issubdtype(dtype, jnp.integer):
@@ -254,11 +255,8 @@ def _check_block_table(
         raise _wrong("a pool of keys [blocks, block size, KV heads, width]", f"{k.shape}")
     if aligned:
         raise _wrong("aligned=False with a block table", "aligned=True")
-    if any(array is not None for array in tokens_of_keys):
-        raise _wrong(
-            "no kv_positions_BT and no kv_segment_ids_BT beside a block table, which implies them",
-            "one of them",
-        )
+    if kv_positions_BT is not None:
+        raise _wrong("no kv_positions_BT beside a block table, which implies them", "some")
 
 
 def _check(call: AttentionCall) -> None:

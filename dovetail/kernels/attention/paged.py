@@ -27,8 +27,16 @@ def paged_positions(pool_MPKD: jax.Array, block_table_BN: jax.Array) -> jax.Arra
     return jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (batch, length))
 
 
-def paged_segment_ids(pool_MPKD: jax.Array, block_table_BN: jax.Array) -> jax.Array:
-    """Returns segment 1 for the keys of allocated blocks, and 0 (padding) for the others."""
+def paged_segment_ids(
+    pool_MPKD: jax.Array, block_table_BN: jax.Array, segment_ids_BT: jax.Array | None = None
+) -> jax.Array:
+    """Returns segment 1 for the written slots of allocated blocks, and 0 (padding) for the others.
+
+    `segment_ids_BT` is 0 for slots that are not written; None means that all are.
+    """
     num_blocks, block_size = pool_MPKD.shape[:2]
     is_allocated_BN = (block_table_BN >= 0) & (block_table_BN < num_blocks)
-    return jnp.repeat(is_allocated_BN.astype(jnp.int32), block_size, axis=1)
+    is_written_BT = jnp.repeat(is_allocated_BN, block_size, axis=1)
+    if segment_ids_BT is not None:
+        is_written_BT &= segment_ids_BT != 0
+    return is_written_BT.astype(jnp.int32)

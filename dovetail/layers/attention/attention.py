@@ -47,18 +47,19 @@ class Attention(BaseAttention):
         self.query = config.query.build(**in_sizes, **queries)
         self.key = config.key.build(**in_sizes, **keys)
         self.value = config.value.build(**in_sizes, **keys)
-        self._build_output(config, self.head_width, self.head_width)
+        self.build_output(config, self.head_width, self.head_width)
 
     def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
         """Maps [B, S, E] to [B, S, E]."""
-        q_BSHD = self._heads(tag(self.query(x_BSE), "attention_query"), "heads")
-        k_BSKD = self._heads(tag(self.key(x_BSE), "attention_key"), "kv_heads")
-        v_BSKD = self._heads(tag(self.value(x_BSE), "attention_value"), "kv_heads")
+        q_BSHD = self.split_heads(tag(self.query(x_BSE), "attention_query"), "heads")
+        k_BSKD = self.split_heads(tag(self.key(x_BSE), "attention_key"), "kv_heads")
+        v_BSKD = self.split_heads(tag(self.value(x_BSE), "attention_value"), "kv_heads")
         q_BSHD, k_BSKD = self.positions(q_BSHD, k_BSKD, context)
         kv = self.cache(k_BSKD, v_BSKD, context)
         return self.attend(q_BSHD, kv, context, x_BSE)
 
-    def _heads(self, x: jax.Array, axis: str) -> jax.Array:
+    def split_heads(self, x: jax.Array, axis: str) -> jax.Array:
+        """Returns a projection by head, [B, S, H, D]; `axis` is `heads` or `kv_heads`."""
         x_BSHD = x.reshape(*x.shape[:2], -1, self.head_width)
         return constrain(x_BSHD, "batch", "sequence", axis, None)
 

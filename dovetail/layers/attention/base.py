@@ -29,7 +29,7 @@ from dovetail.module import Module
 class BaseAttention(Module):
     """The base of attention layers: `select(config, BaseAttention)` finds them all.
 
-    A subclass builds `query` and `positions`, and calls `_build_output`.
+    A subclass builds `query` and `positions`, and calls `build_output`.
     """
 
     class Config(Module.Config["BaseAttention"]):
@@ -57,7 +57,7 @@ class BaseAttention(Module):
         self.mask, self.cache = config.mask.build(), config.cache.build()
         self.scores = config.scores.build(num_heads=config.num_heads)
 
-    def _build_output(self, config: Config, key_width: int, value_width: int) -> None:
+    def build_output(self, config: Config, key_width: int, value_width: int) -> None:
         """Builds mixing and output projection, given the head dims of keys and values."""
         heads = {"width": config.width, "num_heads": config.num_heads}
         widths = {"key_width": key_width, "value_width": value_width}

@@ -57,7 +57,7 @@ class LatentAttention(BaseAttention):
             out_features=heads * (self.plain + config.value_width),
             out_axis="heads",
         )
-        self._build_output(config, self.plain + rotated, config.value_width)
+        self.build_output(config, self.plain + rotated, config.value_width)
         self.positions = config.positions.build(head_width=rotated)
 
     def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
@@ -77,7 +77,8 @@ class LatentAttention(BaseAttention):
         # All heads share one rotary key; the KV cache stores it as a single key-value head.
         rotated, k_BS1R = self.positions(rotated, both[:, :, None, width:], context)
         q_BSHD = jnp.concatenate([plain, rotated], axis=-1)
-        return q_BSHD, self.cache(k_BS1R, latent_BSC[:, :, None], context)
+        # Rows are gathered from a paged cache first: up-projecting the whole pool costs more.
+        return q_BSHD, self.cache(k_BS1R, latent_BSC[:, :, None], context).gathered(context)
 
     def _up_project(self, cached: KeyValues) -> tuple[jax.Array, jax.Array]:
         """Returns keys and values of every head."""

@@ -16,13 +16,13 @@ from dovetail.config import Config as AnyConfig
 from dovetail.layers.interfaces import Array
 from dovetail.layers.loss.chunks import sum_over_chunks
 from dovetail.layers.loss.next_token import Logits, LossWrapper
-from dovetail.module import Batch, run_in_eval_mode
+from dovetail.module import TokenBatch, run_in_eval_mode
 
 
 class Teacher(Protocol):
     """A model that computes logits of next tokens."""
 
-    def factored_logits(self, batch: Batch, /) -> Logits:
+    def factored_logits(self, batch: TokenBatch, /) -> Logits:
         """Returns the logits of all next tokens."""
         ...
 
@@ -55,7 +55,7 @@ class DistillationLoss(LossWrapper):
         is_open = teacher.fields().get("vocab_size") and teacher.vocab_size is REQUIRED
         self.teacher = (teacher.clone(vocab_size=config.vocab_size) if is_open else teacher).build()
 
-    def __call__(self, logits: Logits, batch: Batch) -> None:
+    def __call__(self, logits: Logits, batch: TokenBatch) -> None:
         """Adds the wrapped loss, and in training the KL divergence from the teacher."""
         self.base(logits, batch)
         if not self.training:

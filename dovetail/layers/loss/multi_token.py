@@ -14,7 +14,7 @@ from dovetail.layers.linear.linear import Linear
 from dovetail.layers.loss.next_token import Logits, LossWrapper
 from dovetail.layers.norms import HasFinalNorm, RMSNorm
 from dovetail.layers.stack.blocks import TransformerBlock
-from dovetail.module import Batch, Mean, Shared
+from dovetail.module import Mean, Shared, TokenBatch
 
 
 class MultiTokenHead(HasFinalNorm):
@@ -77,7 +77,7 @@ class MultiTokenLoss(LossWrapper):
         self.embedding = config.embedding.build()
         self.share = config.weight / config.depth
 
-    def __call__(self, logits: Logits, batch: Batch) -> None:
+    def __call__(self, logits: Logits, batch: TokenBatch) -> None:
         """Adds the losses."""
         self.base(logits, batch)
         if not self.training:

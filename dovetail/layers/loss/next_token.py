@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from dovetail.config import REQUIRED, ConfigError, ConfigOf, wraps
 from dovetail.kernels.cross_entropy import ScoreMap, cross_entropy
 from dovetail.layers.loss.chunks import sum_over_chunks
-from dovetail.module import Batch, Mean, Module
+from dovetail.module import Mean, Module, TokenBatch
 
 
 class Logits(NamedTuple):
@@ -43,7 +43,7 @@ class Logits(NamedTuple):
 class TokenLoss(Protocol):
     """Adds the loss of a batch, given the logits of its next tokens."""
 
-    def __call__(self, logits: Logits, batch: Batch, /) -> None:
+    def __call__(self, logits: Logits, batch: TokenBatch, /) -> None:
         """Adds losses and summaries."""
         ...
 
@@ -54,11 +54,11 @@ class BaseLoss(Module):
     class Config(Module.Config["BaseLoss"]):
         """No common fields."""
 
-    def __call__(self, logits: Logits, batch: Batch) -> None:
+    def __call__(self, logits: Logits, batch: TokenBatch) -> None:
         """Adds losses and summaries."""
         raise NotImplementedError
 
-    def reweight(self, batch: Batch) -> Batch:
+    def reweight(self, batch: TokenBatch) -> TokenBatch:
         """Returns the batch with the loss weights that this loss uses."""
         return batch
 
@@ -75,7 +75,7 @@ class NextTokenLoss(BaseLoss):
         super().__init__(config)
         self.z_loss = config.z_loss
 
-    def __call__(self, logits: Logits, batch: Batch) -> None:
+    def __call__(self, logits: Logits, batch: TokenBatch) -> None:
         """Adds the loss, and bits per byte where the batch has the bytes of each target."""
         weights_BS = batch.loss_weights
         result = cross_entropy(
@@ -112,7 +112,7 @@ class LossWrapper(BaseLoss):
         known = [name for name in ("vocab_size", "width") if name in config.base.fields()]
         self.base = config.base.build(**{name: getattr(config, name) for name in known})
 
-    def reweight(self, batch: Batch) -> Batch:
+    def reweight(self, batch: TokenBatch) -> TokenBatch:
         """Returns the batch with the loss weights that this loss uses."""
         return self.base.reweight(batch)
 
@@ -137,7 +137,7 @@ class SmoothedLoss(LossWrapper):
             )
         self.share = config.share
 
-    def __call__(self, logits: Logits, batch: Batch) -> None:
+    def __call__(self, logits: Logits, batch: TokenBatch) -> None:
         """Adds the wrapped loss, and in training the smoothing term."""
         self.base(logits, batch)
         if not self.training:
@@ -147,7 +147,7 @@ class SmoothedLoss(LossWrapper):
         total = term(logits, batch)
         self.add_loss("smoothing", self.share * total, batch.loss_weights.sum())
 
-    def _term(self, logits: Logits, batch: Batch) -> jax.Array:
+    def _term(self, logits: Logits, batch: TokenBatch) -> jax.Array:
         """Sums target logit - mean logit. It is linear in x, so no other logits are needed."""
         x_BSE, weight_VE, _ = logits
         mean_E = weight_VE.astype(jnp.float32).mean(axis=0)
@@ -155,7 +155,7 @@ class SmoothedLoss(LossWrapper):
         term_BS = jnp.einsum("bse,bse->bs", x_BSE.astype(jnp.float32), target_BSE - mean_E)
         return (batch.loss_weights * term_BS).sum()
 
-    def _mapped_term(self, logits: Logits, batch: Batch) -> jax.Array:
+    def _mapped_term(self, logits: Logits, batch: TokenBatch) -> jax.Array:
         """The same with a logit map, where the mean needs all logits."""
 
         def term(x_BLE: jax.Array, targets_BL: jax.Array, weights_BL: jax.Array) -> jax.Array:
@@ -185,15 +185,15 @@ class DocumentLoss(LossWrapper):
             raise ConfigError(f"{config.locate('skip')}: expected 0 or more, got {config.skip}.")
         self.skip = config.skip
 
-    def __call__(self, logits: Logits, batch: Batch) -> None:
+    def __call__(self, logits: Logits, batch: TokenBatch) -> None:
         """Adds the wrapped loss with the new weights."""
         self.base(logits, self._normalized(batch))
 
-    def reweight(self, batch: Batch) -> Batch:
+    def reweight(self, batch: TokenBatch) -> TokenBatch:
         """Returns the batch with the loss weights that this loss uses."""
         return self.base.reweight(self._normalized(batch))
 
-    def _normalized(self, batch: Batch) -> Batch:
+    def _normalized(self, batch: TokenBatch) -> TokenBatch:
         weights_BS = jnp.where(batch.positions < self.skip, 0, batch.loss_weights)
         rows, length = weights_BS.shape
         index = (jnp.arange(rows)[:, None], batch.segment_ids)

@@ -75,7 +75,10 @@ class RotaryEmbedding(BasePositions):
         return self._encode(q_BSHD, cosine, sine), self._encode(k_BSKD, cosine, sine)
 
     def angles(self, frequencies: np.ndarray, context: TokenContext) -> jax.Array:
-        """Returns the angle of each pair [B, S, D/2]; a subclass may use several axes."""
+        """Returns the angle of each pair [B, S, D/2].
+
+        A subclass may use several axes: `context.positions_on_axes(num_axes)`.
+        """
         return context.positions_BS[..., None].astype(jnp.float32) * frequencies
 
     def _encode(self, x_BSHD: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:

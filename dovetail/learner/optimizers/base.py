@@ -196,24 +196,24 @@ def per_tensor(
 
 
 def partitioned(
-    parts: Mapping[str, tuple[Sequence[str], optax.GradientTransformation]],
+    groups: Mapping[str, tuple[Sequence[str], optax.GradientTransformation]],
 ) -> optax.GradientTransformation:
-    """Applies a transformation to each part of the parameters: (paths, transformation) by name.
+    """Applies a transformation to each group of parameters: (paths, transformation) by name.
 
-    The state is a dict by name of the part. Of an extra that is keyed by path, each part gets its
-    own; other extras are passed as they are.
+    The state is a dict by name of the group. Of an extra that is keyed by path, each group gets
+    its own; other extras are passed as they are.
     """
-    all_paths = [path for paths, _ in parts.values() for path in paths]
+    all_paths = [path for paths, _ in groups.values() for path in paths]
 
     def init(params: Arrays) -> dict[str, Any]:
-        return {name: t.init(_select(paths, params)) for name, (paths, t) in parts.items()}
+        return {name: t.init(_select(paths, params)) for name, (paths, t) in groups.items()}
 
     def update(
         updates: Arrays, state: dict[str, Any], params: Arrays | None = None, **extras: Any
     ) -> tuple[Arrays, dict[str, Any]]:
         directions: Arrays = {}
         states = {}
-        for name, (paths, transformation) in parts.items():
+        for name, (paths, transformation) in groups.items():
             some = None if params is None else _select(paths, params)
             own = {
                 key: _select(paths, extra) if _is_by_path(extra, all_paths) else extra

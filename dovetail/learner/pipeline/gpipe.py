@@ -7,11 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dovetail.config import interchangeable_with
+from dovetail.learner.gradients import Autodiff
 from dovetail.learner.pipeline.base import Pipeline
 from dovetail.learner.pipeline.runner import StageRunner, write
 from dovetail.learner.state import Arrays
 
 
+@interchangeable_with(Autodiff)
 class GPipe(Pipeline):
     """Differentiates the pipelined forward pass (https://arxiv.org/abs/1811.06965).
 

@@ -7,11 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dovetail.config import interchangeable_with
+from dovetail.learner.gradients import Autodiff
 from dovetail.learner.pipeline.base import Pipeline
 from dovetail.learner.pipeline.runner import Carry, StageRunner, zeros
 from dovetail.learner.state import Arrays
 
 
+@interchangeable_with(Autodiff)
 class OneForwardOneBackward(Pipeline):
     """1F1B, interleaved if `repeats` is above 1 (https://arxiv.org/abs/2104.04473).
 

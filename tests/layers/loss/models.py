@@ -12,7 +12,7 @@ from dovetail.config import config_for
 from dovetail.kernels.cross_entropy import SoftCap
 from dovetail.models import CausalLM
 from dovetail.models.llama import llama
-from dovetail.module import Batch, functional, initialize
+from dovetail.module import TokenBatch, functional, initialize
 
 VOCAB = 17
 KEY = jax.random.key(0)
@@ -23,7 +23,7 @@ def config(loss: Any, *, capped: bool = False) -> CausalLM.Config:
     return model.set(loss=loss, logit_map=config_for(SoftCap, cap=2.0) if capped else None)
 
 
-def batch() -> Batch:
+def batch() -> TokenBatch:
     """Two rows: documents of 4, 1 and 2 tokens and padding; and one of 8."""
     random = np.random.default_rng(0)
     segments = np.array([[1, 1, 1, 1, 2, 3, 3, 0], [1] * 8], np.int32)
@@ -32,7 +32,7 @@ def batch() -> Batch:
     tokens = random.integers(0, VOCAB, (2, 2, 8)).astype(np.int32)
     return jax.tree.map(
         jnp.asarray,
-        Batch(
+        TokenBatch(
             tokens=tokens[0],
             targets=tokens[1],
             positions=positions,

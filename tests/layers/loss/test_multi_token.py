@@ -16,7 +16,7 @@ from dovetail.layers.loss.multi_token import MultiTokenHead, MultiTokenLoss
 from dovetail.learner import main_loss
 from dovetail.models import CausalLM
 from dovetail.models.llama import llama
-from dovetail.module import Batch, functional, parameter_specs
+from dovetail.module import TokenBatch, functional, parameter_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
 from tests.layers.cases import random_params
 from tests.layers.references import rms_norm
@@ -37,12 +37,12 @@ def model() -> CausalLM.Config:
     return config.set(loss=MultiTokenLoss.Config(depth=DEPTH, weight=0.4, head=head))
 
 
-def batch() -> Batch:
+def batch() -> TokenBatch:
     random = np.random.default_rng(3)
     tokens, targets = random.integers(0, VOCAB, (2, *SEGMENTS.shape))
     positions = np.stack([[np.sum(row[:s] == row[s]) for s in range(len(row))] for row in SEGMENTS])
     weights = random.choice([0.0, 0.5, 1.0, 2.0], SEGMENTS.shape) * (SEGMENTS > 0)
-    return Batch(
+    return TokenBatch(
         tokens=jnp.asarray(tokens),
         targets=jnp.asarray(targets),
         positions=jnp.asarray(positions),
@@ -51,7 +51,7 @@ def batch() -> Batch:
     )
 
 
-def losses(config: CausalLM.Config, params: Any, given: Batch, training: bool = True) -> Any:
+def losses(config: CausalLM.Config, params: Any, given: TokenBatch, training: bool = True) -> Any:
     module = config.build()
     run = jax.jit(
         lambda p, b: functional(module, p, b, training=training, losses="return")[1].losses
@@ -59,7 +59,7 @@ def losses(config: CausalLM.Config, params: Any, given: Batch, training: bool = 
     return run(params, given)
 
 
-def expected_losses(params: Any, given: Batch) -> list[tuple[float, float]]:
+def expected_losses(params: Any, given: TokenBatch) -> list[tuple[float, float]]:
     """The heads by the paper's equations 21 to 25, each token fetched from its own place."""
     config = model()
     p = {path: np.asarray(value, np.float64) for path, value in params.items()}
@@ -109,7 +109,7 @@ def test_heads_predict_tokens_further_ahead_within_the_segment() -> None:
     assert main_loss(list(found)) == "loss/base/next_token"
 
 
-def summed(config: CausalLM.Config, params: Any, given: Batch) -> Any:
+def summed(config: CausalLM.Config, params: Any, given: TokenBatch) -> Any:
     _, outputs = functional(config.build(), params, given, training=True, losses="return")
     return sum(loss.total for loss in outputs.losses.values())
 
@@ -123,7 +123,7 @@ def test_gradients_reach_every_head_and_sharding_changes_nothing() -> None:
     mesh = MeshLayout.Config(data=2, fsdp=1, model=4).build().mesh()
     placement = Placement(mesh, AxisRules.Config().build())
 
-    def sharded(params: Any, given: Batch) -> Any:
+    def sharded(params: Any, given: TokenBatch) -> Any:
         with use_placement(placement):
             return jax.grad(lambda p: summed(config, p, given))(params)
 

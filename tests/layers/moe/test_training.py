@@ -19,7 +19,7 @@ from dovetail.layers.moe import (
 )
 from dovetail.learner import Accumulate, Autodiff, ConstantSchedule, Learner
 from dovetail.models.llama import llama
-from dovetail.module import Batch, initialize, initialize_variables
+from dovetail.module import TokenBatch, initialize, initialize_variables
 
 ROUTER = "decoder/stack/layer/feed_forward/router/projection/weight"
 BALANCE = "decoder/stack/layer/feed_forward/losses/balance/load_balance"
@@ -27,10 +27,10 @@ BIAS = "decoder/stack/layer/feed_forward/router/bias/bias"
 VOCABULARY = 32
 
 
-def batch(rows: int = 4, length: int = 8) -> Batch:
+def batch(rows: int = 4, length: int = 8) -> TokenBatch:
     tokens = jax.random.randint(jax.random.key(0), (rows, length + 1), 0, VOCABULARY)
     positions = jnp.tile(jnp.arange(length), (rows, 1))
-    return Batch(
+    return TokenBatch(
         tokens=tokens[:, :-1],
         targets=tokens[:, 1:],
         positions=positions,
@@ -60,7 +60,9 @@ def gradient(model: Any) -> Any:
     key = jax.random.key(1)
     produce = Autodiff.Config().build()
     params = initialize(model, key)
-    return jax.jit(lambda p: produce(model, p, {}, {}, batch(), key))(params).gradients
+    return jax.jit(lambda p: produce(model, p, {}, {}, batch(), key, jnp.int32(0)))(
+        params
+    ).gradients
 
 
 def weighed(coefficient: float) -> Any:
