@@ -1,14 +1,15 @@
 """Published sizes of model families, read from files. Listing them loads no JAX.
 
 `<family>.toml` has a table per size: the values of its config.json, the known number of
-parameters, and the training recipe. `like` inherits from another size. The corpus is Python's
-standard library, which every machine has; set `input.corpus` to train on another.
+parameters, and the training recipe. `like` inherits from another size. The corpus of language
+models is Python's standard library, which every machine has; set `input.corpus` to train on
+another. A family of another modality has an input of its own (`ModelFamily.input`).
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,14 +26,15 @@ class Recipe:
     """The training recipe of a size; `published` says whether its authors stated it.
 
     Common to all: AdamW with b1 0.9 and b2 0.95, weight decay 0.1, clipping at 1, and a cosine
-    schedule that ends at `end_fraction` of the peak.
+    schedule that ends at `end_fraction` of the peak. Inputs that are no sequences have no
+    `sequence_length`.
     """
 
-    sequence_length: int
     batch_size: int
     steps: int
     peak: float
     warmup_steps: int
+    sequence_length: int | None = None
     end_fraction: float = 0.1
     epsilon: float = 1e-8
     z_loss: float = 0.0
@@ -118,18 +120,23 @@ def _resolved(tables: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _config(size: PublishedSize) -> Trainer.Config:
     """Returns the experiment of a size: bfloat16 compute over float32 parameters."""
-    recipe = size.recipe
-    config = _experiment(size.family, size.values, recipe)
+    from dovetail.models import CausalLM
+
+    config: Any = _experiment(size.family, size.values, size.recipe)
     config.model.dtype = "bfloat16"
-    config.model.loss.z_loss = recipe.z_loss
+    if size.recipe.z_loss or isinstance(config.model, CausalLM.Config):
+        config.model.loss.z_loss = size.recipe.z_loss
     return config
 
 
 def _tiny(size: PublishedSize) -> Trainer.Config:
     """Returns a few steps of the family's tiny model."""
-    recipe = Recipe(sequence_length=32, batch_size=8, steps=4, peak=1e-3, warmup_steps=1)
-    values = _family(size.family).tiny() | {"vocab_size": 264}  # enough for bytes
-    return _experiment(size.family, values, recipe)
+    family = _family(size.family)
+    recipe = Recipe(batch_size=8, steps=4, peak=1e-3, warmup_steps=1)
+    if family.input is not None:
+        return _experiment(size.family, family.tiny(), recipe)
+    values = family.tiny() | {"vocab_size": 264}  # enough for bytes
+    return _experiment(size.family, values, replace(recipe, sequence_length=32))
 
 
 def _family(name: str) -> ModelFamily:
@@ -142,18 +149,17 @@ def _family(name: str) -> ModelFamily:
     return families()[name]
 
 
-def _experiment(family: str, values: dict[str, Any], recipe: Recipe) -> Trainer.Config:
-    from dovetail.data import ByteTokenizer, TokenInput
+def _experiment(name: str, values: dict[str, Any], recipe: Recipe) -> Trainer.Config:
     from dovetail.learner import AdamW, CosineSchedule, Learner
     from dovetail.trainer import HeldOutLoss, Trainer
 
+    family = _family(name)
+    model = family.from_hf(values)
+    source = _input(family, model, recipe)
+    evaluation = HeldOutLoss.Config(every=1000, num_batches=16)
     return Trainer.Config(
-        model=_family(family).from_hf(values),
-        input=TokenInput.Config(
-            tokenizer=ByteTokenizer.Config(),
-            sequence_length=recipe.sequence_length,
-            batch_size=recipe.batch_size,
-        ),
+        model=model,
+        input=source,
         learner=Learner.Config(
             optimizer=AdamW.Config(eps=recipe.epsilon),
             schedule=CosineSchedule.Config(
@@ -164,5 +170,20 @@ def _experiment(family: str, values: dict[str, Any], recipe: Recipe) -> Trainer.
             weight_decay=0.1,
         ),
         steps=recipe.steps,
-        evaluators={"held_out": HeldOutLoss.Config(every=1000, num_batches=16)},
+        evaluators={"held_out": evaluation} if hasattr(source.builds(), "held_out") else {},
     )
+
+
+def _input(family: ModelFamily, model: Any, recipe: Recipe) -> Any:
+    """Returns the input of a model: tokens, unless its family has another one."""
+    from dovetail.data import ByteTokenizer, TokenInput
+
+    config: Any = TokenInput.Config(tokenizer=ByteTokenizer.Config())
+    if family.input is not None:
+        config = family.input(model)
+    elif recipe.sequence_length is None:
+        raise ConfigError(f"{family.name}.toml: a recipe of token sequences has a sequence_length.")
+    config.set(batch_size=recipe.batch_size)
+    if recipe.sequence_length is not None:
+        config.set(sequence_length=recipe.sequence_length)
+    return config

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -11,9 +12,10 @@ import numpy as np
 
 from dovetail.config import Config, ConfigError, all_values, did_you_mean, visit
 from dovetail.layers import TokenContext
-from dovetail.models import CausalLM, ModelFamily, families
+from dovetail.models import ModelFamily, families
 from dovetail.module import (
     ForeignTensor,
+    Module,
     functional,
     match_weights,
     parameter_specs,
@@ -43,7 +45,7 @@ _SPECS = (parameter_specs, variable_specs)
 _TRACED_TOKENS = 8
 
 
-def model_tensors(family: ModelFamily, model: CausalLM) -> dict[str, ForeignTensor]:
+def model_tensors(family: ModelFamily, model: Module) -> dict[str, ForeignTensor]:
     """Returns every tensor of a checkpoint of this model, by name."""
     variables = variable_specs(model)
     specs = {**parameter_specs(model), **variables}
@@ -84,12 +86,19 @@ def matching_family(
 
 def express(family: ModelFamily, config: Any) -> tuple[dict[str, Any], list[str]]:
     """Returns the config.json of a model, and what differs when it is read back."""
+    kind = type(family.from_hf(family.tiny()))
+    if not isinstance(config, kind):
+        raise ConfigError(
+            f"its models are built by {kind.display_name()}, not {type(config).display_name()}."
+        )
     hf_config = family.to_hf(config)
     read_back = family.from_hf(hf_config)
     changes = differences(config, read_back)
     # None stands for a derived value, such as num_kv_heads = num_heads: compare the programs.
     derived = all(": None -> " in change or change.endswith(" -> None") for change in changes)
-    return hf_config, [] if changes and derived and _same_program(config, read_back) else changes
+    if changes and derived and _same_program(family, config, read_back):
+        changes = []
+    return hf_config, changes
 
 
 def differences(left: Config[Any], right: Config[Any]) -> list[str]:
@@ -129,11 +138,18 @@ def _outermost(changes: list[str]) -> list[str]:
     return [change for change in changes if not change.startswith(tuple(swapped))]
 
 
-def _same_program(here: Any, there: Any) -> bool:
+def _same_program(family: ModelFamily, here: Any, there: Any) -> bool:
     """Whether two models have the same parameters and trace to the same program."""
     left, right = _neutral(here).build(), _neutral(there).build()
     shapes = [{p: spec.shape for p, spec in parameter_specs(m).items()} for m in (left, right)]
-    return shapes[0] == shapes[1] and _program(left) == _program(right)
+    if shapes[0] != shapes[1]:
+        return False
+    run: Callable[..., Any] = _logits
+    inputs: Any = jax.ShapeDtypeStruct((1, _TRACED_TOKENS), "int32")
+    if family.input is not None:
+        spec = family.input(left.config).build().spec()
+        run, inputs = _losses, jax.tree.map(lambda leaf: leaf.struct(), spec)
+    return _program(run, left, inputs) == _program(run, right, inputs)
 
 
 def _neutral(config: Any) -> Any:
@@ -145,17 +161,23 @@ def _neutral(config: Any) -> Any:
     return copy
 
 
-def _program(model: Any) -> tuple[str, list[bytes]]:
-    """Returns the jaxpr of a model for a few tokens, as text and constants."""
+def _logits(model: Any, params: Any, variables: Any, tokens: jax.Array) -> Any:
+    """Returns the logits of a language model for a few tokens."""
+    inputs = (tokens, TokenContext(tokens, tokens))
+    options: dict[str, Any] = {"method": "all_logits", "losses": "discard"}
+    return functional(model, params, inputs, variables=variables, **options)[0]
+
+
+def _losses(model: Any, params: Any, variables: Any, batch: Any) -> Any:
+    """Returns the losses of another model for a batch of its family's input."""
+    outputs = functional(model, params, (batch,), variables=variables, losses="return")[1]
+    return {name: loss.value() for name, loss in outputs.losses.items()}
+
+
+def _program(run: Callable[..., Any], model: Any, inputs: Any) -> tuple[str, list[bytes]]:
+    """Returns the jaxpr of a model for these inputs, as text and constants."""
     structs = [{p: spec.struct() for p, spec in find(model).items()} for find in _SPECS]
-    tokens = jax.ShapeDtypeStruct((1, _TRACED_TOKENS), "int32")
-
-    def logits(params: Any, variables: Any, tokens: jax.Array) -> Any:
-        inputs = (tokens, TokenContext(tokens, tokens))
-        options: dict[str, Any] = {"method": "all_logits", "losses": "discard"}
-        return functional(model, params, inputs, variables=variables, **options)[0]
-
-    traced = jax.make_jaxpr(logits)(*structs, tokens)
+    traced = jax.make_jaxpr(functools.partial(run, model))(*structs, inputs)
     text = re.sub(r" at 0x[0-9a-f]+", "", str(traced))  # addresses of functions
     return text, [np.asarray(constant).tobytes() for constant in traced.consts]
 

@@ -42,7 +42,7 @@ _COPIED_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id", "max_position_em
 
 @dataclass(frozen=True)
 class ExportReport:
-    """The result of an export."""
+    """The result of an export; `is_text` says whether the model reads text."""
 
     folder: Path
     family: str
@@ -50,6 +50,7 @@ class ExportReport:
     tensors: int
     bytes: int
     tokenizer: bool
+    is_text: bool = True
 
 
 def export_hf(
@@ -88,7 +89,15 @@ def export_hf(
         has_tokenizer = _write_tokenizer(source, temporary)
         _write_generation(source, temporary)
     size = sum(math.prod(shape) * kind.itemsize for kind, shape in sizes.values())
-    return ExportReport(target, found.family.name, weights.step, len(tensors), size, has_tokenizer)
+    return ExportReport(
+        folder=target,
+        family=found.family.name,
+        step=weights.step,
+        tensors=len(tensors),
+        bytes=size,
+        tokenizer=has_tokenizer,
+        is_text=found.family.input is None,
+    )
 
 
 @dataclass(frozen=True)

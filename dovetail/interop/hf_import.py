@@ -6,7 +6,7 @@ import contextlib
 import fnmatch
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ from dovetail.interop.model_folders import (
 )
 from dovetail.interop.quantized import dequantized
 from dovetail.interop.source_tensors import PlainTensor, SourceTensor, find_tensors
-from dovetail.models import CausalLM, ModelFamily, find_family
-from dovetail.module import ForeignTensor
+from dovetail.models import ModelFamily, find_family
+from dovetail.module import ForeignTensor, Module
 from dovetail.runtime import RunFolder, SafetensorsWriter
 from dovetail.utils import Progress
 
@@ -51,7 +51,7 @@ Sizes = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class ImportReport:
-    """The result of an import."""
+    """The result of an import; `is_text` says whether the model reads text."""
 
     run: Path
     family: str
@@ -59,9 +59,12 @@ class ImportReport:
     tensors: int
     bytes: int
     tokenizer: bool
+    is_text: bool = True
 
 
-def import_hf(source: str, run: Path, progress: bool = True) -> ImportReport:
+def import_hf(
+    source: str, run: Path, progress: bool = True, imports: Sequence[str] = ()
+) -> ImportReport:
     """Imports a checkpoint of `transformers` into a new run folder.
 
     All headers are validated before anything is written. The run folder appears when it is
@@ -71,6 +74,7 @@ def import_hf(source: str, run: Path, progress: bool = True) -> ImportReport:
         source: a folder, an fsspec URL, or `hub:org/name`.
         run: the new run folder.
         progress: whether to show a progress bar.
+        imports: the imported packages that the family may be in; the run records them.
     """
     refuse_existing(run)  # before anything is downloaded
     folder = open_folder(source)
@@ -89,8 +93,9 @@ def import_hf(source: str, run: Path, progress: bool = True) -> ImportReport:
         has_tokenizer = write_tokenizer(folder, temporary / "tokenizer")
         generation = read_json(folder, _GENERATION) if _GENERATION in folder.names() else {}
         _write_source(temporary / "source", unquantized, generation)
-        trainer = imported_run(model, hf_config, generation, temporary if has_tokenizer else None)
-        about = {"imported": {"from": source, "family": family.name}, "imports": []}
+        with_tokenizer = temporary if has_tokenizer else None
+        trainer = imported_run(family, model, hf_config, generation, with_tokenizer)
+        about = {"imported": {"from": source, "family": family.name}, "imports": list(imports)}
         RunFolder(temporary).describe(trainer, about)
     return ImportReport(
         run=run,
@@ -99,6 +104,7 @@ def import_hf(source: str, run: Path, progress: bool = True) -> ImportReport:
         tensors=len(found),
         bytes=sum(tensor.size for tensor in found.values()),
         tokenizer=has_tokenizer,
+        is_text=family.input is None,
     )
 
 
@@ -130,7 +136,7 @@ def _family(folder: ModelFolder, hf_config: Mapping[str, Any]) -> ModelFamily:
 
 def _model_config(
     family: ModelFamily, hf_config: Mapping[str, Any], folder: ModelFolder
-) -> CausalLM.Config:
+) -> Module.Config[Any]:
     """Converts config.json to a model config. Any error in it is an error in the file."""
     file = f"{folder.name}/{_CONFIG}"
     _check_values(hf_config, f"{file}: ")
@@ -273,6 +279,8 @@ def _write_weights(
             writers |= dict.fromkeys(names, writer)
         for name in sorted(found, key=lambda name: found[name].order):
             source, tensor = found[name], wanted[name]
+            if isinstance(source, PlainTensor):
+                source.verify()
             for index, slices in tensor.elements():
                 arrays = tensor.to_parameters(source.read(index))
                 for one, array in zip(slices, arrays, strict=True):

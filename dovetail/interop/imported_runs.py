@@ -17,7 +17,7 @@ from dovetail.data.pretrained_tokenizer import (
     token_id,
 )
 from dovetail.interop.model_folders import LocalFolder, ModelFolder, read_json
-from dovetail.models import CausalLM
+from dovetail.models import ModelFamily
 from dovetail.trainer import Trainer
 
 # A run config needs training settings. Fine-tuning only takes the model and the tokenizer from it.
@@ -46,19 +46,26 @@ _END_TOKEN = {
 
 
 def imported_run(
-    model: CausalLM.Config,
+    family: ModelFamily,
+    model: Any,
     hf_config: Mapping[str, Any],
     generation: Mapping[str, Any],
     run: Path | None,
 ) -> Trainer.Config:
     """Returns the trainer config of a run with this model and the tokenizer in its folder.
 
+    A family that is not of text has no tokenizer here, but an input of its own.
+
     Args:
+        family: the family of the model.
         model: the model.
         hf_config: the config.json.
         generation: the generation_config.json.
         run: the run folder; None if it has no tokenizer.
     """
+    if family.input is not None:
+        source: Any = family.input(model)
+        return Trainer.Config(model=model, input=source.set(batch_size=_BATCH_SIZE), steps=_STEPS)
     ends = end_tokens(hf_config, generation)
     if run is not None and not ends:
         ends = _eos_token(run / "tokenizer")

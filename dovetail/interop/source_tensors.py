@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.config import ConfigError
 from dovetail.interop.model_folders import ModelFolder, read_json
-from dovetail.runtime import TensorInfo, read_header
+from dovetail.runtime import TensorInfo, read_header, verify_tensor
 
 Array = NDArray[Any]
 
@@ -95,6 +95,10 @@ class PlainTensor:
         if len(data) != wanted.size:
             raise ConfigError(f"{self.where}: the file became shorter while it was read.")
         return np.frombuffer(data, wanted.dtype).reshape(wanted.shape)
+
+    def verify(self) -> None:
+        """Compares the tensor with its digest, if Dovetail wrote the file."""
+        verify_tensor(self.where, self.info, functools.partial(self.folder.read, self.file))
 
     def same_bytes(self, other: PlainTensor) -> bool:
         """Whether another tensor has the same content; compares a chunk at a time."""

@@ -41,7 +41,7 @@ ALLOWED_MENTIONS: dict[str, dict[str, str]] = {
     "ema": {
         "learner/": "an average that every learner can have; the feature sets it",
         "targets/sharding.py": "the average is a component of the training state",
-        "runtime/checkpointer.py": "a checkpoint may have an average, which evaluation reads",
+        "runtime/checkpoints/": "a checkpoint may have an average, which evaluation reads",
     },
     "fp8": {
         "runtime/cpu.py": "the peak FLOP/s of the CPU by precision",
@@ -89,7 +89,7 @@ ALLOWED_MENTIONS: dict[str, dict[str, str]] = {
         "layers/stack/": "every stack has a remat policy; the feature chooses it",
         "parallel/": "the policies and their interface",
         "targets/fitting.py": "the target chooses the policy by the memory of its devices",
-        "plan/candidates.py": "a way to save memory that the search may choose",
+        "plan/": "a way to save memory that the search may choose",
     },
     "rms-norm": {
         "layers/": "the default norm of all layers",

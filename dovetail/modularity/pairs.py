@@ -228,13 +228,20 @@ def _unmodified_model_text(experiment: str) -> str:
 
 def _train(trainer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Trains, and returns the parameters and variables of the last checkpoint."""
+    import jax
+
     params, variables = _structs(trainer)
+    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])  # where the generator runs
+    like = {
+        path: jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=one)
+        for path, struct in (params | variables).items()
+    }
     with tempfile.TemporaryDirectory() as folder:
         outcome = trainer.train(Path(folder))
         losses = [loss for _, loss in outcome.losses]
         if outcome.step != TRAINED_STEPS or not all(map(math.isfinite, losses)):
             raise FloatingPointError(f"after {outcome.step} steps the losses are {losses}")
-        _, arrays = trainer.checkpointer.restore_parameters(params | variables)
+        _, arrays = trainer.checkpointer.restore_parameters(like)
     return {path: arrays[path] for path in params}, {path: arrays[path] for path in variables}
 
 

@@ -1,7 +1,7 @@
 """Plans: memory, step time and cost of a training step, from real compilers without devices."""
 
 from dovetail.plan.analytic import estimate_plan
-from dovetail.plan.candidates import Candidate, candidates, configured_candidate
+from dovetail.plan.candidates import REMAT_POLICIES, Candidate, candidates, configured_candidate
 from dovetail.plan.comparison import SORT_KEYS, ComparisonRow, TargetComparison
 from dovetail.plan.constants import FITTED_CONSTANTS, RooflineConstants
 from dovetail.plan.plan import Plan
@@ -15,11 +15,17 @@ from dovetail.plan.search import (
     rule_source,
     search,
 )
-from dovetail.plan.verification import PlanVerification, VerificationHistory, verify
+from dovetail.plan.verification import (
+    PlanVerification,
+    VerificationHistory,
+    run_planner,
+    verify,
+)
 from dovetail.plan.workload import Workload, trace_workload
 
 __all__ = [
     "FITTED_CONSTANTS",
+    "REMAT_POLICIES",
     "SORT_KEYS",
     "Candidate",
     "ComparisonRow",
@@ -39,6 +45,7 @@ __all__ = [
     "rank_candidates",
     "remedies",
     "rule_source",
+    "run_planner",
     "search",
     "trace_workload",
     "verify",

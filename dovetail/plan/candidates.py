@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax.sharding import AbstractMesh
 
-from dovetail.config import ConfigError, ConfigOf, did_you_mean, find, select
+from dovetail.config import ConfigOf, find, select
 from dovetail.parallel import (
     MESH_AXES,
     MeshLayout,
@@ -19,6 +19,7 @@ from dovetail.parallel import (
     SaveDots,
     SaveNamed,
     SaveNothing,
+    remat_name,
 )
 from dovetail.plan.workload import Workload
 from dovetail.targets import Machine
@@ -35,16 +36,15 @@ _MATMUL_OUTPUTS = (
     "feed_forward_up",
 )
 _COSTLY_OUTPUTS = ("attention_output", "feed_forward_gate")
-# Remat policies by their value of `remat:save=`, from most memory and least time to the opposite.
-_POLICIES: dict[str, ConfigOf[Remat]] = {
-    "everything": SaveAll.Config(),
-    f"({','.join(_MATMUL_OUTPUTS)})": SaveNamed.Config(names=_MATMUL_OUTPUTS),
-    "dots": SaveDots.Config(),
-    f"({','.join(_COSTLY_OUTPUTS)})": SaveNamed.Config(names=_COSTLY_OUTPUTS),
-    "attention": SaveNamed.Config(names=("attention_output",)),
-    "nothing": SaveNothing.Config(),
-}
-SAVES = tuple(_POLICIES)
+# From most memory and least time to the opposite.
+REMAT_POLICIES: tuple[ConfigOf[Remat], ...] = (
+    SaveAll.Config(),
+    SaveNamed.Config(names=_MATMUL_OUTPUTS),
+    SaveDots.Config(),
+    SaveNamed.Config(names=_COSTLY_OUTPUTS),
+    SaveNamed.Config(names=("attention_output",)),
+    SaveNothing.Config(),
+)
 _MAX_MODEL_PARALLELISM = 8
 _MAX_SEQUENCE_PARALLELISM = 16
 _MAX_MICROBATCHES = 64
@@ -56,15 +56,22 @@ class Candidate:
 
     Attributes:
         mesh: the size of every mesh axis.
-        save: what the remat policy saves, one of `SAVES`; empty leaves the policy unchanged.
+        remat: the remat policy; None leaves that of the experiment.
         microbatches: microbatches of a step.
         offloads_optimizer: whether optimizer state is in host memory.
+        keeps_gradients: whether the microbatches are those of the experiment's own gradient
+            computation, such as a pipeline, which stays.
     """
 
     mesh: tuple[tuple[str, int], ...]
-    save: str
+    remat: ConfigOf[Remat] | None
     microbatches: int
     offloads_optimizer: bool
+    keeps_gradients: bool = False
+
+    def __hash__(self) -> int:
+        """Leaves out the remat policy: a config is mutable, so it has no hash."""
+        return hash((self.mesh, self.microbatches, self.offloads_optimizer, self.keeps_gradients))
 
     @property
     def batch_shards(self) -> int:
@@ -74,8 +81,8 @@ class Candidate:
 
     def modifiers(self) -> list[str]:
         """Returns it as modifiers to type after `--with`; `apply` sets the same."""
-        found = [f"remat:save={self.save}"] if self.save else []
-        if self.microbatches > 1:
+        found = [f"remat:save={remat_name(self.remat)}"] if self.remat is not None else []
+        if self.microbatches > 1 and not self.keeps_gradients:
             found.append(f"accumulate:steps={self.microbatches}")
         if self.offloads_optimizer:
             found.append("offload-optimizer")
@@ -104,12 +111,13 @@ class Candidate:
         from dovetail.parallel import DeviceMemory, HostMemory
 
         fitted: Any = config.clone()
-        if self.save:
-            fitted = select(fitted, Stack).set(remat=self._policy())
-        if self.microbatches > 1:
-            fitted.learner.gradients = Accumulate.Config(microbatches=self.microbatches)
-        elif isinstance(getattr(fitted.learner, "gradients", None), Accumulate.Config):
-            fitted.learner.gradients = Autodiff.Config()
+        if self.remat is not None:
+            fitted = select(fitted, Stack).set(remat=self.remat)
+        if not (self.keeps_gradients or _has_own_gradients(config)):
+            if self.microbatches > 1:
+                fitted.learner.gradients = Accumulate.Config(microbatches=self.microbatches)
+            elif isinstance(fitted.learner.gradients, Accumulate.Config):
+                fitted.learner.gradients = Autodiff.Config()
         if self.offloads_optimizer:
             fitted.learner.optimizer_memory = HostMemory.Config()
         elif isinstance(getattr(fitted.learner, "optimizer_memory", None), HostMemory.Config):
@@ -118,33 +126,32 @@ class Candidate:
         fitted.mesh = MeshLayout.Config(**sizes)
         return fitted
 
-    def _policy(self) -> ConfigOf[Remat]:
-        if self.save not in _POLICIES:
-            advice = did_you_mean(self.save, SAVES)
-            raise ConfigError(f"Candidate: there is no remat policy {self.save!r}. {advice}")
-        return _POLICIES[self.save]
-
     def __str__(self) -> str:
         mesh = " x ".join(f"{axis} {size}" for axis, size in self.mesh if size > 1)
         return ", ".join([f"mesh {mesh or 'of one device'}", *self.modifiers()])
 
 
 def candidates(work: Workload, config: Trainer.Config, machine: Machine) -> Iterator[Candidate]:
-    """Yields every mesh that divides, with every remat policy and number of microbatches."""
+    """Yields every mesh that divides, with every remat policy and number of microbatches.
+
+    A pipeline keeps its stages and microbatches.
+    """
     from dovetail.layers import Stack
 
-    saves = SAVES if find(config, Stack) is not None else ("",)
-    meshes = [mesh for mesh in _meshes(work, machine) if _divides(work, mesh)]
-    for mesh, save, microbatches, offloads in itertools.product(
-        meshes, saves, _microbatches(config), (False, True)
+    policies = REMAT_POLICIES if find(config, Stack) is not None else (None,)
+    stages = config.mesh.build().shape(machine.devices)["pipeline"]
+    meshes = [mesh for mesh in _meshes(work, machine, stages) if _divides(work, mesh)]
+    own = _has_own_gradients(config)
+    for mesh, policy, microbatches, offloads in itertools.product(
+        meshes, policies, _microbatches(config), (False, True)
     ):
-        found = Candidate(tuple(mesh.items()), save, microbatches, offloads)
+        found = Candidate(tuple(mesh.items()), policy, microbatches, offloads, own)
         if work.size.batch_size % (found.batch_shards * microbatches) == 0:
             yield found
 
 
 def configured_candidate(config: Trainer.Config, machine: Machine) -> Candidate:
-    """Returns the current choices of a config; `save` is empty, so its remat stays as it is."""
+    """Returns the current choices of a config; `remat` is None, so its policy stays as it is."""
     from dovetail.parallel import HostMemory
 
     learner: Any = config.learner
@@ -152,25 +159,33 @@ def configured_candidate(config: Trainer.Config, machine: Machine) -> Candidate:
     memory = getattr(learner, "optimizer_memory", None)
     return Candidate(
         tuple(mesh.items()),
-        "",
+        None,
         int(getattr(getattr(learner, "gradients", None), "microbatches", 1)),
         isinstance(memory, HostMemory.Config),
+        _has_own_gradients(config),
     )
 
 
 def _microbatches(config: Trainer.Config) -> Iterable[int]:
     """Returns the numbers of microbatches to try; a pipeline keeps its own."""
+    if not _has_own_gradients(config):
+        return [2**power for power in range(_MAX_MICROBATCHES.bit_length())]
+    return [int(getattr(getattr(config.learner, "gradients", None), "microbatches", 1))]
+
+
+def _has_own_gradients(config: Trainer.Config) -> bool:
+    """Returns whether gradients are computed other than by autodiff or accumulation."""
     from dovetail.learner import Accumulate, Autodiff
 
     gradients = getattr(config.learner, "gradients", None)
-    if isinstance(gradients, Autodiff.Config | Accumulate.Config):
-        return [2**power for power in range(_MAX_MICROBATCHES.bit_length())]
-    return [int(getattr(gradients, "microbatches", 1))]
+    return not isinstance(gradients, Autodiff.Config | Accumulate.Config)
 
 
-def _meshes(work: Workload, machine: Machine) -> Iterator[dict[str, int]]:
+def _meshes(work: Workload, machine: Machine, stages: int) -> Iterator[dict[str, int]]:
     """Yields the meshes of powers of two; only data crosses slices."""
-    per_slice = machine.devices_per_slice
+    per_slice, left = divmod(machine.devices_per_slice, stages)
+    if left:
+        return
     experts = work.size.divisors.get("expert", 1)
     for model, expert, sequence in itertools.product(
         _powers_of_two(min(_MAX_MODEL_PARALLELISM, per_slice)),
@@ -185,6 +200,7 @@ def _meshes(work: Workload, machine: Machine) -> Iterator[dict[str, int]]:
                 data = machine.slices * rest // fsdp
                 sizes = dict.fromkeys(MESH_AXES, 1)
                 yield sizes | {
+                    "pipeline": stages,
                     "data": data,
                     "fsdp": fsdp,
                     "expert": expert,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dovetail.config import ConfigError
-from dovetail.plan.candidates import SAVES, candidates
+from dovetail.plan.candidates import REMAT_POLICIES, candidates
 from dovetail.plan.plan import HOUR, Plan
 from dovetail.plan.planner import Planner
 from dovetail.plan.program_cache import ProgramCache
@@ -114,9 +114,8 @@ class TargetComparison:
         planner = self._planner(machine)
         try:
             found = candidates(planner.workload(), self.config, machine)
-            return any(
-                planner.analytic_plan(each).fits for each in found if each.save in ("", SAVES[-1])
-            )
+            least = (None, REMAT_POLICIES[-1])
+            return any(planner.analytic_plan(each).fits for each in found if each.remat in least)
         except ConfigError:
             return False
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, to_text
 from dovetail.plan.analytic import estimate_plan
 from dovetail.plan.candidates import Candidate, configured_candidate
 from dovetail.plan.compiled import compile_step, lower_step, read_plan
@@ -33,7 +33,7 @@ class Planner:
         cache: the cache of compiled programs.
         on_progress: called with a message before each long operation.
         constants: the constants of the time model.
-        workloads: workloads by platform and by what layers save. Planners of the same experiment
+        workloads: workloads by platform and remat policy. Planners of the same experiment
             may share them.
         is_analytic: whether to compile nothing.
 
@@ -72,7 +72,8 @@ class Planner:
     def workload(self, candidate: Candidate | None = None) -> Workload:
         """Returns the workload, which depends on what layers save but not on the mesh."""
         platform = self.machine.chip.platform
-        key = platform, candidate.save if candidate is not None else ""
+        remat = None if candidate is None else candidate.remat
+        key = platform, "" if remat is None else to_text(remat)
         if key not in self.workloads:
             self.workloads[key] = trace_workload(self._trainer(candidate), platform)
         return self.workloads[key]

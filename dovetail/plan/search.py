@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from dovetail.config import component_name
 from dovetail.plan.candidates import Candidate, candidates, configured_candidate
 from dovetail.plan.plan import Plan
 from dovetail.plan.planner import Planner
@@ -84,7 +85,7 @@ def remedies(planner: Planner, most: int = 3) -> list[RankedPlan]:
     now = configured_candidate(planner.config, planner.machine)
     everything = list(candidates(planner.workload(), planner.config, planner.machine))
     found: list[RankedPlan] = []
-    for field in ("save", "microbatches", "mesh", "offloads_optimizer"):
+    for field in ("remat", "microbatches", "mesh", "offloads_optimizer"):
         fitting = _fitting(rank_candidates(planner, _changed(now, field, everything)))
         found += _fitting(_verified(planner, fitting, 1))
         if len(found) == most:
@@ -102,6 +103,11 @@ def rule_source(name: str, machine: Machine, candidate: Candidate) -> str:
     """
     sizes = tuple({**candidate.sizes(), "data": -1}.items())
     function = re.sub(r"\W", "_", name)
+    policy: list[str] = []
+    if candidate.remat is not None:
+        component: Any = type(candidate.remat).builds()
+        module, _, class_name = component_name(component).partition(":")
+        policy = [f"    from {module} import {class_name}"]
     return "\n".join(
         [
             f'"""Found by `dovetail plan {name} --target {machine.name} --search`."""',
@@ -112,13 +118,15 @@ def rule_source(name: str, machine: Machine, candidate: Candidate) -> str:
             f'@target_rule("{name}-on-{machine.kind}", "{machine.kind}")',
             f"def {function}(config, machine):",
             f'    """For every experiment on {machine.kind}: {candidate}."""',
+            *policy,
             "    from dovetail.plan import Candidate",
             "",
             "    found = Candidate(",
             f"        mesh={sizes!r},",
-            f"        save={candidate.save!r},",
+            f"        remat={candidate.remat!r},",
             f"        microbatches={candidate.microbatches},",
             f"        offloads_optimizer={candidate.offloads_optimizer},",
+            f"        keeps_gradients={candidate.keeps_gradients},",
             "    )",
             "    return found.apply(config)",
             "",
@@ -151,10 +159,13 @@ def _verified(planner: Planner, ranked: Sequence[RankedPlan], wanted: int) -> li
 
 def _changed(now: Candidate, field: str, others: Sequence[Candidate]) -> list[Candidate]:
     """Returns variants of a candidate that differ in one field."""
-    values = dict.fromkeys(getattr(other, field) for other in others)
-    changed = [replace(now, **{field: value}) for value in values if value != getattr(now, field)]
-    possible = {replace(other, save="") for other in others}
-    return [each for each in changed if replace(each, save="") in possible]
+    changed: list[Candidate] = []
+    for other in others:
+        each = replace(now, **{field: getattr(other, field)})
+        if each != now and each not in changed:
+            changed.append(each)
+    possible = {replace(other, remat=None) for other in others}
+    return [each for each in changed if replace(each, remat=None) in possible]
 
 
 def _fitting(ranked: Sequence[RankedPlan]) -> list[RankedPlan]:
@@ -172,7 +183,7 @@ def _distinct(ranked: Sequence[RankedPlan]) -> list[RankedPlan]:
         duplicates = [
             other
             for other in found
-            if other.candidate.save == each.candidate.save
+            if other.candidate.remat == each.candidate.remat
             and other.candidate.microbatches == each.candidate.microbatches
             and abs(other.plan.step_seconds / each.plan.step_seconds - 1) < _SAME_TIME
         ]

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.config import ConfigError
 from dovetail.plan.planner import Planner
+from dovetail.plan.program_cache import ProgramCache
+from dovetail.targets import create_virtual_devices, parse_target
 from dovetail.utils import atomic_write, user_cache_folder
 
 if TYPE_CHECKING:
@@ -65,6 +67,38 @@ class PlanVerification:
             "time_ratio": self.time_ratio,
             "memory_ratio": self.memory_ratio,
         }
+
+
+def run_planner(run: Run, target: str | None = None) -> Planner:
+    """Returns the planner of a run on the machine that it ran on, whose compiler must be here.
+
+    Args:
+        run: the run.
+        target: the machine, for a run that was trained without one on an accelerator.
+    """
+    machine = parse_target(_ran_on(run.about, target))
+    create_virtual_devices(machine)
+    name = run.about.get("experiment", run.path.name)
+    planner = Planner(name, run.config, machine, ProgramCache())
+    if planner.compile_obstacle:
+        raise ConfigError(f"plan verify: {planner.compile_obstacle}")
+    return planner
+
+
+def _ran_on(about: dict[str, Any], target: str | None) -> str:
+    """Returns the target of a run, which it may have recorded."""
+    recorded, device = about.get("target"), about.get("device", "cpu")
+    if recorded is None and device != "cpu":
+        if target is None:
+            raise ConfigError(
+                f"plan verify: the run was on {device} and had no --target. Pass the one that it "
+                "was on, such as --target tpu-v5p-8."
+            )
+        return target
+    ran_on = str(recorded or "cpu")
+    if target not in (None, ran_on):
+        raise ConfigError(f"plan verify: the run was on {ran_on}, not on {target}.")
+    return ran_on
 
 
 def verify(run: Run, planner: Planner) -> PlanVerification:

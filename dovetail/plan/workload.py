@@ -109,7 +109,8 @@ def trace_workload(trainer: Trainer, platform: str) -> Workload:
     chosen = tuple(choices())
     counted = [_kernels(jaxpr, counter) for jaxpr in (forward, backward)]
     kernels = [each for found in counted for each in found]
-    state, size, model_flops = program.state_shapes, experiment_size(trainer), program.step_flops()
+    size = experiment_size(trainer.model, program.batch_spec)
+    state, model_flops = program.state_shapes, program.step_flops()
     matmul_flops = sum(map(matmul_flops_of, (forward.jaxpr, backward.jaxpr))) / _TRACED_BATCH
     kernel_flops = sum(flops or 0.0 for _, flops in kernels) / _TRACED_BATCH
     has_dynamic_loops = any(_has_matmuls_in_while_loops(jaxpr) for jaxpr in (forward, backward))

@@ -22,7 +22,7 @@ from dovetail.targets.sharding import (
     experiment_sharding,
     machine_program,
 )
-from dovetail.targets.size import ExperimentSize, experiment_size
+from dovetail.targets.size import ExperimentSize, config_size, experiment_size
 from dovetail.targets.topology import (
     gpu_topology,
     missing_compiler,
@@ -42,6 +42,7 @@ __all__ = [
     "TargetRule",
     "apply_target",
     "choose_mesh",
+    "config_size",
     "create_virtual_devices",
     "default_to_cpu",
     "example_targets",

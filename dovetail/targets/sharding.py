@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dovetail.targets.machine import Machine
+from dovetail.utils import format_bytes, plural
 
 if TYPE_CHECKING:
     from dovetail.parallel import Activation
@@ -102,6 +103,28 @@ class ExperimentSharding:
             if array.group in STATE_GROUPS and array.memory is None and array.is_replicated
         ]
         return sorted(found, key=lambda array: -array.bytes_per_device)
+
+    def verdict(self) -> str:
+        """Returns a sentence on the state and the memory of a device."""
+        total, limit = sum(self.totals().values()), self.machine.memory_per_device
+        used = (
+            f"{format_bytes(total)} of {format_bytes(limit)} on each device ({total / limit:.1%})"
+        )
+        if total > limit:
+            return f"does not fit: {used}, before gradients and activations"
+        return f"{used}; gradients and activations come on top"
+
+    def warning(self) -> str | None:
+        """Returns a warning about replicated state, if there is any."""
+        replicated = self.replicated()
+        if not replicated:
+            return None
+        total, largest = sum(array.bytes_per_device for array in replicated), replicated[0]
+        return (
+            f"warning: {format_bytes(total)} are replicated on every device, in "
+            f"{plural(len(replicated), 'array')} of the state; the largest is {largest.path} "
+            f"({format_bytes(largest.bytes_per_device)})"
+        )
 
 
 def machine_program(trainer: Trainer, machine: Machine) -> Program:

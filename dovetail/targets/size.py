@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.config import visit
 
 if TYPE_CHECKING:
+    from dovetail.module import Module
     from dovetail.trainer import Trainer
 
 # Training holds four float32 values per parameter: itself, its gradient and two moments.
@@ -59,17 +60,24 @@ class ExperimentSize:
         return all(self.divisors.get(axis, shards) % shards == 0 for axis in axes)
 
 
-def experiment_size(trainer: Trainer) -> ExperimentSize:
-    """Returns the sizes of a built experiment; no array is allocated."""
+def config_size(config: Trainer.Config) -> ExperimentSize:
+    """Returns the sizes of an experiment; of its components, it builds only input and model."""
+    from dovetail.trainer import build_model
+
+    source = config.input.build()
+    return experiment_size(build_model(config.model, source), source.spec())
+
+
+def experiment_size(model: Module, batch: Any) -> ExperimentSize:
+    """Returns the sizes of a built model and a batch spec; no array is allocated."""
     import jax
 
     from dovetail.module import batch_size, parameter_specs
 
-    specs = parameter_specs(trainer.model)
-    batch = trainer.input.spec()
+    specs = parameter_specs(model)
     leaves = dict(enumerate(jax.tree.leaves(batch)))
     matrices = [spec for spec in specs.values() if spec.is_matrix]
-    is_half = trainer.model.compute_dtype in ("bfloat16", "float16")
+    is_half = model.compute_dtype in ("bfloat16", "float16")
     return ExperimentSize(
         parameters=sum(spec.size for spec in specs.values()),
         active_parameters=sum(spec.active_size for spec in specs.values()),
@@ -82,7 +90,7 @@ def experiment_size(trainer: Trainer) -> ExperimentSize:
             _outputs(spec) for spec in matrices if _writes_residual_stream(spec)
         ),
         bytes_per_element=2 if is_half else 4,
-        divisors=_divisors(specs, trainer.model.config),
+        divisors=_divisors(specs, model.config),
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from dovetail.config import select
 from dovetail.experiments import experiments
 from dovetail.layers.moe import LoadBalanceLoss, MixtureOfExperts
-from dovetail.module import Batch, initialize, initialize_variables
+from dovetail.module import TokenBatch, initialize, initialize_variables
 from tests.experiments.tiny_models import TINY_MODELS, every_tiny_model
 
 
@@ -48,7 +48,7 @@ def first_loss(config):
     model, key = trainer.model, jax.random.key(0)
     tokens = jax.random.randint(key, (4, 17), 0, model.vocab_size)
     positions = jnp.tile(jnp.arange(16), (4, 1))
-    batch = Batch(
+    batch = TokenBatch(
         tokens=tokens[:, :-1],
         targets=tokens[:, 1:],
         positions=positions,

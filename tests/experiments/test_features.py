@@ -25,8 +25,8 @@ from dovetail.layers.positions.rotary import RotaryEmbedding
 from dovetail.learner import Elementwise, Ema
 from dovetail.module import ConstantInitializer, Module, functional, parameter, parameter_specs
 from dovetail.parallel import MeshLayout
-from dovetail.run import InitFromRun
-from dovetail.runtime import abstract_state
+from dovetail.run import InitFromRun, train_run
+from dovetail.runtime import RunFolder, abstract_state
 from dovetail.trainer import Hooks
 from dovetail.trainer.initialization import initial_state
 from tests.experiments.tiny_models import every_tiny_model
@@ -140,7 +140,7 @@ def trained(config, folder):
     config.set(steps=2, writers={}, evaluators={}, mesh=MeshLayout.Config(data=-1, fsdp=1))
     said = []
     trainer = config.build()
-    return trainer, said, trainer.train(folder, hooks=Hooks(said.append))
+    return trainer, said, train_run(trainer, RunFolder(folder), {}, hooks=Hooks(said.append))
 
 
 def logits(trainer, state):

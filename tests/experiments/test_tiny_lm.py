@@ -21,6 +21,6 @@ def test_tiny_lm_beats_the_trigram_and_writes_python(tmp_path):
         stdout=subprocess.PIPE,
         check=True,
     )
-    figures = json.loads(done.stdout)["metrics"]
-    assert figures["held_out/bits_per_byte"] < figures["trigram/bits_per_byte"] - 0.5
-    assert figures["samples/python_lines"] >= 0.7
+    metrics = json.loads(done.stdout)["metrics"]
+    assert metrics["held_out/bits_per_byte"] < metrics["trigram/bits_per_byte"] - 0.5
+    assert metrics["samples/python_lines"] >= 0.7

@@ -18,7 +18,7 @@ from dovetail.layers.mup import InverseWidthScale, ScaledReadout
 from dovetail.learner import AdamW, ConstantSchedule, Learner, Lion
 from dovetail.learner.optimizers.mup import MupOptimizer
 from dovetail.models.llama import llama
-from dovetail.module import Batch, functional, initialize, parameter_specs
+from dovetail.module import TokenBatch, functional, initialize, parameter_specs
 from dovetail.trainer import Trainer
 from tests.features.representatives import with_features
 
@@ -36,10 +36,10 @@ def config_of(width: int) -> Any:
     return Trainer.Config(model=model, learner=learner)
 
 
-def batch() -> Batch:
+def batch() -> TokenBatch:
     tokens = jax.random.randint(KEY, (4, 9), 0, VOCAB)
     positions = jnp.broadcast_to(jnp.arange(8), (4, 8))
-    return Batch(
+    return TokenBatch(
         tokens=tokens[:, :-1],
         targets=tokens[:, 1:],
         positions=positions,

@@ -80,9 +80,11 @@ def test_what_cannot_be_built_fails_with_the_reason(monkeypatch: pytest.MonkeyPa
         assert "num_heads" in found.detail
 
 
-def test_a_step_is_traced_and_run() -> None:
+def test_a_step_is_traced_and_run(recwarn: pytest.WarningsRecorder) -> None:
     assert trace_pair("tiny-hybrid", "qk-norm").detail == ""
     assert execute_pair("tiny-lm", "qk-norm").detail == ""
+    warned = [str(warning.message) for warning in recwarn]
+    assert not [text for text in warned if "Sharding info" in text]
 
 
 def test_what_trains_to_no_number_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,7 @@
-"""An encoder-decoder: the decoder attends to an encoder's output by cross-attention.
+"""An encoder-decoder as T5 (https://arxiv.org/abs/1910.10683): cross-attention, relative biases.
+
+The bias of the encoder is bidirectional, that of the decoder is causal, and cross-attention has
+none.
 
 The source is an input of the context (`source` and `source_segment_ids`). In decoding it is given
 with the prompt alone: each cross-attention caches the encoder's keys and values.
@@ -31,6 +34,7 @@ from dovetail.layers import (
     constrain_residual,
 )
 from dovetail.module import Module
+from tests.outside.t5_bias import t5_bias, t5_bias_bidirectional
 
 
 class SourceKV(Module):
@@ -67,13 +71,13 @@ class CrossAttention(Attention):
         self.source = config.source.build()
 
     def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
-        q_BSHD = self._heads(self.query(x_BSE), "heads")
+        q_BSHD = self.split_heads(self.query(x_BSE), "heads")
         kv = self.source(lambda: self._source(*context.get("encoder")))
         return self.attend(q_BSHD, kv, context, x_BSE)
 
     def _source(self, source_BTE: jax.Array, context: TokenContext) -> KeyValues:
-        k_BTKD = self._heads(self.key(source_BTE), "kv_heads")
-        v_BTKD = self._heads(self.value(source_BTE), "kv_heads")
+        k_BTKD = self.split_heads(self.key(source_BTE), "kv_heads")
+        v_BTKD = self.split_heads(self.value(source_BTE), "kv_heads")
         kv = self.cache(k_BTKD, v_BTKD, context)
         return changed(kv, aligned=False, complete=True)
 
@@ -123,7 +127,7 @@ class EncoderDecoder(Decoder):
 
 @modifier("encoder-decoder")
 def encoder_decoder(config: Any) -> Any:
-    """Gives every decoder an encoder of the same layers, and cross-attention to it."""
+    """Gives every decoder an encoder of the same layers, cross-attention to it, and T5's biases."""
 
     def with_cross_attention(block: Any) -> Any:
         heads = block.attention.num_heads
@@ -132,7 +136,8 @@ def encoder_decoder(config: Any) -> Any:
 
     def with_encoder(decoder: Any) -> Any:
         whole = {"mask": config_for(Full), "cache": UncachedKV.Config()}
-        encoder = select(decoder, BaseAttention).set(**whole)
+        encoder = t5_bias_bidirectional(select(decoder, BaseAttention).set(**whole))
+        decoder = t5_bias(decoder)
         decoder = decoder.set(stack=replace(decoder.stack, TransformerBlock, with_cross_attention))
         return replace(decoder, Decoder, EncoderDecoder.Config(encoder=encoder))
 

@@ -53,7 +53,7 @@ class ReusingAttention(BaseAttention):
         sizes = {"out_features": self.num_heads * self.head_width, "out_axis": "heads"}
         self.query = config.query.build(in_features=config.width, in_axis="embed", **sizes)
         self.positions = config.positions.build(head_width=self.head_width)
-        self._build_output(config, self.head_width, self.head_width)
+        self.build_output(config, self.head_width, self.head_width)
 
     def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
         q_BSHD = self.query(x_BSE).reshape(*x_BSE.shape[:2], -1, self.head_width)

@@ -1,5 +1,7 @@
-"""Takes steps of a small language model, on one device or on a mesh of eight."""
+"""Takes steps of a small language model, in training and decoding, on one device or on eight."""
 
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dovetail.experiments import find_experiment
+from dovetail.generate import with_kv_cache
+from dovetail.generate.programs import decoding_placement
+from dovetail.layers import TokenContext
 from dovetail.learner import ConstantSchedule, TrainState
+from dovetail.module import functional, parameter_specs
+from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
 
 ONE: dict[str, int] = {}
 EIGHT = {"data": 2, "fsdp": 2, "model": 2}
@@ -58,3 +65,62 @@ def bits(state: TrainState) -> dict[str, bytes]:
     """Returns everything that an update changes, bit for bit."""
     leaves = jax.tree_util.tree_flatten_with_path((state.step, state.params, state.optimizer))[0]
     return {jax.tree_util.keystr(path): np.asarray(leaf).tobytes() for path, leaf in leaves}
+
+
+def placement_on(mesh: Mapping[str, int]) -> Placement:
+    """Returns the default rules on a mesh of these sizes."""
+    return Placement(MeshLayout.Config(**mesh).build().mesh(), AxisRules.Config().build())
+
+
+def shard_params(model: Any, params: Mapping[str, Any], placement: Placement) -> dict[str, Any]:
+    """Puts parameters on the devices, sharded by their logical axes."""
+    shardings = {
+        path: placement.sharding(spec.axes, spec.shape, path)
+        for path, spec in parameter_specs(model).items()
+    }
+    return jax.device_put(dict(params), shardings)
+
+
+def decode_in_steps(
+    config: Any,
+    params: Any,
+    tokens_BS: jax.Array,
+    prefill: int,
+    placement: Placement | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    axis_positions_BSA: jax.Array | None = None,
+) -> tuple[np.ndarray, Any]:
+    """Returns the logits of a prefill and of one token after another, and the last cache.
+
+    Args:
+        config: the model without a KV cache.
+        params: its parameters, sharded as `placement` says.
+        tokens_BS: the tokens.
+        prefill: how many of them are in the first call.
+        placement: the mesh; None for one device.
+        inputs: named inputs of the context, which only the first call gets.
+        axis_positions_BSA: the positions on several axes, if there are several.
+    """
+    length = tokens_BS.shape[1]
+    model = with_kv_cache(config, length).build()
+
+    @jax.jit
+    def step(
+        params: Any, tokens_BS: jax.Array, start: Any, cache: Any, inputs: Any, axes: Any
+    ) -> Any:
+        positions = jnp.broadcast_to(start + jnp.arange(tokens_BS.shape[1]), tokens_BS.shape)
+        context = TokenContext(positions, jnp.ones_like(positions), inputs, axes)
+        context = context.promise_contiguous()
+        with nullcontext() if placement is None else use_placement(decoding_placement(placement)):
+            arguments = (tokens_BS, context)
+            logits, outputs = functional(model, params, arguments, cache=cache, method="all_logits")
+        return logits, outputs.cache
+
+    cache, start, found, given = {}, 0, [], dict(inputs or {})
+    for size in (prefill, *(1,) * (length - prefill)):
+        now = slice(start, start + size)
+        axes = None if axis_positions_BSA is None else axis_positions_BSA[:, now]
+        logits, cache = step(params, tokens_BS[:, now], start, cache, given, axes)
+        found.append(np.asarray(logits))
+        start, given = start + size, {}
+    return np.concatenate(found, axis=1), cache

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,19 +12,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import ConfigError, apply_modifier, from_text, to_text
-from dovetail.generate import Generator, with_kv_cache
+from dovetail.config import Component, ConfigError, apply_modifier, from_text, to_text
+from dovetail.features import features
+from dovetail.generate import Generator
 from dovetail.layers import TokenContext
+from dovetail.learner import ConstantSchedule, Learner
 from dovetail.models.llama import llama
-from dovetail.module import Batch, functional, initialize, parameter_specs
-from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
+from dovetail.module import ArraySpec, TokenBatch, functional
+from dovetail.parallel import MeshLayout, Placement, use_placement
+from dovetail.runtime import abstract_state
+from dovetail.trainer import Trainer
 from tests.outside import encoder_decoder  # noqa: F401  # registers the modifier
+from tests.outside.steps import EIGHT, decode_in_steps, placement_on, shard_params
 
 WIDTH, VOCAB, ROWS, SOURCE, LENGTH = 32, 64, 8, 10, 8
 
 
 @functools.cache
 def model() -> Any:
+    features()  # as the command line does: the modifier builds on `no-positions`
     sizes = {"width": WIDTH, "num_layers": 2, "num_heads": 4, "hidden": 48}
     config = apply_modifier(llama(**sizes, vocab_size=VOCAB), "encoder-decoder")
     assert from_text(to_text(config)) == config
@@ -37,12 +45,12 @@ def source() -> dict[str, jax.Array]:
     return {"source": tokens, "source_segment_ids": segment_ids}
 
 
-def batch() -> Batch:
+def batch() -> TokenBatch:
     """The target is the source from its end, so that it can be learned from the source alone."""
     reverse = jnp.flip(source()["source"][:, : LENGTH + 1], axis=1)
     positions = jnp.broadcast_to(jnp.arange(LENGTH), (ROWS, LENGTH))
     ones = jnp.ones_like(positions)
-    return Batch(
+    return TokenBatch(
         tokens=reverse[:, :-1],
         targets=reverse[:, 1:],
         positions=positions,
@@ -52,37 +60,54 @@ def batch() -> Batch:
     )
 
 
-def loss(params: Any, batch: Batch) -> jax.Array:
+def loss(params: Any, batch: TokenBatch) -> jax.Array:
     _, outputs = functional(model(), params, (batch,), training=True, losses="return")
     return sum(found.value() for found in outputs.losses.values())
 
 
+class Reversals(Component):
+    """An input that gives the one batch at every step."""
+
+    def spec(self) -> TokenBatch[ArraySpec]:
+        def array_spec(leaf: jax.Array) -> ArraySpec:
+            return ArraySpec(leaf.shape, str(leaf.dtype), ("batch", None))
+
+        return jax.tree.map(array_spec, batch())
+
+    def batch(self, step: int, rows: slice | None = None) -> TokenBatch[np.ndarray]:
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[rows or slice(None)], batch())
+
+
 @functools.cache
 def trained() -> tuple[Any, list[float]]:
-    params, losses = initialize(model(), jax.random.key(1)), []
-    step = jax.jit(jax.value_and_grad(loss))
-    for _ in range(12):
-        value, gradients = step(params, batch())
-        params = jax.tree.map(lambda p, g: p - 0.3 * g, params, gradients)
-        losses.append(float(value))
-    return params, losses
+    """Returns parameters and losses of a trainer on a mesh of eight devices."""
+    trainer = Trainer.Config(
+        model=model().config,
+        input=Reversals.Config(),
+        learner=Learner.Config(schedule=ConstantSchedule.Config(peak=1e-2)),
+        mesh=MeshLayout.Config(**EIGHT),
+        writers={},
+        steps=12,
+    ).build()
+    program = trainer.program()
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = trainer.train(Path(folder))
+        like = abstract_state(program.state_shapes, program.state_shardings)
+        _, state = trainer.checkpointer.restore(like)
+    params = {path: jnp.asarray(np.asarray(array)) for path, array in state.params.items()}
+    return params, [value for _, value in outcome.losses]
 
 
 @functools.cache
 def placement() -> Placement:
-    mesh = MeshLayout.Config(data=2, fsdp=2, model=2).build().mesh()
-    return Placement(mesh, AxisRules.Config().build())
+    return placement_on(EIGHT)
 
 
 def sharded(params: Any) -> Any:
-    shardings = {
-        path: placement().sharding(spec.axes, spec.shape, path)
-        for path, spec in parameter_specs(model()).items()
-    }
-    return jax.device_put(params, shardings)
+    return shard_params(model(), params, placement())
 
 
-def test_it_trains() -> None:
+def test_a_trainer_trains_it() -> None:
     losses = trained()[1]
     assert losses[-1] < losses[0] - 0.5
 
@@ -90,7 +115,7 @@ def test_it_trains() -> None:
 def test_it_trains_on_a_mesh_as_on_one_device() -> None:
     params = trained()[0]
 
-    def placed(params: Any, batch: Batch) -> jax.Array:
+    def placed(params: Any, batch: TokenBatch) -> jax.Array:
         with use_placement(placement()):
             return loss(params, batch)
 
@@ -102,6 +127,19 @@ def test_it_trains_on_a_mesh_as_on_one_device() -> None:
         assert np.abs(gradient).max() > 0, path
         allowed = 2e-5 * float(np.abs(gradient).max())
         np.testing.assert_allclose(gradients[path], gradient, rtol=0, atol=allowed, err_msg=path)
+
+
+def test_the_bias_of_the_encoder_alone_has_buckets_of_later_tokens() -> None:
+    gradients = jax.jit(jax.grad(loss))(trained()[0], batch())
+    buckets = {
+        path.removesuffix("stack/layer/attention/scores/table"): np.flatnonzero(
+            np.abs(gradient).max(axis=(0, 2))
+        ).tolist()
+        for path, gradient in gradients.items()
+        if path.endswith("scores/table")
+    }
+    both = [*range(9), *range(17, 25)]  # of distances 0 to 9: those from 8 on share a bucket
+    assert buckets == {"decoder/encoder/": both, "decoder/": list(range(LENGTH))}
 
 
 @functools.cache
@@ -123,22 +161,13 @@ def test_padding_of_the_source_is_not_attended_to() -> None:
     assert np.abs(found - logits_at_once()).max() > 0.01
 
 
-def test_step_by_step_equals_all_at_once() -> None:
-    decoding, given = with_kv_cache(model().config, LENGTH).build(), batch()
-    step = jax.jit(
-        lambda p, t, c, cache: functional(decoding, p, (t, c), cache=cache, method="all_logits")
-    )
-    cache: Any = {}
-    found, start, inputs = [], 0, source()
-    for size in (3, *(1,) * (LENGTH - 3)):
-        span = slice(start, start + size)
-        context = TokenContext(given.positions[:, span], given.segment_ids[:, span], inputs)
-        logits, outputs = step(
-            trained()[0], given.tokens[:, span], context.promise_contiguous(), cache
-        )
-        found.append(np.asarray(logits))
-        cache, start, inputs = outputs.cache, start + size, {}  # the source is given once
-    np.testing.assert_allclose(np.concatenate(found, axis=1), logits_at_once(), atol=2e-5)
+@pytest.mark.parametrize("on_mesh", [False, True])
+def test_step_by_step_equals_all_at_once(on_mesh: bool) -> None:
+    params = sharded(trained()[0]) if on_mesh else trained()[0]
+    where = placement() if on_mesh else None
+    tokens = batch().tokens
+    found, cache = decode_in_steps(model().config, params, tokens, 3, where, source())
+    np.testing.assert_allclose(found, logits_at_once(), atol=2e-5)
     assert {path.split("/")[1] for path in cache} == {"stack"}, "the encoder caches nothing"
 
 

@@ -6,9 +6,10 @@ Each runs on one device and on a mesh of eight.
 
 from __future__ import annotations
 
+import ast
 import functools
-from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,17 +20,15 @@ import pytest
 from dovetail.config import apply_modifier, from_text, to_text
 from dovetail.experiments import experiments
 from dovetail.generate import Generator, with_kv_cache
-from dovetail.generate.programs import decoding_placement
-from dovetail.layers import TokenContext
 from dovetail.learner import OneForwardOneBackward
 from dovetail.module import functional, parameter_specs
-from dovetail.parallel import use_placement
 from tests.outside import (  # noqa: F401  # importing a package registers its modifier
     hyper_connections,
     mixture_of_depths,
     per_layer_embeddings,
     shared_key_values,
 )
+from tests.outside.steps import decode_in_steps
 from tests.parallel.steps import program_and_batch
 
 PACKAGES = (
@@ -132,26 +131,11 @@ def at_once(modifier: str) -> np.ndarray:
 @every_package
 @pytest.mark.parametrize("mesh", MESHES)
 def test_step_by_step_equals_all_at_once(modifier: str, mesh: str) -> None:
-    program, tokens = trained(modifier, mesh).program, some_tokens()
+    program = trained(modifier, mesh).program
     params = jax.device_put(trained(modifier).params, program.state_shardings.params)
-    model = with_kv_cache(program.model.config, LENGTH).build()
-    placement = decoding_placement(program.placement)
-
-    @jax.jit
-    def step(params: Any, tokens_BS: jax.Array, start: Any, cache: Any) -> Any:
-        positions = jnp.broadcast_to(start + jnp.arange(tokens_BS.shape[1]), tokens_BS.shape)
-        context = TokenContext(positions, jnp.ones_like(positions)).promise_contiguous()
-        inputs = (tokens_BS, context)
-        with use_placement(placement) if mesh != "one device" else nullcontext():
-            logits, outputs = functional(model, params, inputs, cache=cache, method="all_logits")
-        return logits, outputs.cache
-
-    cache, start, found = {}, 0, []
-    for size in (7, *(1,) * (LENGTH - 7)):
-        logits, cache = step(params, tokens[:, start : start + size], start, cache)
-        found.append(np.asarray(logits))
-        start += size
-    np.testing.assert_allclose(np.concatenate(found, axis=1), at_once(modifier), atol=2e-5)
+    placement = None if mesh == "one device" else program.placement
+    found, _ = decode_in_steps(program.model.config, params, some_tokens(), 7, placement)
+    np.testing.assert_allclose(found, at_once(modifier), atol=2e-5)
 
 
 @every_package
@@ -190,3 +174,13 @@ def test_only_the_first_layer_of_a_group_has_a_cache() -> None:
     cache = cache_of("shared-key-values")
     assert sorted(path.rpartition("/")[2] for path in cache) == ["keys", "values"]
     assert cache[next(iter(cache))].shape[0] == 2  # groups, of four layers
+
+
+@pytest.mark.parametrize("file", sorted(Path(__file__).parent.glob("*.py")), ids=lambda f: f.stem)
+def test_packages_use_public_names_alone(file: Path) -> None:
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    imported = {a.name for node in nodes if isinstance(node, ast.ImportFrom) for a in node.names}
+    private = {name for name in used | imported if name[0] == "_" and not name.startswith("__")}
+    assert private <= own

@@ -1,82 +1,18 @@
-"""SAM, sharpness-aware minimization (arXiv 2010.01412), as a package of its own.
+"""SAM of an outside package: it descends along the second gradient, and is a run of its own."""
 
-The gradient computation runs a second time at perturbed parameters, where the loss is higher. The
-optimizer descends along that gradient, an extra, instead of the first.
-"""
-
-from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from dovetail.config import Component, ConfigOf, from_text, to_text
-from dovetail.learner import AdamW, Autodiff, Optimizer, OptimizerWrapper, Sgd
-from dovetail.learner.gradients import GradientComputation, GradientResult
+import dovetail
+from dovetail.config import from_text, identity, to_text
+from dovetail.learner import Sgd
+from dovetail.runtime import RunFolder, short_hash
+from tests.outside.sam import SAM, PerturbedGradients, Sam
 from tests.outside.steps import EIGHT, ONE, bits, take_steps
-
-
-class PerturbedGradients(Component):
-    """Gradients, and those at parameters that are moved uphill by `radius`."""
-
-    class Config(Component.Config["PerturbedGradients"]):
-        radius: float = 0.05
-        inner: ConfigOf[GradientComputation] = Autodiff.Config()
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.radius, self.inner = config.radius, config.inner.build()
-
-    def __call__(
-        self,
-        model: Any,
-        trainable: Any,
-        frozen: Any,
-        variables: Any,
-        batch: Any,
-        key: jax.Array,
-        step: jax.Array,
-    ) -> GradientResult:
-        first = self.inner(model, trainable, frozen, variables, batch, key, step)
-        scale = self.radius_at(step) / (optax.tree.norm(first.gradients) + 1e-12)
-        moved = {p: value + scale * first.gradients[p] for p, value in trainable.items()}
-        second = self.inner(model, moved, frozen, variables, batch, key, step)
-        return replace(first, extras={"perturbed": second.gradients})
-
-    def radius_at(self, step: jax.Array) -> Any:
-        """Returns the radius; a test overrides it."""
-        return self.radius
-
-    def stage_axes(self) -> tuple[str, ...]:
-        return self.inner.stage_axes()
-
-
-class Sam(OptimizerWrapper):
-    """Gives the gradients at the perturbed parameters to any optimizer."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.optimizer: Optimizer = config.optimizer.build()
-
-    def required_extras(self) -> tuple[str, ...]:
-        return ("perturbed", *super().required_extras())
-
-    def transformation(self, specs: Any) -> optax.GradientTransformation:
-        inner = optax.with_extra_args_support(self.optimizer.transformation(specs))
-
-        def update(updates: Any, state: Any, params: Any = None, *, perturbed: Any, **rest: Any):
-            return inner.update(perturbed, state, params, **rest)
-
-        return optax.GradientTransformationExtraArgs(inner.init, update)
-
-
-SAM = {
-    "optimizer": Sam.Config(optimizer=AdamW.Config()),
-    "gradients": PerturbedGradients.Config(radius=0.02),
-}
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +55,35 @@ def test_a_second_gradient_that_is_not_finite_changes_nothing(mesh) -> None:
     assert np.isfinite(found.losses).all()
     assert found.states[2].halted_at == 2
     assert bits(found.states[1]) == bits(found.states[2]) == bits(found.states[3])
+
+
+def test_it_is_another_run_than_without_it_or_with_another_radius() -> None:
+    plain = dovetail.experiment("tiny-lm")
+    sam = plain.override("learner.gradients=PerturbedGradients")
+    folders = [
+        sam.override("learner.gradients.radius=0.02"),
+        sam.override("learner.gradients.radius=0.03"),
+        sam,
+        plain,
+    ]
+    assert len({each.folder for each in folders}) == len(folders)
+    assert len({short_hash(each.config) for each in folders}) == len(folders)
+    accumulated = sam.override(
+        "learner.gradients.inner=Accumulate", "learner.gradients.inner.microbatches=2"
+    )
+    assert identity(accumulated.config) == identity(sam.config)
+
+
+@pytest.mark.parametrize("kind", ["Accumulate", "GPipe", "OneForwardOneBackward"])
+def test_a_run_resumes_with_another_computation_of_the_same_gradients(kind, tmp_path) -> None:
+    plain = dovetail.experiment("tiny-lm")
+    exact = plain.override(f"learner.gradients={kind}", "learner.gradients.microbatches=2")
+    assert exact.folder == plain.folder
+    RunFolder(tmp_path).describe(plain.config, {})
+    RunFolder(tmp_path).check_identity(exact.config)
+    sam = plain.override("learner.gradients=PerturbedGradients")
+    with pytest.raises(dovetail.Error, match=r"learner\.gradients: .*Autodiff\(\) -> .*Perturbed"):
+        RunFolder(tmp_path).check_identity(sam.config)
 
 
 def test_it_survives_as_text() -> None:

@@ -7,17 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.generate import with_kv_cache
 from dovetail.kernels import prefer
 from dovetail.kernels.attention import Full, attention
-from dovetail.layers import TokenContext
 from dovetail.module import functional, parameter_specs
-from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
+from dovetail.parallel import MeshLayout, use_placement
 from dovetail.runtime import JsonLines
 from tests.features.representatives import REPRESENTATIVES, with_features
 from tests.kernels.attention.cases import aligned_call, arrays
 from tests.layers.cases import random_params
 from tests.outside.fire_bias import FireBias
+from tests.outside.steps import EIGHT, decode_in_steps, placement_on, shard_params
 from tests.outside.t5_bias import T5Bias
 from tests.trainer.test_trainer import losses, train
 
@@ -68,8 +67,7 @@ def test_on_a_mesh_as_on_one_device_and_gradients_reach_the_bias(name, length):
         return -jax.nn.log_softmax(logits)[..., 7].mean()
 
     value, gradients = jax.jit(jax.value_and_grad(loss))(params, tokens)
-    mesh = MeshLayout.Config(data=2, fsdp=2, model=2).build().mesh()
-    placement = Placement(mesh, AxisRules.Config().build())
+    placement = placement_on(EIGHT)
     shardings = {
         path: placement.sharding(spec.axes, spec.shape, path)
         for path, spec in parameter_specs(model).items()
@@ -94,25 +92,17 @@ def test_on_a_mesh_as_on_one_device_and_gradients_reach_the_bias(name, length):
 
 @every_bias
 def test_decoding_step_by_step_equals_all_at_once(name):
-    config, length = tiny(name).model.clone(vocab_size=300), 24
-    model, decoding = config.build(), with_kv_cache(config, length).build()
+    config = tiny(name).model.clone(vocab_size=300)
+    model, placement = config.build(), placement_on(EIGHT)
     params = random_params(model)
-    tokens = jax.random.randint(jax.random.key(1), (2, length), 0, 300)
-    context = TokenContext(*jnp.broadcast_arrays(jnp.arange(length)[None], jnp.ones((2, 1), int)))
-
-    def step(module, cache, *inputs):
-        return functional(module, params, inputs, cache=cache, method="all_logits")
-
-    expected, _ = jax.jit(lambda *inputs: step(model, None, *inputs))(tokens, context)
-    decode = jax.jit(lambda cache, *inputs: step(decoding, cache, *inputs))
-    cache, start, results = None, 0, []
-    for count in (7, *[1] * (length - 7)):
-        span = slice(start, start + count)
-        here = jax.tree.map(lambda leaf: leaf[:, span], context)  # noqa: B023
-        result, outputs = decode(cache, tokens[:, span], here)
-        results.append(result)
-        cache, start = outputs.cache, start + count
-    np.testing.assert_allclose(np.concatenate(results, axis=1), expected, atol=1e-4)
+    tokens = jax.random.randint(jax.random.key(1), (8, 24), 0, 300)
+    expected, _ = jax.jit(lambda p, t: functional(model, p, (t,), method="predict"))(params, tokens)
+    found, _ = decode_in_steps(config, params, tokens, 7)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    sharded = shard_params(model, params, placement)
+    assert len(next(iter(bias_arrays(name, sharded).values())).sharding.device_set) == 8
+    found, _ = decode_in_steps(config, sharded, tokens, 7, placement)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_fire_is_the_formula_of_the_paper():

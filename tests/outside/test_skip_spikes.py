@@ -9,7 +9,7 @@ import pytest
 from dovetail.config import Component, ConfigError
 from dovetail.data import TokenInput
 from dovetail.models import CausalLM
-from dovetail.module import ArraySpec
+from dovetail.module import ArraySpec, batch_size
 from dovetail.runtime import Checkpointer, Continue, Stop
 from dovetail.trainer import FaultError, NonFiniteError
 from tests.outside.skip_spikes import skip_spikes
@@ -32,7 +32,7 @@ class SpikyInput(TokenInput):
 
     def spec(self):
         spec = super().spec()
-        rows = ArraySpec((self._batch_size,), "float32", ("batch",))
+        rows = ArraySpec((batch_size(spec),), "float32", ("batch",))
         return replace(spec, extras=spec.extras | {"spike": rows})
 
     def batch(self, step, rows=None):

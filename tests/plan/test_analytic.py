@@ -39,7 +39,7 @@ def work() -> Workload:
 
 def plan(work: Workload, machine: Machine, parts: int = 1, **sizes: int) -> Plan:
     return estimate_plan(
-        "llama2-7b", 1, work, machine, Candidate(tuple(mesh(**sizes).items()), "", parts, False)
+        "llama2-7b", 1, work, machine, Candidate(tuple(mesh(**sizes).items()), None, parts, False)
     )
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, to_text
 from dovetail.experiments import find_experiment
-from dovetail.plan import Planner, ProgramCache, VerificationHistory, verify
+from dovetail.plan import Planner, ProgramCache, VerificationHistory, run_planner, verify
 from dovetail.run import Run
 from dovetail.targets import parse_target
 
@@ -59,3 +59,16 @@ def test_a_damaged_history_is_ignored(tmp_path: Path) -> None:
     for text in ("{", "{}", "[1, 2]", '[{"chip": "cpu"}]'):
         path.write_text(text)
         assert VerificationHistory(path).time("cpu") is None
+
+
+def test_a_run_is_planned_on_the_machine_that_it_ran_on(tmp_path: Path) -> None:
+    def planner_of(given: str | None, **about: str) -> Planner:
+        (tmp_path / "run.json").write_text(json.dumps(about))
+        (tmp_path / "config.txt").write_text(to_text(find_experiment("llama2-7b").tiny()))
+        return run_planner(Run(tmp_path), given)
+
+    assert planner_of(None, target="cpu-8", experiment="tiny").name == "tiny"
+    with pytest.raises(ConfigError, match="on cpu-8, not on cpu-4"):
+        planner_of("cpu-4", target="cpu-8")
+    with pytest.raises(ConfigError, match="the run was on TPU v5p and had no --target"):
+        planner_of(None, device="TPU v5p")

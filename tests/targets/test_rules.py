@@ -15,7 +15,7 @@ from dovetail.parallel import MeshLayout, OffloadNamed, SaveAll, SaveDots, SaveN
 from dovetail.targets import (
     apply_target,
     choose_mesh,
-    experiment_size,
+    config_size,
     find_rule,
     parse_target,
     registry,
@@ -144,28 +144,28 @@ def test_a_target_does_not_change_the_identity_of_a_run(target: str) -> None:
 
 
 def test_sizes_that_do_not_divide_are_not_sharded() -> None:
-    size = experiment_size(find_experiment("gpt2").config().build())
+    size = config_size(find_experiment("gpt2").config())
     assert size.divisors["vocab"] == 50257
     assert choose_mesh(size, parse_target("gpu-h100-8"), model=8).model == 1
-    heads = experiment_size(find_experiment("qwen3-30b-a3b").config().build())
+    heads = config_size(find_experiment("qwen3-30b-a3b").config())
     assert heads.divisors["kv_heads"] == 4
     assert choose_mesh(heads, parse_target("gpu-h100-8"), model=8).model == 4
 
 
 def test_more_devices_than_sequences_take_tensor_parallelism() -> None:
-    size = experiment_size(find_experiment("llama2-7b").config().build())
+    size = config_size(find_experiment("llama2-7b").config())
     mesh = choose_mesh(size, parse_target("tpu-v5p-4096"))
     assert (mesh.batch_shards, mesh.model) == (1024, 2)
 
 
 def test_sizes_are_read_from_specs() -> None:
-    size = experiment_size(find_experiment("llama2-7b").config().build())
+    size = config_size(find_experiment("llama2-7b").config())
     assert (size.layers, size.width, size.batch_size) == (32, 4096, 1024)
     assert size.parameters == size.active_parameters == 6738415616
     # Four products of attention, two into the feed-forward and one out of it; and the logits.
     layer = 5 * 4096 + 2 * 11008
     assert size.outputs_per_token in (32 * layer, 32 * layer + 32000)
-    experts = experiment_size(find_experiment("mixtral-8x7b").config().build())
+    experts = config_size(find_experiment("mixtral-8x7b").config())
     assert experts.active_parameters < experts.parameters / 3
 
 

@@ -1,5 +1,5 @@
 """Built-in rules: one file per kind of hardware, discovered automatically.
 
-Rules never name a model; they decide by `experiment_size`. They leave precision alone, since it is
+Rules never name a model; they decide by `config_size`. They leave precision alone, since it is
 part of a run's identity, and kernels, since those are selected by platform.
 """

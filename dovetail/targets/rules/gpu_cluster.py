@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dovetail.targets.fitting import choose_mesh, fit_experiment
 from dovetail.targets.machine import Machine
 from dovetail.targets.registry import target_rule
-from dovetail.targets.size import experiment_size
+from dovetail.targets.size import config_size
 
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer
@@ -21,7 +21,7 @@ _TENSOR_PARALLELISM = 8
 @target_rule("gpu-cluster", "gpu-*")
 def gpu_cluster(config: Trainer.Config, machine: Machine) -> Trainer.Config:
     """As on TPUs; very big models have tensor parallelism over eight GPUs that NVLink joins."""
-    size = experiment_size(config.build())
+    size = config_size(config)
     joined = min(_TENSOR_PARALLELISM, machine.chip.linked_chips, machine.devices_per_slice)
     model = joined if size.active_parameters >= _TENSOR_PARALLEL_FROM else 1
     return fit_experiment(config, size, machine, choose_mesh(size, machine, model))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dovetail.targets.fitting import choose_mesh, fit_experiment
 from dovetail.targets.machine import Machine
 from dovetail.targets.registry import target_rule
-from dovetail.targets.size import experiment_size
+from dovetail.targets.size import config_size
 
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer
@@ -16,5 +16,5 @@ if TYPE_CHECKING:
 @target_rule("tpu-pod", "tpu-*")
 def tpu_pod(config: Trainer.Config, machine: Machine) -> Trainer.Config:
     """FSDP over a part of each slice or all of it; the batch over all devices."""
-    size = experiment_size(config.build())
+    size = config_size(config)
     return fit_experiment(config, size, machine, choose_mesh(size, machine))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dovetail.targets.fitting import choose_mesh, fit_experiment
 from dovetail.targets.machine import Machine
 from dovetail.targets.registry import target_rule
-from dovetail.targets.size import experiment_size
+from dovetail.targets.size import config_size
 
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer
@@ -16,6 +16,6 @@ if TYPE_CHECKING:
 @target_rule("trainium", "trn*")
 def trainium(config: Trainer.Config, machine: Machine) -> Trainer.Config:
     """Tensor parallelism over the devices of a chip; the batch is sharded over chips."""
-    size = experiment_size(config.build())
+    size = config_size(config)
     mesh = choose_mesh(size, machine, model=machine.chip.devices_per_chip)
     return fit_experiment(config, size, machine, mesh)

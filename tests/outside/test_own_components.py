@@ -11,7 +11,7 @@ import pytest
 import dovetail
 from dovetail.experiments import experiment
 from dovetail.models.llama import llama
-from tests.outside.own_parts import NumpyCheckpointer, Sums
+from tests.outside.own_components import NumpyCheckpointer, Sums
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_trainer_loop.py"
 
@@ -31,29 +31,25 @@ def sums():
             steps=4,
         )
 
-    experiment("own-parts", "everything from outside", tiny=config)(config)
-    return dovetail.experiment("own-parts")
+    experiment("own-components", "everything from outside", tiny=config)(config)
+    return dovetail.experiment("own-components")
 
 
-def test_a_run_of_outside_parts_generates_exports_and_resumes(sums, tmp_path):
+def test_a_run_of_outside_components_generates_exports_and_resumes(sums, tmp_path):
     run = sums.train(steps=4, folder=tmp_path / "run", progress=False)
     assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["4.npz"]
     text = run.generate("3+4=", max_new_tokens=6, temperature=0).text
+    assert dovetail.load(run.path).generate("3+4=", max_new_tokens=6, temperature=0).text == text
     assert run.logits("3+4=").shape == (4, 257)
     run.export_hf(tmp_path / "out", progress=False)
     assert json.loads((tmp_path / "out/config.json").read_text())["vocab_size"] == 257
+    before = dict(run.params)
     resumed = sums.train(steps=8, folder=run.path, progress=False)
-    assert resumed.step == 8
-    at_once = sums.train(steps=8, folder=tmp_path / "at once", progress=False)
-    for path, array in at_once.params.items():
-        # A cosine schedule knows the number of steps, so the first four differ in their rate.
-        assert array.shape == resumed.params[path].shape
-    again = dovetail.load(run.path)
-    assert again.step == 8
-    assert isinstance(text, str)
+    assert resumed.step == dovetail.load(run.path).step == 8
+    assert all(np.any(array != before[path]) for path, array in resumed.params.items())
 
 
-def test_a_resumed_run_of_outside_parts_is_the_run_at_once(sums, tmp_path):
+def test_a_resumed_run_of_outside_components_is_the_run_at_once(sums, tmp_path):
     constant = sums.override("learner.schedule=ConstantSchedule")
     constant.train(steps=3, folder=tmp_path / "run", progress=False)
     resumed = constant.train(steps=6, folder=tmp_path / "run", progress=False)
