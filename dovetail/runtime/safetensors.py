@@ -7,6 +7,9 @@ damaged or hostile file raises an error that names it: no huge allocation, no re
 Why not the `safetensors` library: its NumPy framework has no float8 (0.8 raises AttributeError), it
 opens only local files where `interop` reads over fsspec, and `save_file` needs all arrays of a file
 in memory, where this writer holds one slice. The tests read its files and let it read ours.
+
+Files that are written here carry the digest of each array (`digest.py`) in their metadata, which
+other readers ignore. They are compared when the file is read, so a flipped bit is noticed.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,12 +28,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.config import ConfigError
+from dovetail.runtime.digest import add_sums, sums_of_part
 
 Array = NDArray[Any]
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100 * 2**20  # the format's own limit
 _METADATA = "__metadata__"
+_DIGESTS = "dovetail_digests"
+_DIGEST_LENGTH = 16
+_VERIFIED_BYTES = 64 * 2**20
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
@@ -56,6 +63,7 @@ class TensorInfo:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     offset: int
+    digest: str | None = None
 
     @property
     def size(self) -> int:
@@ -93,11 +101,40 @@ def read_header(
         raise _damaged(name, f"its header cannot be read: {error}") from error
     if not isinstance(header, dict):
         raise _damaged(name, "its header is not a JSON object")
-    header.pop(_METADATA, None)
+    metadata = header.pop(_METADATA, None)
     begin = _LENGTH_BYTES + length
     tensors = {key: _tensor_info(name, key, value, begin, size) for key, value in header.items()}
+    tensors = _with_digests(tensors, metadata)
     _check_coverage(name, tensors, begin, size)
     return tensors
+
+
+def verify_tensor(
+    name: str, info: TensorInfo, read: Callable[[int, int], bytes | bytearray]
+) -> None:
+    """Reads an array a part at a time, and compares it with its digest, if the file has one.
+
+    Args:
+        name: the names of the file and of the array, for errors.
+        info: the array.
+        read: returns the bytes at an offset; its arguments are the offset and the count.
+
+    Raises:
+        ConfigError: if the array is not what was written.
+    """
+    if info.digest is None or not info.size:
+        return
+    rows, parts = info.shape[0] if info.shape else 1, []
+    row_bytes = info.size // rows
+    count = max(_VERIFIED_BYTES // row_bytes, 1)
+    for begin in range(0, rows, count):
+        number = min(count, rows - begin)
+        data = read(info.offset + begin * row_bytes, number * row_bytes)
+        shape = (number, *info.shape[1:]) if info.shape else ()
+        part = np.frombuffer(data, info.dtype).reshape(shape)
+        parts.append(sums_of_part(part, (begin,) + (0,) * (len(shape) - 1) if shape else ()))
+    if (found := add_sums(parts)) != info.digest:
+        raise _damaged(name, f"its digest is {found}, but it was written with {info.digest}")
 
 
 class SafetensorsFile:
@@ -122,6 +159,15 @@ class SafetensorsFile:
         raw = np.memmap(self.path, np.uint8, "r", info.offset, (info.size,))
         return raw.view(info.dtype).reshape(info.shape)
 
+    def verify(self, name: str) -> None:
+        """Compares an array with its digest; raises a ConfigError if it is damaged."""
+        with self.path.open("rb") as file:
+
+            def read(offset: int, count: int) -> bytes:
+                return os.pread(file.fileno(), count, offset)
+
+            verify_tensor(f"{name} in {self.path}", self.tensors[name], read)
+
     def read(self, name: str, index: tuple[int, ...] = ()) -> Array:
         """Returns a copy of the subarray at an index along the first axes."""
         info = self.tensors[name].at(index)
@@ -143,7 +189,9 @@ class SafetensorsWriter:
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         """Writes the header."""
-        header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
+        # The digests are known at the end; they take the place of these zeros.
+        zeros = "0" * (_DIGEST_LENGTH * len(arrays))
+        header: dict[str, Any] = {_METADATA: {**(metadata or {}), _DIGESTS: zeros}}
         end = 0
         # Largest items first keeps every array aligned to its own item size.
         for name in sorted(arrays, key=lambda name: -arrays[name][0].itemsize):
@@ -154,9 +202,10 @@ class SafetensorsWriter:
                 "shape": list(shape),
                 "data_offsets": [start, end],
             }
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
+        text = _header_text(header)
         begin = _LENGTH_BYTES + len(text)
+        self._header = header
+        self._sums: dict[str, list[list[int]]] = {name: [] for name in arrays}
         self.tensors = {
             name: TensorInfo(dtype, shape, begin + header[name]["data_offsets"][0])
             for name, (dtype, shape) in arrays.items()
@@ -174,14 +223,22 @@ class SafetensorsWriter:
                 f"{name}{list(index) or ''}: declared as {info.dtype} {info.shape}, got "
                 f"{array.dtype} {array.shape}."
             )
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        array = np.ascontiguousarray(array).reshape(array.shape)  # it makes a scalar a vector
+        if array.size:
+            part = array.reshape((1,) * len(index) + array.shape)
+            self._sums[name].append(sums_of_part(part, (*index, *(0,) * array.ndim)))
+        flat = array.reshape(-1).view(np.uint8)
         done = 0
         while done < flat.size:  # one call may write less than it is given
             done += os.pwrite(self._file.fileno(), flat[done:].data, info.offset + done)
 
     def close(self) -> None:
-        """Flushes the file to disk and closes it."""
+        """Writes the digests, flushes the file to disk and closes it."""
         if not self._file.closed:
+            names = [name for name in self._header if name != _METADATA]
+            digests = "".join(add_sums(self._sums[name]) for name in names)
+            self._header[_METADATA][_DIGESTS] = digests
+            os.pwrite(self._file.fileno(), _header_text(self._header), _LENGTH_BYTES)
             os.fsync(self._file.fileno())
             self._file.close()
 
@@ -197,6 +254,22 @@ class SafetensorsWriter:
 def can_store(dtype: np.dtype[Any]) -> bool:
     """Says whether the format has a name for a dtype."""
     return dtype in _NAMES
+
+
+def _header_text(header: Mapping[str, Any]) -> bytes:
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return text + b" " * (-len(text) % 8)
+
+
+def _with_digests(tensors: dict[str, TensorInfo], metadata: Any) -> dict[str, TensorInfo]:
+    """Adds the digests of a file that was written here, in the order of its header."""
+    digests = metadata.get(_DIGESTS) if isinstance(metadata, dict) else None
+    if not isinstance(digests, str) or len(digests) != _DIGEST_LENGTH * len(tensors):
+        return tensors
+    return {
+        name: replace(info, digest=digests[_DIGEST_LENGTH * n : _DIGEST_LENGTH * (n + 1)])
+        for n, (name, info) in enumerate(tensors.items())
+    }
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ import jax
 import numpy as np
 
 from dovetail.config import ConfigError
-from dovetail.runtime.checkpointer import check_compatible
+from dovetail.runtime.checkpoints.compatibility import check_compatible
+from dovetail.runtime.digest import digests, read_digests
 from dovetail.runtime.safetensors import Array, SafetensorsFile
 
 ArraySpecs = Mapping[str, jax.ShapeDtypeStruct]
@@ -28,6 +29,7 @@ class StoredWeights:
         """Opens every file of the folder."""
         self.folder = folder
         self._files: dict[str, SafetensorsFile] = {}
+        self._verified: set[str] = set()
         for path in sorted(folder.glob("*.safetensors")):
             file = SafetensorsFile(path)
             for name in file.tensors:
@@ -46,18 +48,54 @@ class StoredWeights:
         return {name: file.tensors[name].dtype for name, file in self._files.items()}
 
     def array(self, path: str) -> Array:
-        """Returns an array whose data is read from disk on access."""
+        """Returns an array, once it is verified; its data is read from disk on access."""
+        self._verify(path)
         return self._files[path].array(path)
 
     def read_at(self, path: str, index: tuple[int, ...]) -> Array:
-        """Returns a copy of the subarray at an index along the first axes."""
+        """Returns a copy of the subarray at an index along the first axes; verifies it first."""
+        self._verify(path)
         return self._files[path].read(path, index)
 
     def read(self, like: ArraySpecs) -> dict[str, jax.Array]:
         """Returns those arrays of `like` that are stored, with its dtypes and shardings."""
         shapes = self.shapes
         check_compatible(self.folder, like, shapes)
-        return {path: _sharded(self.array(path), like[path]) for path in like if path in shapes}
+        result = {}
+        for path in like:
+            if path not in shapes:
+                continue
+            if self._can_verify_on_devices(path, like[path]):
+                self._verified.add(path)
+            result[path] = _sharded(self.array(path), like[path])
+        self._verify_on_devices(result)
+        return result
+
+    def _verify(self, path: str) -> None:
+        """Reads an array, the first time, and compares it with its digest."""
+        if path not in self._verified:
+            self._files[path].verify(path)
+            self._verified.add(path)
+
+    def _can_verify_on_devices(self, path: str, like: Any) -> bool:
+        """Returns whether an array is still what was stored after its cast to another dtype."""
+        stored, wanted = self.dtypes[path], np.dtype(like.dtype)
+        return stored == wanted or (stored.itemsize, wanted) == (2, np.dtype(np.float32))
+
+    def _verify_on_devices(self, arrays: Mapping[str, jax.Array]) -> None:
+        """Compares digests; each process has read only its own shards."""
+        infos = {path: self._files[path].tensors[path] for path in arrays}
+        as_stored = {
+            path: array.astype(infos[path].dtype)
+            for path, array in arrays.items()
+            if infos[path].digest and self._can_verify_on_devices(path, array)
+        }
+        for path, found in read_digests(digests(as_stored)).items():
+            if found.sums != infos[path].digest:
+                self._files[path].verify(path)  # says what is wrong
+                raise ConfigError(
+                    f"{path} in {self._files[path].path} was damaged when it was read."
+                )
 
 
 def _sharded(stored: Array, like: jax.ShapeDtypeStruct) -> jax.Array:

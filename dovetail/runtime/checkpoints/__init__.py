@@ -1,0 +1,1 @@
+"""Checkpoints: saved in the background, verified, and committed by a manifest."""

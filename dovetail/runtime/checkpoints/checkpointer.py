@@ -1,0 +1,411 @@
+"""The checkpointer: saves the training state, and restores the newest that is intact.
+
+A checkpoint does not depend on the mesh: each array is stored once, under its path. A save goes
+through these steps, the first on the training thread and the others in the background:
+
+1. The digest of every array is computed on the devices, and Orbax copies the arrays to the host.
+2. Orbax writes the files. A state that is not finite is refused.
+3. All processes agree that everything is written, and what.
+4. Process 0 writes the manifest. That is the commit: before it, there is no checkpoint.
+5. The files are read back, each process a share, and compared with the digests.
+6. Process 0 removes checkpoints that are not kept any more.
+
+A failed save (a full disk) is logged, the next save tries again, and earlier checkpoints stay.
+Restoring takes the newest checkpoint that all processes can read, and compares the arrays on the
+devices with the digests. Reading changes nothing on disk, so a run can be read while another
+process trains it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from dovetail.config import Component, ConfigError
+from dovetail.runtime.agreement import Agreement, open_agreement
+from dovetail.runtime.checkpoints import old_format
+from dovetail.runtime.checkpoints.compatibility import check_compatible
+from dovetail.runtime.checkpoints.folders import Entry, Retention, StepFolders
+from dovetail.runtime.checkpoints.intervals import SaveInterval
+from dovetail.runtime.checkpoints.local.save import LocalSave
+from dovetail.runtime.checkpoints.local.tier import LocalTier
+from dovetail.runtime.checkpoints.manifest import DamagedCheckpointError, Manifest
+from dovetail.runtime.checkpoints.orbax_store import zeros
+from dovetail.runtime.checkpoints.restoring import Restorer, first_line
+from dovetail.runtime.checkpoints.saving import BadStateError, Save, SaveSettings
+from dovetail.runtime.digest import digests, named_leaves
+from dovetail.runtime.faults import BadState, FailedSave, FaultEvent
+from dovetail.runtime.lives import FencedError, Life
+
+_LOG = logging.getLogger("dovetail")
+
+_LOCAL, _DURABLE = "local", "durable"
+
+
+class Checkpointer(Component):
+    """Saves the training state periodically, and restores the newest intact checkpoint."""
+
+    class Config(Component.Config["Checkpointer"]):
+        """The interval between saves, and which checkpoints to keep.
+
+        Attributes:
+            every: the number of steps between saves.
+            keep: how many of the newest checkpoints are kept.
+            keep_every: checkpoints at multiples of this step are kept for ever; None keeps none.
+            minutes: the most minutes between saves; None for no limit.
+            keep_best: the metric of an evaluator by which the best checkpoint is kept, such as
+                held_out/loss, among those at whose step it was evaluated; None keeps none.
+            best_mode: min or max, whichever is best.
+            max_host_bytes: how much of the state is in the memory of each host at a time during a
+                save. Training waits while a larger state is written.
+            deadline_seconds: how long the processes of a run wait for each other.
+            local: more frequent saves to the hosts' own disks, with copies at peers; None for none.
+        """
+
+        every: int = 500
+        keep: int = 2
+        keep_every: int | None = None
+        minutes: float | None = None
+        keep_best: str | None = None
+        best_mode: str = "min"
+        max_host_bytes: int = 16 * 2**30
+        deadline_seconds: int = 600
+        local: LocalTier.Config | None = None
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if config.every < 1 or config.keep < 1:
+            raise ConfigError(
+                f"checkpointer: every={config.every} and keep={config.keep} must be at least 1."
+            )
+        for name in ("keep_every", "max_host_bytes", "deadline_seconds"):
+            value = getattr(config, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"checkpointer.{name}: expected 1 or more, got {value}.")
+        if config.best_mode not in ("min", "max"):
+            raise ConfigError(
+                f"checkpointer.best_mode: expected min or max, got {config.best_mode!r}."
+            )
+        if config.minutes is not None and config.minutes <= 0:
+            raise ConfigError(f"checkpointer.minutes: expected more than 0, got {config.minutes}.")
+        self._every = config.every
+        self._interval = SaveInterval(config.every, config.minutes, self._gather)
+        self._metrics: tuple[int, Mapping[str, Any]] = (0, {})
+        self._folders: StepFolders | None = None
+        self._agreement: Agreement | None = None
+        self._life: Life | None = None
+        self._rounds = 0
+        self._local: LocalTier | None = config.local.build() if config.local else None
+        self._due_step: int | None = None
+        self._pending: dict[str, Save | LocalSave] = {}
+        self._saved = True
+        self._faults: list[FaultEvent] = []
+        self._passed_over: list[int] = []
+        self._suspects: frozenset[int] = frozenset()
+
+    def open(self, folder: Path) -> None:
+        """Sets the folder of the checkpoints; reads and writes nothing yet."""
+        self._folders = StepFolders(folder)
+
+    def start(
+        self, agreement: Agreement, life: Life | None, suspects: frozenset[int] = frozenset()
+    ) -> None:
+        """Begins to train, as one life of the run; checkpoints of suspect steps come last."""
+        self._agreement, self._life, self._suspects = agreement, life, suspects
+        if self._local is not None:
+            config: Any = self.config
+            folder = self._opened().path
+            self._local.start(
+                folder, agreement, life, config.max_host_bytes, config.deadline_seconds
+            )
+
+    def due(self, step: int) -> bool:
+        """Says whether a save is due after this step, to any tier."""
+        self._due_step = step if self._interval.due(step) else None
+        return self._due_step == step or self._is_due_locally(step)
+
+    def evaluated(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Learns what an evaluator found after a step, which may be saved next."""
+        same_step = self._metrics[1] if self._metrics[0] == step else {}
+        self._metrics = (step, {**same_step, **metrics})
+
+    def save(self, step: int, state: Any) -> None:
+        """Starts an asynchronous save to the tiers for which it is due.
+
+        A failure is logged and becomes a fault (`take_faults`).
+
+        Raises:
+            FencedError: if a newer life of the run has started.
+        """
+        leaves, computed = _with_digests(state)
+        if self._is_due_locally(step):
+            self._save_locally(step, leaves, computed)
+        is_due = self._due_step == step or step % self._every == 0
+        if is_due or not self._is_due_locally(step):
+            self._save_durably(step, leaves, computed)
+
+    def save_last(self, step: int, state: Any) -> None:
+        """Starts a save of the state that a run ends with, to the run's folder."""
+        self._save_durably(step, *_with_digests(state))
+
+    def _save_durably(self, step: int, leaves: Any, computed: Any) -> None:
+        self._finish_pending(_DURABLE)
+        self._saved = True
+        topics = self._next_round(f"save of step {step}")
+        try:
+            is_there = step in self.steps() and step not in self._passed_over
+            if all(self._gather(f"{topics}is there", is_there)):
+                return  # a finished run was restarted
+            if self._peers().index == 0:
+                self._opened().set_aside([*self._passed_over, *([step] if is_there else [])])
+                self._opened().remove_partial()
+            self._passed_over = []
+            self._gather(f"{topics}the folder is ready", None)
+            self._pending[_DURABLE] = Save(
+                self._settings(), step, leaves, computed, topics, self._metric(step)
+            )
+        except Exception as error:  # noqa: BLE001  # training continues after any error of the disk
+            self._peers().withdraw(topics, first_line(error))
+            self._report(step, error)
+
+    def _save_locally(self, step: int, leaves: Any, computed: Any) -> None:
+        """The durable tier may still be writing an earlier step; the local one does not wait."""
+        self._finish_pending(_LOCAL)
+        topics = self._next_round(f"local save of step {step}")
+        try:
+            assert self._local is not None
+            self._pending[_LOCAL] = self._local.save(step, leaves, computed, topics)
+        except Exception as error:  # noqa: BLE001  # training continues after any error of the disk
+            self._peers().withdraw(topics, first_line(error))
+            self._report(step, error)
+
+    def _is_due_locally(self, step: int) -> bool:
+        return self._local is not None and self._local.is_started and self._local.due(step)
+
+    def finish(self) -> bool:
+        """Waits for the last saves, and returns whether that to the run's folder succeeded."""
+        self._finish_pending(_LOCAL)
+        self._finish_pending(_DURABLE)
+        return self._saved
+
+    def close(self) -> None:
+        """Ends what the other processes use of this one."""
+        if self._local is not None:
+            self._local.close()
+
+    def take_faults(self) -> list[FaultEvent]:
+        """Returns what went wrong with saves since the last call, the same on all processes."""
+        faults, self._faults = self._faults, []
+        return faults
+
+    def distrust(self, after: int) -> None:
+        """Sets checkpoints of later steps aside, because a device computed wrong results since.
+
+        If none would be left of a run that was once at `after`, the oldest stays: an unverified
+        state is better than none. Those of the local tier are removed.
+        """
+        self.finish()
+        local = self._local if self._local is not None and self._local.is_started else None
+        topics = self._next_round("distrust")
+        answers = self._gather(f"{topics}steps", (self.steps(), local.steps() if local else []))
+        durable = answers[0][0]
+        steps = sorted({*durable, *(step for _, steps in answers for step in steps)})
+        later = [step for step in steps if step > after]
+        suspect = later[1:] if after and len(later) == len(steps) else later
+        if local is not None:
+            local.distrust(suspect)
+        aside = [step for step in durable if step in suspect]
+        if aside and self._peers().index == 0:
+            self._opened().distrust(aside)
+            _LOG.warning(
+                "The checkpoints of steps %s may be corrupt. They are renamed to suspect-*.",
+                ", ".join(map(str, aside)),
+            )
+        self._gather(f"{topics}set aside", None)
+
+    def steps(self) -> list[int]:
+        """Returns the steps of all committed checkpoints, oldest first."""
+        return self._opened().steps()
+
+    def restore(self, like: Any) -> tuple[int, Any] | None:
+        """Returns (step, state) of the newest intact checkpoint; None if there is none.
+
+        The next save renames newer, damaged checkpoints; only the process that trains saves.
+
+        Args:
+            like: the state as shapes, dtypes and shardings.
+        """
+        structs, treedef = named_leaves(like), jax.tree.structure(like)
+
+        restorer = self._restorer()
+
+        def read(entry: Entry) -> Any:
+            folder = self._opened().of(entry.step)
+            if entry.manifest is None:
+                return old_format.read_state(folder, like), {}
+            _check_complete(folder, entry.manifest, structs)
+            saved = {path: struct for path, struct in structs.items() if struct.size}
+            arrays = restorer.read_arrays(entry, saved)
+            _check_step(entry.step, arrays)
+            leaves = [arrays[path] if path in saved else zeros(structs[path]) for path in structs]
+            return jax.tree.unflatten(treedef, leaves), arrays
+
+        found = restorer.newest_intact(read)
+        if found is not None:
+            self._passed_over = [step for step in self.steps() if step > found[0]]
+            if self._local is not None and self._local.is_started:
+                self._local.restored(found[0])
+        return found
+
+    def restore_parameters(
+        self, like: Mapping[str, jax.ShapeDtypeStruct]
+    ) -> tuple[int, dict[str, jax.Array]] | None:
+        """Returns (step, arrays) of the newest intact checkpoint; None if there is none.
+
+        Does not read the optimizer state. Returns averaged parameters (EMA) if the run has them.
+        Arrays of `like` that are not saved are left out.
+
+        Args:
+            like: parameters and variables by path, as shapes, dtypes and shardings.
+        """
+        restorer = self._restorer()
+
+        def read(entry: Entry) -> Any:
+            folder = self._opened().of(entry.step)
+            if entry.manifest is None:
+                return old_format.read_parameters(folder, like), {}
+            names = _parameter_names(entry.manifest)
+            shapes = {path: entry.manifest.arrays[name].shape for path, name in names.items()}
+            check_compatible(folder, like, shapes)
+            wanted = {names[path]: like[path] for path in like if path in names}
+            arrays = restorer.read_arrays(entry, wanted)
+            found = {path: arrays[names[path]] for path in like if path in names}
+            return {path: array.astype(like[path].dtype) for path, array in found.items()}, arrays
+
+        return restorer.newest_intact(read)
+
+    def _finish_pending(self, tier: str) -> None:
+        save = self._pending.pop(tier, None)
+        if save is None:
+            return
+        failure = save.result()
+        if failure is not None:
+            self._report(save.step, failure)
+        elif tier == _LOCAL and self._local is not None:
+            self._local.saved(save.step)
+
+    def _report(self, step: int, error: Exception) -> None:
+        """Records and logs a failed save."""
+        self._saved = False
+        if isinstance(error, FencedError):
+            raise error
+        if isinstance(error, BadStateError):
+            self._faults.append(BadState(step, f"{error}."))
+            return
+        self._faults.append(FailedSave(step, first_line(error)))
+        _LOG.warning(
+            "Saving step %d failed: %s. Training continues, and the next save tries again. Earlier "
+            "checkpoints are kept (%s).",
+            step,
+            first_line(error),
+            ", ".join(map(str, self.steps())) or "none yet",
+        )
+
+    def _restorer(self) -> Restorer:
+        config: Any = self.config
+        return Restorer(
+            self._opened(),
+            self._local if self._local is not None and self._local.is_started else None,
+            self._peers(),
+            self._suspects,
+            config.deadline_seconds,
+            self._next_round("restore"),
+        )
+
+    def _settings(self) -> SaveSettings:
+        config: Any = self.config
+        return SaveSettings(
+            folders=self._opened(),
+            agreement=self._peers(),
+            life=self._life,
+            max_host_bytes=config.max_host_bytes,
+            seconds=config.deadline_seconds,
+            retention=Retention(
+                config.keep, config.keep_every, config.best_mode if config.keep_best else None
+            ),
+        )
+
+    def _metric(self, step: int) -> float | None:
+        """Returns the metric by which the best checkpoint is kept, if it is known of this step."""
+        config: Any = self.config
+        value = self._metrics[1].get(config.keep_best) if self._metrics[0] == step else None
+        return float(value) if value is not None and math.isfinite(value) else None
+
+    def _peers(self) -> Agreement:
+        if self._agreement is None:
+            self._agreement = open_agreement()
+        return self._agreement
+
+    def _gather(self, topic: str, value: Any) -> list[Any]:
+        config: Any = self.config
+        return self._peers().gather(topic, value, config.deadline_seconds)
+
+    def _next_round(self, name: str) -> str:
+        """Returns a prefix of topics that was not used before."""
+        self._rounds += 1
+        return f"{name} (round {self._rounds}): "
+
+    def _opened(self) -> StepFolders:
+        if self._folders is None:
+            raise RuntimeError("Call Checkpointer.open(folder) first.")
+        return self._folders
+
+
+def abstract_state(state: Any, shardings: Any) -> Any:
+    """Returns a state as shapes, dtypes and shardings, to restore into."""
+
+    def struct(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    return jax.tree.map(struct, state, shardings)
+
+
+def _with_digests(state: Any) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    """Returns the arrays of a state by path, and starts to compute their digests."""
+    leaves = {path: leaf for path, leaf in named_leaves(state).items() if leaf.size}
+    return leaves, digests(leaves)
+
+
+def _check_complete(folder: Path, manifest: Manifest, like: Mapping[str, Any]) -> None:
+    """Rejects the checkpoint of another state; lists what differs."""
+    saved = manifest.arrays
+    check_compatible(folder, like, {path: array.shape for path, array in saved.items()})
+    wanted = {path for path, struct in like.items() if struct.size}
+    if missing := sorted(wanted - saved.keys()):
+        unknown = ", ".join(sorted(saved.keys() - wanted)[:3])
+        raise ConfigError(
+            f"{folder} lacks {missing[0]} and {len(missing) - 1} other arrays of this state"
+            + (f"; it has {unknown}, ... instead" if unknown else "")
+            + ". Resume with the model and optimizer that the run began with."
+        )
+
+
+def _check_step(step: int, arrays: Mapping[str, jax.Array]) -> None:
+    """Compares the state's own step, if it has one, with that of its folder."""
+    own = arrays.get("step")
+    if own is not None and own.ndim == 0 and int(own) != step:
+        raise DamagedCheckpointError(f"its state is that of step {int(own)}")
+
+
+def _parameter_names(manifest: Manifest) -> dict[str, str]:
+    """Returns the name of each saved parameter and variable in the state, by path."""
+    names: dict[str, str] = {}
+    for group in ("variables/", "params/", "ema/"):  # averages come last, so that they win
+        found = (name for name in manifest.arrays if name.startswith(group))
+        names |= {name.removeprefix(group): name for name in found}
+    return names

@@ -1,0 +1,326 @@
+"""The local tier: frequent checkpoints on the hosts' own disks, each with a copy at a peer.
+
+    FOLDER/<run>/120-3/0.shards        the shards that process 0 wrote, at step 120 in life 3
+    FOLDER/<run>/120-3/1.shards        the copy of what process 1 wrote
+    FOLDER/<run>/120-3/manifest.json   commits the checkpoint, with the digest of every array
+
+A save needs no storage that all hosts share, and no barrier of JAX: one agreement commits it. When
+a host is lost, its shards come from the peer that has the copy. A checkpoint can be restored on
+any mesh by any number of processes, as long as every shard is on some host. Every byte is
+verified: when a copy arrives, when a shard is read, and, as arrays on the devices, by the digests.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import shutil
+import socket
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from dovetail.config import Component, ConfigError
+from dovetail.runtime.agreement import Agreement
+from dovetail.runtime.checkpoints.folders import Entry
+from dovetail.runtime.checkpoints.local.reading import ShardReader, held_files
+from dovetail.runtime.checkpoints.local.save import LocalSave, LocalSaveSettings
+from dovetail.runtime.checkpoints.local.shard_file import verify_file
+from dovetail.runtime.checkpoints.local.shares import Part, shares
+from dovetail.runtime.checkpoints.local.transfer import FileServer, Peer, TransferError
+from dovetail.runtime.checkpoints.manifest import (
+    NAME,
+    DamagedCheckpointError,
+    Manifest,
+    parse_manifest,
+)
+from dovetail.runtime.lives import Life
+from dovetail.utils import atomic_write, make_folder, remove_folder
+
+_LOG = logging.getLogger("dovetail")
+
+_STEP = re.compile(r"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,8})")
+
+Gather = Callable[[str, Any], list[Any]]
+
+
+@dataclass(frozen=True)
+class LocalEntry(Entry):
+    """A checkpoint of the local tier, and who has its files."""
+
+    life: int = 0
+    holders: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """By the process that wrote a file, the processes that can read it now."""
+    manifest_holders: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return f"{self.step}-{self.life}"
+
+
+class LocalTier(Component):
+    """Saves often to a disk of this host, with a verified copy at another host."""
+
+    class Config(Component.Config["LocalTier"]):
+        """The interval between saves, and where they go.
+
+        Attributes:
+            every: the number of steps between saves.
+            keep: how many of the newest checkpoints are kept.
+            folder: a folder on a disk of the host, or in its memory (/dev/shm). `{process}` in it
+                is replaced by the process's index. None is a folder in that of the run.
+            copy_to_peer: whether another host gets a copy.
+        """
+
+        every: int = 50
+        keep: int = 2
+        folder: str | None = None
+        copy_to_peer: bool = True
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        for name in ("every", "keep"):
+            if getattr(config, name) < 1:
+                value = getattr(config, name)
+                raise ConfigError(f"checkpointer.local.{name}: expected 1 or more, got {value}.")
+        self._every, self._keep, self._root = config.every, config.keep, config.folder
+        self._copy_to_peer = config.copy_to_peer
+        self._settings: LocalSaveSettings | None = None
+        self._server: FileServer | None = None
+        self._peers: dict[int, Peer] = {}
+        self._shares: tuple[Any, list[Part]] | None = None
+        self._discard_after: int | None = None
+
+    def due(self, step: int) -> bool:
+        """Says whether a save is due after this step."""
+        return step % self._every == 0
+
+    @property
+    def is_started(self) -> bool:
+        """Whether this process trains, so that the tier can be used."""
+        return self._settings is not None
+
+    def start(
+        self,
+        checkpoints: Path,
+        agreement: Agreement,
+        life: Life | None,
+        max_host_bytes: int,
+        seconds: int,
+    ) -> None:
+        """Begins to train; all processes tell each other where their files are."""
+        run_id = _run_id(checkpoints) if agreement.index == 0 else ""
+        about = (run_id, life.number if life else 0, secrets.token_hex(16))
+        run, number, token = agreement.gather("local tier: the run", about, seconds)[0]
+        root = self._root or str(checkpoints / "local")
+        folder = Path(root.replace("{process}", str(agreement.index))).absolute() / run
+        try:
+            make_folder(folder)
+        except OSError as error:
+            agreement.withdraw("local tier: ", str(error))
+            raise ConfigError(
+                f"checkpointer.local.folder: {folder} cannot be made ({error}). Name a folder on a "
+                "disk of each host that can be written."
+            ) from error
+        host = agreement.own_address()  # the loopback interface, if all are on one host
+        if agreement.count > 1:
+            self._server = FileServer(folder, host, token, verify_file)
+        here = {
+            "address": (host, self._server.port if self._server else 0),
+            "place": f"{socket.gethostname()}:{folder}",
+        }
+        places = agreement.gather("local tier: where", here, seconds)
+        self._peers = {
+            index: Peer(index, tuple(place["address"]), token, seconds)
+            for index, place in enumerate(places)
+            if index != agreement.index
+        }
+        buddy = _buddy(agreement.index, [place["place"] for place in places])
+        peer = self._peers[buddy] if self._copy_to_peer and buddy is not None else None
+        self._settings = LocalSaveSettings(
+            folder, agreement, life, number, run, peer, max_host_bytes, seconds
+        )
+
+    def close(self) -> None:
+        """Stops the file server; the files stay."""
+        if self._server is not None:
+            self._server.close()
+        self._server, self._settings = None, None
+
+    def save(
+        self,
+        step: int,
+        leaves: Mapping[str, jax.Array],
+        digests: Mapping[str, jax.Array],
+        topics: str,
+    ) -> LocalSave:
+        """Begins a save."""
+        settings = self._started()
+        if self._discard_after is not None:
+            self._remove(lambda name: name[0] > (self._discard_after or 0))
+            self._discard_after = None
+        # A name is used once: a life that comes back to a step after a rollback starts afresh.
+        shutil.rmtree(settings.folder / f"{step}-{settings.life_number}", ignore_errors=True)
+        settings.agreement.gather(f"{topics}the folder is ready", None, settings.seconds)
+        return LocalSave(settings, step, leaves, self._parts(leaves), digests, topics)
+
+    def saved(self, step: int) -> None:
+        """Removes checkpoints that are not kept, now that this step is committed."""
+        names = sorted(self._names(), reverse=True)
+        kept = {name for name in names if name[0] <= step and self._is_committed(name)}
+        kept = set(sorted(kept, reverse=True)[: self._keep])
+        self._remove(lambda name: name[0] <= step and name not in kept)
+
+    def restored(self, step: int) -> None:
+        """Says which step training goes on from: the next save removes what came after it."""
+        self._discard_after = step
+
+    def steps(self) -> list[int]:
+        """Returns the steps of which this process has files."""
+        return sorted({step for step, _ in self._names()})
+
+    def distrust(self, steps: Collection[int]) -> None:
+        """Removes checkpoints that may hold a corrupt state."""
+        self._remove(lambda name: name[0] in steps)
+
+    def entries(self, topics: str, gather: Gather) -> list[LocalEntry]:
+        """Returns the checkpoints of which all files are on some host, newest first.
+
+        All processes call it, and get the same.
+        """
+        settings = self._started()
+        mine = {
+            f"{step}-{life}": held_files(settings.folder, step, life, settings.run)
+            for step, life in self._names()
+        }
+        answers = gather(f"{topics}local checkpoints", mine)
+        found = [
+            entry
+            for name in sorted({n for a in answers for n in a})
+            if (entry := _entry(name, answers))
+        ]
+        entries = [self._with_manifest(entry) for entry in found]
+        problems = gather(f"{topics}local manifests", [entry.problem for entry in entries])
+        usable: dict[int, LocalEntry] = {}
+        for number, entry in enumerate(entries):
+            problem = next((each[number] for each in problems if each[number]), None)
+            if problem is not None:
+                _LOG.warning(
+                    "The local checkpoint of step %d cannot be used (%s).", entry.step, problem
+                )
+            elif entry.step not in usable or usable[entry.step].life < entry.life:
+                usable[entry.step] = entry
+        return sorted(usable.values(), key=lambda entry: -entry.step)
+
+    def read(
+        self, entry: LocalEntry, like: Mapping[str, jax.ShapeDtypeStruct]
+    ) -> dict[str, jax.Array]:
+        """Reads arrays onto the devices, from this host's files or those of others."""
+        assert entry.manifest is not None
+        settings = self._started()
+        reader = ShardReader(settings.folder, entry.name, entry.holders, self._peers)
+        with reader:
+            return {
+                path: reader.array(path, entry.manifest.arrays[path], struct.sharding)
+                for path, struct in like.items()
+            }
+
+    def _with_manifest(self, entry: LocalEntry) -> LocalEntry:
+        """Reads the manifest here, or asks a process that has it."""
+        try:
+            manifest = self._manifest(entry)
+        except (DamagedCheckpointError, TransferError, OSError, KeyError, TypeError) as error:
+            return replace(entry, problem=f"process {self._started().agreement.index}: {error}")
+        if (manifest.step, manifest.life) != (entry.step, entry.life):
+            return replace(entry, problem=f"its manifest is that of step {manifest.step}")
+        return replace(entry, manifest=manifest)
+
+    def _manifest(self, entry: LocalEntry) -> Manifest:
+        settings = self._started()
+        name = f"{entry.name}/{NAME}"
+        file = settings.folder / name
+        if file.exists():
+            return parse_manifest(file.read_bytes(), str(file))
+        if not entry.manifest_holders:
+            raise DamagedCheckpointError("no process has its manifest")
+        peer = self._peers[entry.manifest_holders[0]]
+        return parse_manifest(peer.get(name, 0, peer.size(name)), f"{name} of {peer.index}")
+
+    def _parts(self, leaves: Mapping[str, jax.Array]) -> list[Part]:
+        """Returns the parts that this process writes; the same for every save of a run."""
+        key = [(path, leaf.shape, leaf.sharding) for path, leaf in leaves.items()]
+        if self._shares is None or self._shares[0] != key:
+            own = shares(leaves).get(self._started().agreement.index, [])
+            self._shares = (key, own)
+        return self._shares[1]
+
+    def _names(self) -> list[tuple[int, int]]:
+        """Returns step and life of the checkpoints in the folder."""
+        folder = self._started().folder
+        found = (_STEP.fullmatch(entry.name) for entry in folder.iterdir())
+        return [(int(name[1]), int(name[2])) for name in found if name is not None]
+
+    def _is_committed(self, name: tuple[int, int]) -> bool:
+        return (self._started().folder / f"{name[0]}-{name[1]}" / NAME).exists()
+
+    def _remove(self, is_old: Callable[[tuple[int, int]], bool]) -> None:
+        for step, life in self._names():
+            if is_old((step, life)):
+                folder = self._started().folder / f"{step}-{life}"
+                try:
+                    (folder / NAME).unlink(missing_ok=True)
+                    remove_folder(folder)
+                except OSError:  # another process of this host was faster
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def _started(self) -> LocalSaveSettings:
+        if self._settings is None:
+            raise RuntimeError("Call LocalTier.start first.")
+        return self._settings
+
+
+def _run_id(checkpoints: Path) -> str:
+    """Returns the identity of a run: a folder that was removed and made again is another run."""
+    file = checkpoints / "run-id"
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        run = secrets.token_hex(8)
+        make_folder(checkpoints)
+        atomic_write(file, run + "\n")
+        return run
+
+
+def _buddy(index: int, places: list[str]) -> int | None:
+    """Returns the next process whose files are elsewhere; None if there is none."""
+    after = [*range(index + 1, len(places)), *range(index)]
+    return next((other for other in after if places[other] != places[index]), None)
+
+
+def _entry(name: str, answers: list[Mapping[str, Any]]) -> LocalEntry | None:
+    """Returns what all processes together have of a checkpoint; None if it was not committed."""
+    step, life = map(int, name.split("-"))
+    holders: dict[int, list[int]] = {}
+    processes, with_manifest = 0, []
+    for index, answer in enumerate(answers):
+        held = answer.get(name)
+        if held is None:
+            continue
+        if held["manifest"]:
+            with_manifest.append(index)
+        for owner in held["owners"]:
+            holders.setdefault(owner, []).append(index)
+        processes = max(processes, held["processes"])
+    if not with_manifest:
+        return None
+    missing = sorted(set(range(processes)) - holders.keys())
+    problem = None
+    if missing or not processes:
+        problem = f"the shards of process {missing[0] if missing else 0} are on no host"
+    found = {owner: tuple(indices) for owner, indices in holders.items()}
+    return LocalEntry(step, None, problem, life, found, tuple(with_manifest))

@@ -1,0 +1,236 @@
+"""The arrays of checkpoints in files, written and read with Orbax, group by group.
+
+A checkpoint is a folder with one folder per group (`layout.py`). Orbax copies a group to the host,
+then writes it in the background; the next group waits for that. So at most one group of a save is
+in the host's memory, and a state of one group costs training no more than that copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging as absl_logging
+
+from dovetail.runtime.agreement import Agreement
+from dovetail.runtime.checkpoints.layout import Piece, cut, host_bytes
+from dovetail.runtime.checkpoints.manifest import DamagedCheckpointError, Manifest, SavedArray
+from dovetail.runtime.digest import sums_of_part
+
+
+class GroupWriter:
+    """Writes the groups of one checkpoint, in the background."""
+
+    def __init__(self, agreement: Agreement, topics: str, seconds: int) -> None:
+        """Takes the prefix of the topics of this save, and the deadline of each of its steps."""
+        import orbax.checkpoint as ocp
+
+        def barrier(*, key: str, timeout_ms: int) -> None:
+            agreement.gather(f"{topics}{key}", None, timeout_ms / 1000)
+
+        # Orbax's own barrier does not say who is missing, and nobody can end its wait.
+        options = ocp.options.AsyncOptions(timeout_secs=seconds, barrier_sync_fn=barrier)
+        self._writer = ocp.AsyncCheckpointer(_handler(), async_options=options)
+        absl_logging.get_absl_logger().addFilter(_is_not_reported_here)
+
+    def write(self, folder: Path, leaves: Mapping[str, jax.Array], pieces: Sequence[Piece]) -> None:
+        """Copies the groups to the host one after the other; returns while the last is written."""
+        import orbax.checkpoint as ocp
+
+        for group in range(pieces[-1].group + 1):
+            here = [piece for piece in pieces if piece.group == group]
+            arrays = {piece.name: cut(leaves[piece.path], piece) for piece in here}
+            arguments = ocp.args.PyTreeSave(arrays)
+            self._writer.save(folder.absolute() / str(group), args=arguments, force=True)
+
+    def finish(self) -> None:
+        """Waits until all groups are written; raises if one was not."""
+        self._writer.wait_until_finished()
+
+    def close(self) -> None:
+        """Releases the threads. An error was reported before."""
+        with contextlib.suppress(Exception):
+            self._writer.close()
+
+
+def _is_not_reported_here(record: logging.LogRecord) -> bool:
+    """Drops the traceback of a failed write: `finish` raises the same error, and it is reported."""
+    return not (record.exc_info and "orbax" in record.pathname)
+
+
+def saved_arrays(
+    leaves: Mapping[str, jax.ShapeDtypeStruct],
+    pieces: Iterable[Piece],
+    digests: Mapping[str, str],
+) -> dict[str, SavedArray]:
+    """Returns the entries of a manifest."""
+    found: dict[str, list[Piece]] = {}
+    for piece in pieces:
+        found.setdefault(piece.path, []).append(piece)
+
+    def saved(path: str, leaf: jax.ShapeDtypeStruct) -> SavedArray:
+        first = found[path][0]
+        slices = () if first.is_whole else tuple((p.group, p.begin, p.end) for p in found[path])
+        return SavedArray(
+            tuple(leaf.shape), str(leaf.dtype), digests[path], first.axis, slices, first.group
+        )
+
+    return {path: saved(path, leaf) for path, leaf in leaves.items()}
+
+
+def read_arrays(
+    folder: Path, manifest: Manifest, like: Mapping[str, jax.ShapeDtypeStruct]
+) -> dict[str, jax.Array]:
+    """Reads arrays onto the devices, each with its sharding; they have the dtypes of the file."""
+    structs = {
+        path: jax.ShapeDtypeStruct(
+            struct.shape, jnp.dtype(manifest.arrays[path].dtype), sharding=struct.sharding
+        )
+        for path, struct in like.items()
+    }
+    result: dict[str, jax.Array] = {}
+    for group, pieces in _by_group(manifest, structs).items():
+        for piece, array in _read_pieces(folder / str(group), pieces, structs):
+            if piece.is_whole:
+                result[piece.path] = array
+            else:
+                whole = result.get(piece.path)
+                if whole is None:
+                    whole = zeros(structs[piece.path])
+                result[piece.path] = _insert(whole, array, piece.begin, piece.axis)
+    return result
+
+
+def sums_on_disk(
+    folder: Path, manifest: Manifest, paths: Sequence[str], max_bytes: int
+) -> dict[str, list[int]]:
+    """Reads arrays back to the host, piece by piece, and returns the sums of their digests."""
+    structs = {
+        path: jax.ShapeDtypeStruct(manifest.arrays[path].shape, manifest.arrays[path].dtype)
+        for path in paths
+    }
+    sums: dict[str, list[int]] = {path: [0, 0] for path in paths}
+    for group, pieces in _by_group(manifest, structs).items():
+        for batch in _batches(pieces, structs, max_bytes):
+            for piece, array in _read_pieces(folder / str(group), batch, None):
+                start = [0] * array.ndim
+                if not piece.is_whole:
+                    start[piece.axis] = piece.begin
+                added = sums_of_part(array, start) if array.size else [0, 0]
+                sums[piece.path] = [a + b for a, b in zip(sums[piece.path], added, strict=True)]
+    return sums
+
+
+def _batches(
+    pieces: Sequence[Piece], structs: Mapping[str, Any], max_bytes: int
+) -> Iterable[list[Piece]]:
+    """Divides the pieces of a group so that a process can hold each batch."""
+    batch: list[Piece] = []
+    used = 0
+    for piece in pieces:
+        struct = structs[piece.path]
+        size = host_bytes(struct)
+        if not piece.is_whole:
+            size = size * (piece.end - piece.begin) // struct.shape[piece.axis]
+        if batch and used + size > max_bytes:
+            yield batch
+            batch, used = [], 0
+        batch.append(piece)
+        used += size
+    if batch:
+        yield batch
+
+
+def _by_group(manifest: Manifest, paths: Iterable[str]) -> dict[int, list[Piece]]:
+    """Returns the pieces of some arrays by group."""
+    groups: dict[int, list[Piece]] = {}
+    for path in paths:
+        array = manifest.arrays[path]
+        end = array.shape[0] if array.shape else 0
+        for group, begin, stop in array.slices or ((array.group, 0, end),):
+            piece = Piece(path, group, array.axis, begin, stop, is_whole=not array.slices)
+            groups.setdefault(group, []).append(piece)
+    return dict(sorted(groups.items()))
+
+
+def _read_pieces(
+    folder: Path, pieces: Sequence[Piece], structs: Mapping[str, Any] | None
+) -> Iterable[tuple[Piece, Any]]:
+    """Reads pieces of one group: to the devices of `structs`, or else to the host."""
+    import orbax.checkpoint as ocp
+
+    def arguments(piece: Piece) -> Any:
+        if structs is None:
+            return ocp.RestoreArgs(restore_type=np.ndarray)
+        struct = structs[piece.path]
+        shape = list(struct.shape)
+        if not piece.is_whole:
+            shape[piece.axis] = piece.end - piece.begin
+        return ocp.ArrayRestoreArgs(
+            sharding=struct.sharding, global_shape=tuple(shape), dtype=struct.dtype, strict=True
+        )
+
+    _ignore_late_callbacks()
+    restore = {piece.name: arguments(piece) for piece in pieces}
+    item = dict.fromkeys(restore, 0)
+    # The handler, not a Checkpointer: that one waits for all processes, and each reads alone here.
+    read = _handler().restore(
+        folder.absolute(),
+        args=ocp.args.PyTreeRestore(item=item, restore_args=restore, partial_restore=True),
+    )
+    return [(piece, _checked(piece, read.get(piece.name))) for piece in pieces]
+
+
+@functools.cache
+def _ignore_late_callbacks() -> None:
+    """Keeps Python from printing the tracebacks of reads that fail after another one has.
+
+    After one read of a batch has failed, Orbax closes its event loop. The other reads then cannot
+    report, or nobody asks them. They say nothing that the error of the first does not.
+    """
+    before = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        error, code = unraisable.exc_value, getattr(unraisable.object, "cr_code", None)
+        is_closed = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+        if not is_closed and "orbax" not in getattr(code, "co_filename", ""):
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    logging.getLogger("asyncio").addFilter(
+        lambda record: "exception was never retrieved" not in record.getMessage()
+    )
+
+
+def _checked(piece: Piece, array: Any) -> Any:
+    """Refuses what is no array: with damaged metadata, Orbax returns the placeholder."""
+    if not isinstance(array, jax.Array | np.ndarray):
+        raise DamagedCheckpointError(f"{piece.name} is missing in its files")
+    return array
+
+
+def _handler() -> Any:
+    import orbax.checkpoint as ocp
+
+    return ocp.PyTreeCheckpointHandler()
+
+
+def zeros(struct: jax.ShapeDtypeStruct) -> jax.Array:
+    """Returns an array of zeros with the sharding of a struct."""
+    make: Callable[[], jax.Array] = jax.jit(
+        lambda: jnp.zeros(struct.shape, struct.dtype), out_shardings=struct.sharding
+    )
+    return make()
+
+
+@jax.jit(static_argnums=3, donate_argnums=0)
+def _insert(whole: jax.Array, piece: jax.Array, begin: Any, axis: int) -> jax.Array:
+    return jax.lax.dynamic_update_slice_in_dim(whole, piece, begin, axis)

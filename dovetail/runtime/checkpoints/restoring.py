@@ -1,0 +1,174 @@
+"""Restoring: the newest checkpoint of all tiers that all processes can read, and that is intact."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from dovetail.config import ConfigError
+from dovetail.runtime.agreement import Agreement
+from dovetail.runtime.checkpoints.folders import Entry, StepFolders
+from dovetail.runtime.checkpoints.local.tier import LocalEntry, LocalTier
+from dovetail.runtime.checkpoints.manifest import Manifest
+from dovetail.runtime.checkpoints.orbax_store import read_arrays
+from dovetail.runtime.digest import digests, read_digests
+from dovetail.runtime.points import reach
+
+_LOG = logging.getLogger("dovetail")
+
+# Long enough for a transient failure of a network disk.
+_SECONDS_BEFORE_RETRY = 0.5
+
+_MAX_MESSAGE = 400
+
+Read = Callable[[Entry], tuple[Any, Mapping[str, jax.Array]]]
+"""Reads a checkpoint; returns the result, and the arrays to verify by path."""
+
+
+class Restorer:
+    """Chooses and reads a checkpoint, together with the other processes."""
+
+    def __init__(
+        self,
+        folders: StepFolders,
+        local: LocalTier | None,
+        agreement: Agreement,
+        suspects: frozenset[int],
+        seconds: int,
+        topics: str,
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            folders: the checkpoints in the run's folder.
+            local: the local tier, if this process trains and has one.
+            agreement: the processes of the run.
+            suspects: steps that are tried last.
+            seconds: how long the processes wait for each other.
+            topics: the prefix of the topics on which they agree.
+        """
+        self._folders, self._local, self._agreement = folders, local, agreement
+        self._suspects, self._seconds, self._topics = suspects, seconds, topics
+
+    def newest_intact(self, read: Read) -> tuple[int, Any] | None:
+        """Reads the newest checkpoint that all processes can read, and that is what was saved."""
+        topics = self._topics
+        reach("restore begins")
+        entries = self._common_entries(topics)
+        try:
+            for number, entry in enumerate(entries):  # a step may be in both tiers
+                found = self._read_intact(entry, read, f"{topics}step {entry.step}, try {number}, ")
+                if found is not None:
+                    return entry.step, found[0]
+        except ConfigError as error:  # a mistake of the user, not damage
+            self._agreement.withdraw(topics, first_line(error))
+            raise
+        if steps := self._folders.steps():
+            raise ConfigError(
+                f"No checkpoint in {self._folders} can be read (steps {steps}). Move the "
+                "folder away to start from scratch."
+            )
+        return None
+
+    def _common_entries(self, topics: str) -> list[Entry]:
+        """Returns the checkpoints that all processes see, newest first, suspect ones last."""
+        entries = self._folders.entries()
+        for entry in entries:
+            if entry.problem is not None:
+                _pass_over(entry.step, entry.problem)
+        mine = {entry.step: entry for entry in entries if entry.problem is None}
+        others = self._gather(f"{topics}readable steps", sorted(mine))
+        common = set(mine).intersection(*others)
+        for index, steps in enumerate(others):
+            for step in sorted(set(mine) - set(steps)):
+                _pass_over(step, f"process {index} does not see it")
+        found = [entry for step, entry in mine.items() if step in common]
+        if self._local is not None:
+            found = [*self._local.entries(topics, self._gather), *found]  # local ones win ties
+        return sorted(found, key=lambda entry: (entry.step in self._suspects, -entry.step))
+
+    def _read_intact(self, entry: Entry, read: Read, topic: str) -> tuple[Any] | None:
+        """Returns the result of `read`, if it succeeded and is intact on all processes."""
+        problem, found = None, None
+        arrays: Mapping[str, jax.Array] = {}
+        try:
+            found, arrays = _read_with_retry(read, entry)
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001  # a damaged checkpoint can raise anything
+            problem = first_line(error)
+        reach("restore read")
+        # The digests are computed by all processes together, so all must have their arrays.
+        if self._agree_on_damage(entry, f"{topic}is read", problem):
+            return None
+        damaged = _damaged(entry.manifest, arrays)
+        if self._agree_on_damage(entry, f"{topic}is intact", damaged):
+            return None
+        reach("restore verified")
+        return (found,)
+
+    def _agree_on_damage(self, entry: Entry, topic: str, problem: str | None) -> bool:
+        problems = self._gather(topic, problem)
+        for index, text in enumerate(problems):
+            if text is not None:
+                where = "" if len(problems) == 1 else f"on process {index}: "
+                _pass_over(entry.step, where + text)
+                return True
+        return False
+
+    def read_arrays(self, entry: Entry, like: Mapping[str, Any]) -> dict[str, jax.Array]:
+        """Reads arrays of a checkpoint, of either tier, onto the devices."""
+        assert entry.manifest is not None
+        if isinstance(entry, LocalEntry) and self._local is not None:
+            return self._local.read(entry, like)
+        return read_arrays(self._folders.of(entry.step), entry.manifest, like)
+
+    def _gather(self, topic: str, value: Any) -> list[Any]:
+        return self._agreement.gather(topic, value, self._seconds)
+
+
+def first_line(error: Exception) -> str:
+    """Returns an error's type and the first line of its message."""
+    lines = str(error).strip().splitlines() or ["no message"]
+    line = re.split(r" \[tensorstore_spec|\. See full TensorStore", lines[0])[0]  # very long
+    return f"{type(error).__name__}: {line[:_MAX_MESSAGE]}"
+
+
+def _pass_over(step: int, problem: str) -> None:
+    _LOG.warning(
+        "The checkpoint of step %d cannot be used (%s); trying the one before it.", step, problem
+    )
+
+
+def _damaged(manifest: Manifest | None, arrays: Mapping[str, jax.Array]) -> str | None:
+    """Returns what differs from the digests of a manifest, or None."""
+    if manifest is None or not arrays:
+        return None
+    found = read_digests(digests(arrays))
+    wrong = sorted(p for p, digest in found.items() if digest.sums != manifest.arrays[p].digest)
+    if not wrong:
+        return None
+    expected, got = manifest.arrays[wrong[0]].digest, found[wrong[0]].sums
+    more = f", and {len(wrong) - 1} more" if wrong[1:] else ""
+    return f"{wrong[0]} is damaged: its digest is {got}, expected {expected}{more}"
+
+
+def _read_with_retry(read: Read, entry: Entry) -> tuple[Any, Mapping[str, jax.Array]]:
+    """Retries a failed read once: failures of a network disk can be transient."""
+    try:
+        return read(entry)
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001  # a damaged checkpoint raises it again
+        _LOG.warning(
+            "Reading the checkpoint of step %d failed (%s); retrying once.",
+            entry.step,
+            first_line(error),
+        )
+    time.sleep(_SECONDS_BEFORE_RETRY)
+    return read(entry)

@@ -1,0 +1,186 @@
+"""One save: written in the background, agreed on, committed by the manifest, and verified."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from dovetail.runtime.agreement import Agreement
+from dovetail.runtime.checkpoints.folders import Retention, StepFolders
+from dovetail.runtime.checkpoints.layout import divide
+from dovetail.runtime.checkpoints.manifest import NAME, Manifest
+from dovetail.runtime.checkpoints.orbax_store import GroupWriter, saved_arrays, sums_on_disk
+from dovetail.runtime.digest import add_sums, read_digests
+from dovetail.runtime.lives import FencedError, Life
+from dovetail.runtime.points import reach
+from dovetail.utils import flush_tree, make_folder
+
+
+class SaveError(Exception):
+    """A save failed, on this process or on another one."""
+
+
+class BadStateError(SaveError):
+    """The state is not finite, so it is not saved."""
+
+
+def checked_sums(computed: Mapping[str, jax.Array], step: int) -> dict[str, str]:
+    """Returns the digests of a state's arrays, by path.
+
+    Raises:
+        BadStateError: for an array that is not finite.
+    """
+    found = read_digests(computed)
+    bad = sorted(path for path, digest in found.items() if not digest.finite)
+    if bad:
+        raise BadStateError(
+            f"{bad[0]} is not finite after step {step}"
+            + (f", nor are {len(bad) - 1} other arrays of the state" if bad[1:] else "")
+        )
+    return {path: digest.sums for path, digest in found.items()}
+
+
+@dataclass(frozen=True)
+class SaveSettings:
+    """What all saves of a run share."""
+
+    folders: StepFolders
+    agreement: Agreement
+    life: Life | None
+    max_host_bytes: int
+    seconds: int
+    retention: Retention
+
+
+class Save:
+    """A save that has begun. `result` waits for its end."""
+
+    def __init__(
+        self,
+        settings: SaveSettings,
+        step: int,
+        leaves: Mapping[str, jax.Array],
+        computed: Mapping[str, jax.Array],
+        topics: str,
+        metric: float | None = None,
+    ) -> None:
+        """Copies the arrays; the state may be donated afterwards.
+
+        Args:
+            settings: what all saves share.
+            step: the step of the state.
+            leaves: its arrays by path.
+            computed: their digests, perhaps still being computed.
+            topics: the prefix of the topics on which the processes agree.
+            metric: what an evaluator found, if the best checkpoint is kept.
+        """
+        self._settings, self.step, self._topics, self._metric = settings, step, topics, metric
+        self._folder = settings.folders.of(step)
+        reach("save begins")
+        self._shapes = {
+            path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in leaves.items()
+        }
+        self._digests = computed
+        self._pieces = divide(leaves, settings.max_host_bytes)
+        self._writer = GroupWriter(settings.agreement, topics, settings.seconds)
+        self._failure: Exception | None = None
+        try:
+            make_folder(self._folder)
+            self._writer.write(self._folder, leaves, self._pieces)
+            reach("save copied")
+        except BaseException:
+            self._writer.close()
+            raise
+        self._thread = threading.Thread(target=self._run, name="dovetail-save")
+        self._thread.start()
+
+    def result(self) -> Exception | None:
+        """Waits for the end, and returns why the save failed, or None."""
+        self._thread.join()
+        return self._failure
+
+    def _run(self) -> None:
+        try:
+            self._finish()
+        except Exception as error:  # noqa: BLE001  # reported by the checkpointer
+            self._failure = error
+            self._settings.agreement.withdraw(self._topics, f"{type(error).__name__}: {error}")
+        finally:
+            self._writer.close()
+        if self._failure is not None:
+            self._free_disk()
+
+    def _free_disk(self) -> None:
+        """Removes the files of a failed save.
+
+        Others may still write; Orbax would wait for the removed folder until its deadline. So with
+        several processes the next save removes the files, when all are there.
+        """
+        if self._settings.agreement.count == 1 and not (self._folder / NAME).exists():
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _finish(self) -> None:
+        self._writer.finish()
+        reach("save written")
+        sums = checked_sums(self._digests, self.step)
+        manifest = Manifest(
+            self.step,
+            self._settings.life.number if self._settings.life is not None else 0,
+            saved_arrays(self._shapes, self._pieces, sums),
+            self._metric,
+        )
+        self._agree("all is written", sums)
+        reach("save agreed")
+        self._commit(manifest)
+        reach("save committed")
+        self._verify(manifest)
+        reach("save verified")
+        if self._settings.agreement.index == 0:
+            self._settings.folders.retain(self.step, self._settings.retention)
+
+    def _commit(self, manifest: Manifest) -> None:
+        """The checkpoint is committed: process 0 writes the manifest, and the others learn it."""
+        if self._settings.agreement.index == 0:
+            life = self._settings.life
+            flush_tree(self._folder)
+            if life is not None:
+                life.check()
+            manifest.write(self._folder)
+            try:
+                if life is not None:
+                    life.check()  # a newer life may have started in between
+            except FencedError:
+                (self._folder / NAME).unlink(missing_ok=True)
+                raise
+        self._agree("it is committed", None)
+
+    def _verify(self, manifest: Manifest) -> None:
+        """Reads the files back, each process a share, and compares the digests."""
+        settings = self._settings
+        share = sorted(manifest.arrays)[settings.agreement.index :: settings.agreement.count]
+        sums = sums_on_disk(self._folder, manifest, share, settings.max_host_bytes)
+        wrong = [p for p in share if add_sums([sums[p]]) != manifest.arrays[p].digest]
+        everywhere = settings.agreement.gather(
+            f"{self._topics}it is verified", wrong, settings.seconds
+        )
+        damaged = sorted(path for wrong in everywhere for path in wrong)
+        if damaged:
+            if settings.agreement.index == 0:
+                settings.folders.set_aside([self.step])
+            raise SaveError(
+                f"{damaged[0]} is not on disk as it was saved. The disk or its driver damages "
+                "data, or copies on the devices differ; the checkpoint is set aside"
+            )
+
+    def _agree(self, question: str, value: Any) -> None:
+        """Raises if another process has another value, or cannot go on."""
+        settings = self._settings
+        values = settings.agreement.gather(self._topics + question, value, settings.seconds)
+        for index, other in enumerate(values):
+            if other != values[0]:
+                raise SaveError(f"process {index} has a state that differs from that of process 0")

@@ -1,0 +1,155 @@
+"""Lives of a run: each start takes the next number, and only the newest life may commit (fencing).
+
+A process that was stopped or cut off from the network may wake up after its successor has started.
+The lock of the run folder does not help then: not every file system has locks, and a lock of a host
+that is cut off is gone. So each life takes a number in the run folder, and a commit by an older
+life is refused.
+
+`lives/000003.json` also says from which step the life went on, which step it reached and how it
+ended. A checkpoint after which two lives died within a few steps is suspect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from dovetail.config import RunError
+from dovetail.runtime.points import reach
+from dovetail.utils import atomic_write, flush, make_folder
+
+_FEW_STEPS = 5
+_DEATHS_OF_A_SUSPECT = 2
+_SECONDS_BETWEEN_RECORDS = 1.0
+
+
+class FencedError(RunError):
+    """A newer life of the run has started, so this one must not write."""
+
+
+@dataclass(frozen=True)
+class LifeRecord:
+    """What a run folder knows of one life."""
+
+    number: int
+    host: str
+    pid: int
+    started: float
+    restored: int | None = None
+    reached: int | None = None
+    ended: str | None = None
+
+
+class Life:
+    """One start of a run, of all its processes; process 0 keeps the record."""
+
+    def __init__(self, folder: Path, record: LifeRecord) -> None:
+        """Begins with the record that is on disk."""
+        self._folder, self.record = folder, record
+        self._last_write = 0.0
+
+    @property
+    def number(self) -> int:
+        """The number of this life, from 1; 0 if the folder could not be written."""
+        return self.record.number
+
+    def check(self) -> None:
+        """Raises a FencedError if a newer life has started."""
+        newest = max(_numbers(self._folder), default=0)
+        if newest < self.number:
+            raise FencedError(
+                f"{self._folder.parent} was removed or replaced while life {self.number} trained "
+                "there, so its state cannot be saved. Restore the folder from a copy and resume."
+            )
+        if newest > self.number:
+            newer = _read(self._folder, newest)
+            where = "" if newer is None else f" on {newer.host}, process id {newer.pid}"
+            raise FencedError(
+                f"Life {newest} of this run has started{where}, so life {self.number} writes no "
+                "more checkpoints. This process was stopped or cut off for a while; end it."
+            )
+
+    def went_on_from(self, step: int) -> None:
+        """Records the step that was restored; 0 for a new run."""
+        self.record = replace(self.record, restored=step, reached=step)
+        self._write()
+
+    def reached(self, step: int) -> None:
+        """Records progress, about once in a second."""
+        self.record = replace(self.record, reached=step)
+        if time.monotonic() - self._last_write >= _SECONDS_BETWEEN_RECORDS:
+            self._write()
+
+    def ended(self, how: str) -> None:
+        """Records an orderly end; a life without one was killed."""
+        self.record = replace(self.record, ended=how)
+        self._write()
+
+    def _write(self) -> None:
+        """Writes the record as far as possible: it only helps to choose a checkpoint."""
+        self._last_write = time.monotonic()
+        with contextlib.suppress(OSError):
+            atomic_write(_file(self._folder, self.number), json.dumps(asdict(self.record)) + "\n")
+
+
+def take_life(folder: Path) -> Life:
+    """Takes the next number of a run; `folder` is that of its lives."""
+    make_folder(folder)
+    number = max(_numbers(folder), default=0)
+    while True:
+        number += 1
+        record = LifeRecord(number, socket.gethostname(), os.getpid(), round(time.time(), 3))
+        try:
+            with _file(folder, number).open("x", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(record)) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            flush(folder)
+        except FileExistsError:  # another process was faster
+            continue
+        reach("life taken")
+        return Life(folder, record)
+
+
+def suspects(folder: Path, before: int) -> set[int]:
+    """Returns the step after which the last lives died within a few steps, if there were enough.
+
+    Args:
+        folder: the folder of the lives.
+        before: the number of the life that asks.
+    """
+    deaths, step = 0, None
+    for number in sorted(_numbers(folder), reverse=True):
+        if number >= before:
+            continue
+        life = _read(folder, number)
+        if life is None or life.ended is not None or not life.restored:
+            break
+        if step not in (None, life.restored) or (life.reached or 0) - life.restored > _FEW_STEPS:
+            break
+        deaths, step = deaths + 1, life.restored
+    return {step} if step is not None and deaths >= _DEATHS_OF_A_SUSPECT else set()
+
+
+def _numbers(folder: Path) -> list[int]:
+    with contextlib.suppress(OSError):
+        names = (re.fullmatch(r"(\d{6,})\.json", file.name) for file in folder.iterdir())
+        return [int(name[1]) for name in names if name is not None]
+    return []
+
+
+def _read(folder: Path, number: int) -> LifeRecord | None:
+    """Returns a record; None if it is damaged, which harms nothing."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return LifeRecord(**json.loads(_file(folder, number).read_text(encoding="utf-8")))
+    return None
+
+
+def _file(folder: Path, number: int) -> Path:
+    return folder / f"{number:06d}.json"
