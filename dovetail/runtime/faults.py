@@ -40,7 +40,42 @@ class NonFiniteStep:
     message: str
 
 
-FaultEvent = StepEnd | NonFiniteStep
+@dataclass(frozen=True)
+class BadState:
+    """An array of the state is not finite, so the state after a step was not saved."""
+
+    step: int
+    message: str
+
+
+@dataclass(frozen=True)
+class FailedSave:
+    """The state after a step could not be saved. Earlier checkpoints are there."""
+
+    step: int
+    message: str
+
+
+@dataclass(frozen=True)
+class CorruptResult:
+    """A device computed something wrong, or its copy of an array differs from the others.
+
+    Attributes:
+        step: the step that was checked. The state after it is suspect; 0 is before the first step.
+        message: a sentence that names the devices.
+        devices: those that may be at fault; none if that cannot be told.
+        persists: whether the fault repeats itself.
+        verified: the last step that a check found good, or the step at which training went on.
+    """
+
+    step: int
+    message: str
+    devices: tuple[str, ...]
+    persists: bool
+    verified: int
+
+
+FaultEvent = StepEnd | NonFiniteStep | BadState | FailedSave | CorruptResult
 
 
 @dataclass(frozen=True)
@@ -79,11 +114,16 @@ class FaultPolicy(Protocol):
 
 
 class StopOnFaults(Component):
-    """Stops at a step that is not finite; the saved state is the one before it."""
+    """Stops when a step or the state is not finite, or corrupt; the newest checkpoint is good.
+
+    Training continues after a failed save: the next one tries again.
+    """
 
     def on_event(self, event: FaultEvent) -> FaultAction:
-        """Stops at a non-finite step."""
-        return Stop(event.message) if isinstance(event, NonFiniteStep) else Continue()
+        """Stops at what is not finite, or corrupt."""
+        if isinstance(event, NonFiniteStep | BadState | CorruptResult):
+            return Stop(event.message)
+        return Continue()
 
 
 class FaultLog:

@@ -1,17 +1,25 @@
-"""Handlers of SIGTERM (preemption) and Ctrl-C: finish the step, save, exit.
+"""Requests to stop: a handled SIGTERM (preemption), SIGUSR1, SIGHUP or Ctrl-C, or a file.
 
-A second Ctrl-C exits at once.
+The step is finished, the state is saved, and the process exits. A second Ctrl-C exits at once. For
+schedulers that cannot send a signal, a file named `stop` in the run folder has the same effect.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
+import time
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+STOP_FILE = "stop"
+
 _STDERR = 2
+_SECONDS_BETWEEN_LOOKS = 1.0
 _NOTICE = "finishing this step, then saving; Ctrl-C again exits at once\n"
 
 
@@ -23,14 +31,25 @@ class StopRequest:
         self.received: str | None = None
         self._previous: dict[signal.Signals, Any] = {}
         self._depth = 0
+        self._last_look = 0.0
 
     def __enter__(self) -> Self:
         """Installs the handlers, in the main thread; Python delivers signals nowhere else."""
         self._depth += 1
         if self._depth == 1 and threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._receive)
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
+                    self._previous[number] = signal.signal(number, self._receive)
         return self
+
+    def look(self, folder: Path) -> None:
+        """Looks for the file that asks to stop, about once in a second; removes it."""
+        if time.monotonic() - self._last_look < _SECONDS_BETWEEN_LOOKS:
+            return
+        self._last_look = time.monotonic()
+        with contextlib.suppress(OSError):
+            (folder / STOP_FILE).unlink()
+            self.received = f"the file {folder / STOP_FILE}"
 
     def __exit__(
         self,

@@ -1,0 +1,31 @@
+"""Alerts: a command or a URL is told what happened to a run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import urllib.error
+import urllib.request
+
+_SECONDS = 20
+
+
+def alert(target: str, message: str, folder: str) -> str | None:
+    """Tells a command or a URL; returns what went wrong, or None.
+
+    A URL gets a POST of JSON. A command gets the message as its last argument.
+    """
+    try:
+        if target.startswith(("http://", "https://")):
+            body = json.dumps({"text": message, "run": folder}).encode()
+            request = urllib.request.Request(  # the user's own URL, of these schemes
+                target, body, {"Content-Type": "application/json"}
+            )
+            with urllib.request.urlopen(request, timeout=_SECONDS):
+                return None
+        command = [*shlex.split(target), message]
+        done = subprocess.run(command, timeout=_SECONDS, check=False, capture_output=True)
+    except (OSError, ValueError, urllib.error.URLError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return None if done.returncode == 0 else f"{target} exited with code {done.returncode}"

@@ -1,0 +1,100 @@
+"""The channel on which workers tell the supervisor their progress."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import secrets
+import socketserver
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+_MAX_LINE = 65536
+
+
+@dataclass
+class Beat:
+    """What is known of one worker."""
+
+    heard: float
+    """When its last message arrived (monotonic)."""
+    progressed: float
+    """When its step or phase changed."""
+    phase: str = "start"
+    step: int | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Channel:
+    """Listens on the loopback interface, and remembers the newest message of each worker."""
+
+    def __init__(self) -> None:
+        """Begins to listen."""
+        self._token = secrets.token_hex(8)
+        self._beats: dict[int, Beat] = {}
+        self._lock = threading.Lock()
+        self._server = _ChannelServer(("127.0.0.1", 0), _ChannelHandler)
+        self._server.channel = self
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """Host, port and token, for the environment of the workers."""
+        host, port = self._server.server_address[:2]
+        return f"{host!s}:{port}:{self._token}"
+
+    def forget(self, count: int) -> None:
+        """Begins a new life with so many workers."""
+        now = time.monotonic()
+        with self._lock:
+            self._beats = {index: Beat(now, now) for index in range(count)}
+
+    def beats(self) -> dict[int, Beat]:
+        """Returns what is known of each worker."""
+        with self._lock:
+            return dict(self._beats)
+
+    def close(self) -> None:
+        """Stops listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def is_known(self, token: str) -> bool:
+        """Says whether a connection comes from a worker."""
+        return hmac.compare_digest(token, self._token)
+
+    def hear(self, message: dict[str, Any]) -> None:
+        """Takes a message."""
+        now, index = time.monotonic(), int(message["index"])
+        phase, step = str(message["phase"]), message.get("step")
+        with self._lock:
+            before = self._beats.get(index)
+            if before is None:
+                return
+            is_same = (before.phase, before.step) == (phase, step)
+            progressed = before.progressed if is_same else now
+            self._beats[index] = Beat(now, progressed, phase, step, message)
+
+
+class _ChannelServer(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    channel: Channel
+
+
+class _ChannelHandler(socketserver.StreamRequestHandler):
+    server: _ChannelServer
+
+    def handle(self) -> None:
+        """Reads the token, then messages, until the worker goes. Nonsense ends the connection."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            token = self.rfile.readline(_MAX_LINE).decode().strip()
+            while self.server.channel.is_known(token):
+                line = self.rfile.readline(_MAX_LINE)
+                if not line:
+                    return
+                self.server.channel.hear(json.loads(line))

@@ -1,0 +1,108 @@
+"""The watchdog: finds workers that live but make no progress.
+
+Each phase has its own limit: a compilation takes longer than a step. The limit of a step grows with
+the steps that were seen, so that slow hardware is not taken for a hang.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dovetail.runtime.supervisor.channel import Beat
+from dovetail.utils import format_duration
+
+_SLOWEST_STEPS = 10
+"""A step may take this many times as long as the slowest of the last ones."""
+_REMEMBERED_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many seconds a worker may go without progress, by phase."""
+
+    step: float = 300.0
+    phases: Mapping[str, float] = field(
+        default_factory=lambda: {
+            "start": 600.0,
+            "compile": 3600.0,
+            "restore": 1800.0,
+            "save": 1800.0,
+            "evaluate": 3600.0,
+            "check": 3600.0,
+            "end": 600.0,
+        }
+    )
+    silence: float = 60.0
+    """Without any message: the process is stopped, or a thread holds the GIL."""
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A worker without progress."""
+
+    index: int
+    phase: str
+    step: int | None
+    seconds: float
+    is_silent: bool
+
+    def __str__(self) -> str:
+        """Returns a sentence for people."""
+        where = f"in the phase {self.phase!r}"
+        if self.phase == "step":
+            where = "before its first step" if self.step is None else f"after step {self.step}"
+        how = "sent nothing" if self.is_silent else "made no progress"
+        return f"process {self.index} {how} for {format_duration(self.seconds)}, {where}"
+
+
+class Watchdog:
+    """Compares the beats of all workers with the limits."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Has seen no step yet."""
+        self._limits = limits
+        self._durations: deque[float] = deque(maxlen=_REMEMBERED_STEPS)
+        self._last: tuple[int, float] | None = None
+
+    def check(self, beats: Mapping[int, Beat]) -> Hang | None:
+        """Returns the worker that hangs, if one does.
+
+        A worker without messages hangs. One without progress may just wait for another, as in a
+        collective for one that still compiles: it is a hang if no worker makes progress.
+        """
+        self._measure(beats)
+        now = time.monotonic()
+        silent, stuck = [], []
+        for index, beat in beats.items():
+            has_begun = bool(beat.facts)  # imports come before the first message
+            if has_begun and now - beat.heard > self._limits.silence:
+                silent.append(Hang(index, beat.phase, beat.step, now - beat.heard, is_silent=True))
+            elif now - beat.progressed > self._limit(beat.phase):
+                waited = now - beat.progressed
+                stuck.append(Hang(index, beat.phase, beat.step, waited, is_silent=False))
+        if silent:
+            return silent[0]
+        if len(stuck) < len(beats):
+            return None
+        # All wait for the one that has done the fewest steps, or came there last.
+        return min(stuck, key=lambda hang: (hang.step or 0, hang.seconds), default=None)
+
+    def _limit(self, phase: str) -> float:
+        if phase == "step":
+            slowest = max(self._durations, default=0.0)
+            return max(self._limits.step, _SLOWEST_STEPS * slowest)
+        return self._limits.phases.get(phase, self._limits.step)
+
+    def _measure(self, beats: Mapping[int, Beat]) -> None:
+        """Learns how long steps take, from process 0."""
+        beat = beats.get(0)
+        if beat is None or beat.step is None or beat.phase != "step":
+            self._last = None
+            return
+        if self._last is not None and beat.step > self._last[0]:
+            steps = beat.step - self._last[0]
+            self._durations.append((beat.progressed - self._last[1]) / steps)
+        self._last = (beat.step, beat.progressed)
