@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from dovetail.config import Component
-from dovetail.utils import atomic_write
+from dovetail.utils import atomic_write, read_json_lines
 
 Metrics = Mapping[str, float | int | str]
 
@@ -85,17 +84,8 @@ class TensorBoard(Component):
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Returns the entries of a `metrics.jsonl`; drops lines that are damaged or cut off."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-    entries = []
-    for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):
-            entry = json.loads(line)
-            if isinstance(entry, dict) and type(entry.get("step")) is int:
-                entries.append(entry)
-    return entries
+    entries = read_json_lines(path)
+    return [entry for entry in entries if type(entry.get("step")) is int]
 
 
 def _line_key(entry: dict[str, Any]) -> tuple[int, frozenset[str]]:

@@ -1,0 +1,131 @@
+"""Metrics writers in threads: a slow or broken writer can neither stop nor stall training.
+
+Each writer has a thread and a bounded queue. Metrics that do not fit are dropped. A writer that
+fails is muted with one message, and tried again after a while. One that never answers is left
+behind at the end: tensorboardX, for one, waits for ever on its own queue after its disk was full.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dovetail.runtime.writers import Metrics, MetricsWriter
+
+_LOG = logging.getLogger("dovetail")
+_QUEUED = 1000
+_SECONDS_MUTED = 30.0
+_SECONDS_TO_CLOSE = 10.0
+
+
+class BackgroundWriter:
+    """A writer whose calls return at once."""
+
+    def __init__(
+        self,
+        name: str,
+        writer: MetricsWriter,
+        *,
+        queued: int = _QUEUED,
+        seconds_muted: float = _SECONDS_MUTED,
+        seconds_to_close: float = _SECONDS_TO_CLOSE,
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            name: the name of the writer, for messages.
+            writer: does the work; all its methods are called in one thread.
+            queued: how many calls may wait.
+            seconds_muted: when a writer that failed is tried again.
+            seconds_to_close: how long to wait for the writer at the end.
+        """
+        self._name, self._writer = name, writer
+        self._seconds_muted, self._seconds_to_close = seconds_muted, seconds_to_close
+        self._queue: queue.Queue[Callable[[], None]] = queue.Queue(queued)
+        self._muted_until: float | None = None
+        self._lost, self._is_behind = 0, False
+        self._folder, self._newest = Path(), 0
+        self._thread = threading.Thread(target=self._work, name=f"dovetail-writer-{name}")
+        self._thread.daemon = True
+        self._thread.start()
+
+    def open(self, folder: Path, first_step: int) -> None:
+        """Begins, or continues after a restore or a rollback."""
+        self._put(lambda: self._open(folder, first_step))
+
+    def write(self, step: int, metrics: Metrics) -> None:
+        """Writes the metrics of a step, some time later."""
+        self._put(lambda: self._write(step, metrics))
+
+    def close(self) -> None:
+        """Waits until all is written; leaves a writer behind that does not answer."""
+        done = threading.Event()
+        self._put(lambda: self._attempt(self._writer.close))
+        self._put(done.set)
+        if not done.wait(self._seconds_to_close):
+            _LOG.warning(
+                "The writer %r does not answer; about %d of its metrics are lost.",
+                self._name,
+                self._queue.qsize() + self._lost,
+            )
+
+    def _put(self, call: Callable[[], None]) -> None:
+        try:
+            self._queue.put_nowait(call)
+        except queue.Full:
+            self._lost += 1
+            if not self._is_behind:
+                _LOG.warning("The writer %r is too slow; metrics are dropped.", self._name)
+            self._is_behind = True
+
+    def _work(self) -> None:
+        while True:
+            self._queue.get()()
+
+    def _open(self, folder: Path, first_step: int) -> None:
+        self._folder, self._newest = folder, first_step
+        self._attempt(lambda: self._writer.open(folder, first_step))
+
+    def _write(self, step: int, metrics: Metrics) -> None:
+        if self._muted_until is not None:
+            if time.monotonic() < self._muted_until:
+                self._lost += 1
+                return
+            self._revive()
+        if self._muted_until is not None:
+            self._lost += 1
+            return
+        self._attempt(lambda: self._writer.write(step, metrics))
+        if self._muted_until is None:
+            self._newest = step
+
+    def _revive(self) -> None:
+        """Opens the writer again where it failed."""
+        try:
+            self._writer.open(self._folder, self._newest)
+        except Exception:  # noqa: BLE001  # said before
+            self._muted_until = time.monotonic() + self._seconds_muted
+            return
+        self._muted_until = None
+        _LOG.warning(
+            "The writer %r works again; %d of its metrics are lost.", self._name, self._lost
+        )
+
+    def _attempt(self, call: Callable[[], None]) -> None:
+        """Calls the writer; if it fails, mutes it."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  # no writer may stop training
+            if self._muted_until is None:
+                _LOG.warning(
+                    "The writer %r failed: %s. Training continues, and the writer is tried again "
+                    "after %.0f s.",
+                    self._name,
+                    error,
+                    self._seconds_muted,
+                )
+            self._muted_until = time.monotonic() + self._seconds_muted
