@@ -1,68 +1,187 @@
-"""The runtime of a run: checkpoints, stop signals, the run folder, metrics writers."""
+"""The runtime of a run: checkpoints, faults, the supervisor, the run folder, metrics writers.
 
-from dovetail.runtime.checkpointer import Checkpointer, abstract_state
-from dovetail.runtime.compilation_cache import count_cache_hits, use_compilation_cache
-from dovetail.runtime.console import Console
-from dovetail.runtime.cpu import measured_cpu
-from dovetail.runtime.faults import (
-    Continue,
-    FaultAction,
-    FaultEvent,
-    FaultLog,
-    FaultPolicy,
-    NonFiniteStep,
-    RollBack,
-    StepEnd,
-    Stop,
-    StopOnFaults,
-)
-from dovetail.runtime.flops import matmul_flops_by_dtype, matmul_flops_of
-from dovetail.runtime.peak_memory import PeakGrowth, peak_memory_bytes
-from dovetail.runtime.run_folder import RunFolder, short_hash
-from dovetail.runtime.safetensors import SafetensorsWriter, TensorInfo, can_store, read_header
-from dovetail.runtime.signals import StopRequest
-from dovetail.runtime.weights import ArraySpecs, StoredWeights
-from dovetail.runtime.writers import (
-    JsonLines,
-    Metrics,
-    MetricsWriter,
-    TensorBoard,
-    read_metrics,
-)
+Names are imported at their first use: the supervisor imports no JAX.
+"""
+
+from typing import TYPE_CHECKING
+
+from dovetail.utils.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from dovetail.runtime.agreement import Agreement, AgreementError, open_agreement
+    from dovetail.runtime.background_writer import BackgroundWriter
+    from dovetail.runtime.checkpoints.checkpointer import Checkpointer, abstract_state
+    from dovetail.runtime.compilation_cache import count_cache_hits, use_compilation_cache
+    from dovetail.runtime.console import Console
+    from dovetail.runtime.cpu import measured_cpu
+    from dovetail.runtime.digest import Digest, digests, read_digests
+    from dovetail.runtime.fault_policies import ReplayFaults, SkipSpikes
+    from dovetail.runtime.faults import (
+        BadState,
+        Continue,
+        CorruptResult,
+        FailedSave,
+        FaultAction,
+        FaultEvent,
+        FaultLog,
+        FaultPolicy,
+        NonFiniteStep,
+        RollBack,
+        StepEnd,
+        Stop,
+        StopOnFaults,
+    )
+    from dovetail.runtime.flops import matmul_flops_by_dtype, matmul_flops_of
+    from dovetail.runtime.goodput.account import Goodput
+    from dovetail.runtime.heartbeat import Heartbeat
+    from dovetail.runtime.lives import FencedError, Life, suspects, take_life
+    from dovetail.runtime.openmetrics import OpenMetrics
+    from dovetail.runtime.peak_memory import PeakGrowth, peak_memory_bytes
+    from dovetail.runtime.phases import Phases
+    from dovetail.runtime.points import reach
+    from dovetail.runtime.profiler import Profiler
+    from dovetail.runtime.run_folder import RunFolder, short_hash
+    from dovetail.runtime.safetensors import (
+        SafetensorsWriter,
+        TensorInfo,
+        can_store,
+        read_header,
+        verify_tensor,
+    )
+    from dovetail.runtime.sdc.preflight import Preflight, SkipPreflight
+    from dovetail.runtime.sdc.repeat_steps import RepeatSteps
+    from dovetail.runtime.signals import StopRequest
+    from dovetail.runtime.stragglers import Stragglers
+    from dovetail.runtime.supervisor import Supervisor, SupervisorSettings
+    from dovetail.runtime.weights import ArraySpecs, StoredWeights
+    from dovetail.runtime.writers import (
+        JsonLines,
+        Metrics,
+        MetricsWriter,
+        TensorBoard,
+        read_metrics,
+    )
+
+_MODULES = {
+    "dovetail.runtime.agreement": ("Agreement", "AgreementError", "open_agreement"),
+    "dovetail.runtime.background_writer": ("BackgroundWriter",),
+    "dovetail.runtime.checkpoints.checkpointer": ("Checkpointer", "abstract_state"),
+    "dovetail.runtime.compilation_cache": ("count_cache_hits", "use_compilation_cache"),
+    "dovetail.runtime.console": ("Console",),
+    "dovetail.runtime.cpu": ("measured_cpu",),
+    "dovetail.runtime.digest": ("Digest", "digests", "read_digests"),
+    "dovetail.runtime.fault_policies": ("ReplayFaults", "SkipSpikes"),
+    "dovetail.runtime.faults": (
+        "BadState",
+        "Continue",
+        "CorruptResult",
+        "FailedSave",
+        "FaultAction",
+        "FaultEvent",
+        "FaultLog",
+        "FaultPolicy",
+        "NonFiniteStep",
+        "RollBack",
+        "StepEnd",
+        "Stop",
+        "StopOnFaults",
+    ),
+    "dovetail.runtime.flops": ("matmul_flops_by_dtype", "matmul_flops_of"),
+    "dovetail.runtime.goodput.account": ("Goodput",),
+    "dovetail.runtime.heartbeat": ("Heartbeat",),
+    "dovetail.runtime.lives": ("FencedError", "Life", "suspects", "take_life"),
+    "dovetail.runtime.openmetrics": ("OpenMetrics",),
+    "dovetail.runtime.peak_memory": ("PeakGrowth", "peak_memory_bytes"),
+    "dovetail.runtime.phases": ("Phases",),
+    "dovetail.runtime.points": ("reach",),
+    "dovetail.runtime.profiler": ("Profiler",),
+    "dovetail.runtime.run_folder": ("RunFolder", "short_hash"),
+    "dovetail.runtime.safetensors": (
+        "SafetensorsWriter",
+        "TensorInfo",
+        "can_store",
+        "read_header",
+        "verify_tensor",
+    ),
+    "dovetail.runtime.sdc.preflight": ("Preflight", "SkipPreflight"),
+    "dovetail.runtime.sdc.repeat_steps": ("RepeatSteps",),
+    "dovetail.runtime.signals": ("StopRequest",),
+    "dovetail.runtime.stragglers": ("Stragglers",),
+    "dovetail.runtime.supervisor": ("Supervisor", "SupervisorSettings"),
+    "dovetail.runtime.weights": ("ArraySpecs", "StoredWeights"),
+    "dovetail.runtime.writers": (
+        "JsonLines",
+        "Metrics",
+        "MetricsWriter",
+        "TensorBoard",
+        "read_metrics",
+    ),
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)
 
 __all__ = [
+    "Agreement",
+    "AgreementError",
     "ArraySpecs",
+    "BackgroundWriter",
+    "BadState",
     "Checkpointer",
     "Console",
     "Continue",
+    "CorruptResult",
+    "Digest",
+    "FailedSave",
     "FaultAction",
     "FaultEvent",
     "FaultLog",
     "FaultPolicy",
+    "FencedError",
+    "Goodput",
+    "Heartbeat",
     "JsonLines",
+    "Life",
     "Metrics",
     "MetricsWriter",
     "NonFiniteStep",
+    "OpenMetrics",
     "PeakGrowth",
+    "Phases",
+    "Preflight",
+    "Profiler",
+    "RepeatSteps",
+    "ReplayFaults",
     "RollBack",
     "RunFolder",
     "SafetensorsWriter",
+    "SkipPreflight",
+    "SkipSpikes",
     "StepEnd",
     "Stop",
     "StopOnFaults",
     "StopRequest",
     "StoredWeights",
+    "Stragglers",
+    "Supervisor",
+    "SupervisorSettings",
     "TensorBoard",
     "TensorInfo",
     "abstract_state",
     "can_store",
     "count_cache_hits",
+    "digests",
     "matmul_flops_by_dtype",
     "matmul_flops_of",
     "measured_cpu",
+    "open_agreement",
     "peak_memory_bytes",
+    "reach",
+    "read_digests",
     "read_header",
     "read_metrics",
     "short_hash",
+    "suspects",
+    "take_life",
     "use_compilation_cache",
+    "verify_tensor",
 ]

@@ -53,12 +53,24 @@ class Console(Component):
         self._progress.close()
 
 
-def loss_chart(points: list[tuple[int, float]], width: int = 60, height: int = 8) -> str:
-    """Draws (step, loss) points with block characters."""
+def loss_chart(
+    points: list[tuple[int, float]],
+    width: int = 60,
+    height: int = 8,
+    limits: tuple[float, float] | None = None,
+) -> str:
+    """Draws (step, loss) points with block characters.
+
+    Args:
+        points: the points; fewer than two are not drawn.
+        width: characters of a row.
+        height: the number of rows.
+        limits: the lowest and the highest loss, for charts to be compared; None for its own.
+    """
     if len(points) < 2:
         return ""
     columns = _columns([value for _, value in points], width)
-    low, high = min(columns), max(columns)
+    low, high = limits or (min(columns), max(columns))
     span = (high - low) or 1.0
     rows = []
     for row in range(height, 0, -1):

@@ -4,6 +4,17 @@ config.txt       the complete config, as text
 identity.txt     what must not change on resume: model, learner, data, seed
 run.json         the experiment's name, packages to import, versions of code and packages
 metrics.jsonl    one line per logged step
+metrics.prom     the newest metrics for Prometheus, if asked for
+tensorboard/     the same, for TensorBoard
+events.jsonl     one line per fault: a step that is not finite, a spike; and what was done about it
+goodput/         what each process did with its time, one file per process and life
+lives/           one file per start of the run: from which step, to which, and how it ended
+hangs/           what all threads did when the supervisor ended a hang
+skips.json       the batches that the run leaves out since a fault
+lives/           one file per start of the run: from which step, how far, how it ended
+hangs/           the stacks of all threads of workers that hung, under a supervisor
+stop             if somebody makes this file, training saves and stops
+profile/         the traces of profiled steps
 checkpoints/     the training state
 weights/         imported parameters, used until there is a checkpoint
 tokenizer/       the files of the tokenizer
@@ -20,7 +31,7 @@ from typing import Any
 
 from dovetail.config import Config, ConfigError, RunError, diff, from_text, identity, to_text
 from dovetail.runtime.code_version import code_versions, package_versions
-from dovetail.utils import Lock, atomic_write, try_lock
+from dovetail.utils import Lock, atomic_write, make_folder, try_lock
 
 FORMAT = 1
 """The version of the layout of a run folder. A folder without one in run.json is older."""
@@ -76,17 +87,27 @@ class RunFolder:
             return
         before, now = _read_config(file), identity(config)
         changes = [str(change) for change in diff(before, now)]
-        if changes:
+        if changes and not self._has_identity(now):
             listed = "\n  ".join(changes[:20]) + ("\n  ..." if len(changes) > 20 else "")
             raise ConfigError(
                 f"{self.path} is a run of another identity. Differences (there -> here):\n"
                 f"  {listed}\nChoose another folder with --run, or remove that one."
             )
 
+    def _has_identity(self, now: Config[Any]) -> bool:
+        """Says whether the complete config of the run has an identity, by the rules of today.
+
+        An older version may have left out of identity.txt what the identity includes now.
+        """
+        try:
+            return identity(self.config()) == now
+        except ConfigError:  # it may name a component that is not imported here
+            return False
+
     def claim(self, config: Config[Any]) -> None:
         """Makes the folder and locks it for this process; refuses a run of another identity."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             self._lock = try_lock(self.path / ".lock")
         except OSError as error:
             raise ConfigError(

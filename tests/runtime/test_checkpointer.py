@@ -12,7 +12,7 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.runtime import Checkpointer, abstract_state
-from dovetail.runtime import checkpointer as module
+from dovetail.runtime.checkpoints import restoring as module
 
 
 def state(value):
@@ -80,7 +80,7 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(tmp_path, caplog):
         again = opened(tmp_path)
         step, _ = again.restore(like())
     assert step == 1
-    assert re.search(r"checkpoint of step 2 cannot be read \(\w+(Error|Exception): \S", caplog.text)
+    assert re.search(r"checkpoint of step 2 cannot be used \(\w+(Error|Exception): \S", caplog.text)
     again.save(2, state(2))
     assert again.finish(), "its step can be saved again"
     assert opened(tmp_path).restore(like())[0] == 2
@@ -100,32 +100,50 @@ def test_reading_changes_nothing_on_disk(tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_only_the_first_process_sets_damaged_checkpoints_aside(tmp_path, monkeypatch):
+def test_a_damaged_checkpoint_is_set_aside_by_the_next_save(tmp_path):
     saved_twice(tmp_path)
     damage(tmp_path / "2")
     again = opened(tmp_path)
     again.restore(like())
-    with monkeypatch.context() as patch:
-        patch.setattr(jax, "process_index", lambda: 1)
-        again._set_damaged_aside()
-    assert (tmp_path / "2").is_dir()
-    again.restore(like())
-    again._set_damaged_aside()
+    again.save(3, state(3))
+    assert again.finish()
     assert (tmp_path / "damaged-2").is_dir()
-    assert opened(tmp_path).steps() == [1]
+    assert opened(tmp_path).steps() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("verified", "left"),
+    [
+        (6, [2, 4, 6]),  # nothing is newer
+        (4, [2, 4]),
+        (3, [2]),
+        (1, [2]),  # the checkpoint of before is not kept any more, so the oldest stays
+        (0, []),  # the run began here: it can begin again
+    ],
+)
+def test_checkpoints_since_the_last_good_check_are_distrusted(tmp_path, verified, left):
+    saving = opened(tmp_path, keep=10)
+    for step in (2, 4, 6):
+        saving.save(step, state(step))
+    saving.distrust(verified)
+    assert opened(tmp_path).steps() == left
+    aside = {2, 4, 6} - set(left)
+    assert {folder.name for folder in tmp_path.glob("suspect-*")} == {f"suspect-{s}" for s in aside}
+    found = opened(tmp_path).restore(like())
+    assert (found and found[0]) == (left[-1] if left else None)
 
 
 def test_a_read_that_fails_once_is_tried_again(tmp_path, monkeypatch, caplog):
     saved_twice(tmp_path)
-    reads, read_state = [], module._read_state
+    reads, read_arrays = [], module.read_arrays
 
-    def stumbling(folder, wanted):
+    def stumbling(folder, *arguments):
         reads.append(folder)
         if len(reads) == 1:
             raise OSError("the disk\nis away")
-        return read_state(folder, wanted)
+        return read_arrays(folder, *arguments)
 
-    monkeypatch.setattr(module, "_read_state", stumbling)
+    monkeypatch.setattr(module, "read_arrays", stumbling)
     with caplog.at_level(logging.WARNING, "dovetail"):
         assert opened(tmp_path).restore(like())[0] == 2
     assert "step 2 failed (OSError: the disk); retrying once" in caplog.text
@@ -208,7 +226,7 @@ def test_only_damaged_checkpoints_are_an_error_that_says_what_to_do(tmp_path):
 def test_a_full_disk_is_reported_and_the_next_save_tries_again(tmp_path, caplog):
     saving = opened(tmp_path)
     saving.save(1, state(1))
-    saving._finish_pending()
+    saving.finish()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -216,7 +234,7 @@ def test_a_full_disk_is_reported_and_the_next_save_tries_again(tmp_path, caplog)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
         with caplog.at_level(logging.WARNING, "dovetail"):
             saving.save(2, state(2))
-            saving._finish_pending()
+            saving.finish()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, previous)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.config import REQUIRED, Component, ConfigError, incidental
+from dovetail.config import REQUIRED, Component, ConfigError, incidental, to_text
 from dovetail.runtime import RunFolder, short_hash
 
 
@@ -32,6 +32,18 @@ def test_what_is_incidental_may_change_and_the_rest_may_not(tmp_path):
         RunFolder(tmp_path).check_identity(Sized.Config(width=5))
     assert "width: 4 -> 5" in str(error.value)
     assert "--run" in str(error.value)
+
+
+def test_a_folder_of_before_a_field_was_part_of_the_identity(tmp_path):
+    config = Sized.Config(width=4)
+    RunFolder(tmp_path).describe(config, {})
+    (tmp_path / "identity.txt").write_text(to_text(Sized.Config(width=9)))  # as older rules said
+    RunFolder(tmp_path).check_identity(config)
+    with pytest.raises(ConfigError, match="another identity"):
+        RunFolder(tmp_path).check_identity(Sized.Config(width=5))
+    (tmp_path / "config.txt").write_text("gone.package:Sized()\n")
+    with pytest.raises(ConfigError, match="width: 9 -> 4"):
+        RunFolder(tmp_path).check_identity(config)
 
 
 def test_the_hash_is_that_of_the_identity():

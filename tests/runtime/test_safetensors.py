@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from dovetail.config import ConfigError
+from dovetail.interop.model_folders import LocalFolder
+from dovetail.interop.source_tensors import find_tensors
 from dovetail.runtime import SafetensorsWriter, StoredWeights
 from dovetail.runtime.safetensors import SafetensorsFile
 
@@ -83,3 +87,61 @@ def test_an_array_in_two_files_is_refused(tmp_path: Path) -> None:
         save_file({"x": np.zeros(2, np.float32)}, tmp_path / f"{name}.safetensors")
     with pytest.raises(ConfigError, match="x is both in"):
         StoredWeights(tmp_path)
+
+
+def damaged(path: Path, name: str) -> None:
+    """Flips one bit in the data of an array."""
+    info = SafetensorsFile(path).tensors[name]
+    content = bytearray(path.read_bytes())
+    content[info.offset + info.size // 2] ^= 16
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float64", "float32", "bfloat16", "float8_e4m3fn", "int8", "bool"]
+)
+def test_a_digest_is_that_of_the_whole_array(tmp_path: Path, dtype: str) -> None:
+    """However it was written: by slices, as a scalar, or empty."""
+    values = np.arange(24).reshape(2, 3, 4) % 2
+    array = values.astype(jnp.dtype(dtype) if dtype != "float64" else np.float64)
+    sizes = dict.fromkeys(("whole", "slices"), (array.dtype, array.shape))
+    sizes |= {"scalar": (array.dtype, ()), "empty": (array.dtype, (0, 3))}
+    with SafetensorsWriter(tmp_path / "a.safetensors", sizes) as writer:
+        writer.write("whole", array)
+        for row in np.ndindex(2, 3):
+            writer.write("slices", array[row], row)
+        writer.write("scalar", array[0, 0, 1])
+        writer.write("empty", array[:0, :, 0].reshape(0, 3))
+    file = SafetensorsFile(tmp_path / "a.safetensors")
+    assert file.tensors["whole"].digest == file.tensors["slices"].digest
+    for name in sizes:
+        file.verify(name)
+    damaged(file.path, "slices")
+    with pytest.raises(ConfigError, match=r"slices in .* damaged: its digest is"):
+        file.verify("slices")
+
+
+@pytest.mark.parametrize("wanted", ["bfloat16", "float32", "float16"])
+@pytest.mark.parametrize("stored", ["bfloat16", "float32"])
+def test_damaged_weights_are_not_read(tmp_path: Path, stored: str, wanted: str) -> None:
+    array = np.asarray(jnp.arange(64, dtype=stored).reshape(8, 8))
+    path = tmp_path / "weights.safetensors"
+    with SafetensorsWriter(path, {"w": (array.dtype, array.shape)}) as writer:
+        writer.write("w", array)
+    like = {"w": jax.ShapeDtypeStruct((8, 8), jnp.dtype(wanted))}
+    np.testing.assert_array_equal(StoredWeights(tmp_path).read(like)["w"], array.astype(wanted))
+    damaged(path, "w")
+    for read in (lambda w: w.read(like), lambda w: w.array("w"), lambda w: w.read_at("w", (0,))):
+        with pytest.raises(ConfigError, match=r"w in .* damaged: its digest is"):
+            read(StoredWeights(tmp_path))
+
+
+def test_damaged_weights_are_not_imported(tmp_path: Path) -> None:
+    array = np.ones((4, 4), np.float32)
+    path = tmp_path / "model.safetensors"
+    with SafetensorsWriter(path, {"w": (array.dtype, array.shape)}) as writer:
+        writer.write("w", array)
+    find_tensors(LocalFolder(tmp_path))["w"].verify()
+    damaged(path, "w")
+    with pytest.raises(ConfigError, match=r"w in .*model\.safetensors is truncated or damaged"):
+        find_tensors(LocalFolder(tmp_path))["w"].verify()

@@ -1,0 +1,72 @@
+"""Controls: runtimes that are broken on purpose. A harness that they pass proves nothing.
+
+Each mutation takes one protection away. It is applied in the worker, at the first point that it
+reaches, if DOVETAIL_CHAOS_BREAK names it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+BREAK = "DOVETAIL_CHAOS_BREAK"
+
+
+def _no_digest() -> None:
+    """Neither what was written nor what is read is verified."""
+    from dovetail.runtime.checkpoints import restoring, saving
+
+    restoring._damaged = lambda manifest, arrays: None
+    saving.Save._verify = lambda self, manifest: None  # type: ignore[method-assign]
+
+
+def _no_vote() -> None:
+    """Each process decides alone which checkpoint it reads."""
+    from dovetail.runtime.agreement import ProcessAgreement
+
+    def gather(self: Any, topic: str, value: Any, seconds: float) -> list[Any]:
+        return [value] * self.count
+
+    ProcessAgreement.gather = gather  # type: ignore[method-assign]
+
+
+def _no_step_in_the_manifest() -> None:
+    """A checkpoint is believed to be that of the step that its folder is named after."""
+    from dataclasses import replace
+
+    from dovetail.runtime.checkpoints import checkpointer, folders, manifest
+
+    read = manifest.read_manifest
+
+    def read_any(folder: Any) -> Any:
+        original = folder / manifest.NAME
+        renamed: Any = _Renamed(folder, str(json.loads(original.read_bytes())["step"]))
+        found = read(renamed)
+        return None if found is None else replace(found, step=int(folder.name))
+
+    folders.read_manifest = read_any  # type: ignore[attr-defined]
+    checkpointer._check_step = lambda step, arrays: None
+
+
+class _Renamed:
+    """A folder that claims another name."""
+
+    def __init__(self, folder: Any, name: str) -> None:
+        self._folder, self.name = folder, name
+
+    def __truediv__(self, other: str) -> Any:
+        return self._folder / other
+
+
+MUTATIONS: dict[str, Callable[[], None]] = {
+    "no digest": _no_digest,
+    "no vote": _no_vote,
+    "no step in the manifest": _no_step_in_the_manifest,
+}
+
+
+def apply() -> None:
+    """Applies the mutation of the environment."""
+    MUTATIONS[os.environ[BREAK]]()

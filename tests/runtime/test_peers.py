@@ -1,0 +1,70 @@
+"""Two real processes save and restore together: they never use two different steps."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PATIENCE = 300
+
+
+def run_pair(folder: Path, story: str) -> list[dict[str, object]]:
+    """Returns what each process said."""
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        address = f"localhost:{listener.getsockname()[1]}"
+    command = [sys.executable, "-m", "tests.runtime.peers", address]
+    pair = []
+    for index in (0, 1):
+        arguments = [*command, str(index), str(folder), story]
+        with (folder / f"{index}.txt").open("w") as log:
+            pair.append(subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=log, text=True))
+    try:
+        outputs = [process.communicate(timeout=PATIENCE)[0] for process in pair]
+    finally:
+        for process in pair:
+            process.kill()
+    for index, process in enumerate(pair):
+        assert process.returncode == 0, (folder / f"{index}.txt").read_text()[-3000:]
+    said = []
+    for output in outputs:
+        entries = (json.loads(line) for line in output.splitlines() if line.startswith("{"))
+        said.append({name: value for entry in entries for name, value in entry.items()})
+    return said
+
+
+@pytest.mark.slow
+def test_two_processes_agree_on_every_checkpoint(tmp_path: Path) -> None:
+    said = run_pair(tmp_path, "durable")
+    for one in said:
+        assert one["saved"] is True
+        assert one["restored"] == [2, True]
+        assert one["restored after damage"] == [1, True], "although only process 1 met the damage"
+        assert one["one cannot write"] == [False, True], "both know, at once"
+        assert one["saved again"] is True
+        # Step 2 is damaged; 3 and 5 were never committed, as one process did not write.
+        assert one["readable"] == [1, 2, 4]
+    saved, messages = said[0]["one stays away"]
+    assert not saved
+    assert "process 1 did not answer within 2 s" in messages[0]
+    log = (tmp_path / "0.txt").read_text()
+    assert "The checkpoint of step 2 cannot be used (on process 1: " in log
+    assert "process 1 cannot go on: OSError: [Errno 28] No space left on device" in log
+
+
+@pytest.mark.slow
+def test_two_processes_keep_copies_for_each_other(tmp_path: Path) -> None:
+    said = run_pair(tmp_path, "local")
+    for one in said:
+        assert one["saved"] is True
+        assert one["restored"] == [14, True]
+        assert one["restored without a disk"] == [14, True], "from the copy at process 0"
+        assert one["saved again"] is True
+        assert one["restored after a flip"] == [16, True], "from the copy at process 0"
+        assert one["restored after two flips"] == [14, True], "both copies are damaged"
+        (fault,) = one["no copy"]
+        assert "No route to host" in fault, "both know"
+    assert "1.shards is damaged: params/w" in (tmp_path / "1.txt").read_text()

@@ -1,0 +1,345 @@
+"""The supervisor with real processes: crashes, hangs, signals, budgets. The workers use no JAX."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.cli import main
+from dovetail.runtime.supervisor import Supervisor, SupervisorSettings
+from dovetail.runtime.supervisor.restarts import Death, Restarts
+from dovetail.runtime.supervisor.spares import Spares
+from dovetail.runtime.supervisor.watchdog import Limits
+
+# A worker counts its lives in a file. `live(n)` is its n-th life, with a heartbeat.
+WORKER = """
+import ctypes, os, pathlib, signal, subprocess, sys, time
+from dovetail.runtime.heartbeat import Heartbeat
+
+from dovetail.runtime.supervisor import spares
+
+spares._MODULES = ()
+was_spare = spares.SPARE in os.environ
+if was_spare:
+    (pathlib.Path(sys.argv[1]) / "a spare waits").touch()
+spares.wait_until_needed()
+folder, index = pathlib.Path(sys.argv[1]), int(os.environ.get("DOVETAIL_PROCESS", "0"))
+counter = folder / f"lives-{index}"
+life = int(counter.read_text()) + 1 if counter.exists() else 1
+counter.write_text(str(life))
+with (folder / f"coordinators-{index}").open("a") as file:
+    file.write(os.environ.get("DOVETAIL_COORDINATOR", "none") + "\\n")
+
+def die(number):
+    os.kill(os.getpid(), number)
+    time.sleep(60)
+
+def hold_the_gil():
+    ctypes.PyDLL(None).sleep(600)
+
+with Heartbeat(index) as heartbeat:
+    heartbeat.tell(folder=str(folder))
+    for step in range(1, 4):
+        heartbeat.reached(step)
+        time.sleep(0.05)
+    heartbeat._changed.set()
+    time.sleep(0.2)
+"""
+SPARE_WORKER = """
+from dovetail.runtime.supervisor import spares
+spares._MODULES = ()
+spares.wait_until_needed()
+raise SystemExit(3)
+"""
+QUICK = Limits(step=2, phases={"start": 60.0, "end": 60.0}, silence=60)
+SILENT = Limits(step=60, phases={"start": 60.0, "end": 60.0}, silence=3)
+
+
+def supervised(folder: Path, story: str, **values: Any) -> tuple[int, list[str]]:
+    """Runs a worker that ends its life with a story; returns the code and what was said."""
+    said: list[str] = []
+    script = folder / "worker.py"
+    body = textwrap.indent(textwrap.dedent(story), "    ")
+    script.write_text(WORKER + body)
+    settings = SupervisorSettings(**{"limits": QUICK, "first_pause": 0.05, **values})
+    command = [sys.executable, str(script), str(folder)]
+    code = Supervisor(command, settings, said.append).run()
+    return code, said
+
+
+def lives(folder: Path, index: int = 0) -> int:
+    return int((folder / f"lives-{index}").read_text())
+
+
+def test_a_warning_of_a_worker_is_passed_on_once(tmp_path: Path) -> None:
+    story = """
+        heartbeat.tell(warning="Process 1 is slow.")
+        heartbeat._changed.set()
+        time.sleep(1)
+        heartbeat._changed.set()
+        time.sleep(0.5)
+    """
+    assert supervised(tmp_path, story, limits=SILENT) == (0, ["supervisor: Process 1 is slow."])
+
+
+def test_a_run_goes_on_with_fewer_processes(tmp_path: Path) -> None:
+    """One of four always dies, so two go on: the batch divides over them."""
+    story = "if int(os.environ.get('DOVETAIL_PROCESSES', '1')) == 4 and index == 3: die(9)"
+    code, said = supervised(
+        tmp_path, story, processes=4, restarts_per_cause=1, min_processes=2, limits=SILENT
+    )
+    assert code == 0
+    assert "Going on with 2 instead of 4 processes." in said[-1]
+    assert lives(tmp_path, 0) == 3
+    assert lives(tmp_path, 2) == 2
+
+
+def test_but_not_with_too_few(tmp_path: Path) -> None:
+    values: dict[str, Any] = {"restarts_per_cause": 0, "min_processes": 2, "limits": SILENT}
+    code, said = supervised(tmp_path, "die(9)", processes=2, **values)
+    assert code == 1
+    assert said[-1].endswith("It ends here.")
+
+
+def test_a_spare_replaces_a_dead_worker(tmp_path: Path) -> None:
+    """The second life is a process that was started in the first."""
+    story = """
+        (folder / f"started-{life}").write_text(str(was_spare))
+        if life == 1:
+            while not (folder / "a spare waits").exists():
+                time.sleep(0.05)
+            die(signal.SIGKILL)
+    """
+    assert supervised(tmp_path, story, spares=1, limits=SILENT)[0] == 0
+    assert (tmp_path / "started-1").read_text() == "False"
+    assert (tmp_path / "started-2").read_text() == "True"
+
+
+def test_a_spare_ends_with_its_supervisor(tmp_path: Path) -> None:
+    spares = Spares([sys.executable, "-c", SPARE_WORKER, str(tmp_path)], 1)
+    spares.fill()
+    (spare,) = spares._waiting
+    spare.stdin.close()  # as when the supervisor is killed
+    assert spare.wait(60) == 0
+
+
+def test_a_worker_that_ends_well_ends_the_run(tmp_path: Path) -> None:
+    assert supervised(tmp_path, "") == (0, [])
+    assert lives(tmp_path) == 1
+
+
+def test_a_crashed_worker_is_restarted(tmp_path: Path) -> None:
+    code, said = supervised(tmp_path, "if life < 3: die(signal.SIGKILL)")
+    assert code == 0
+    assert lives(tmp_path) == 3
+    assert said[0].startswith(
+        "supervisor: process 0 ended: crash by SIGKILL, after step 3. Restart 1"
+    )
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [(event["event"], event["cause"], event["step"]) for event in events] == [
+        ("Restart", "crash by SIGKILL", 3)
+    ] * 2
+
+
+def test_a_death_before_the_first_message_is_recorded_too(tmp_path: Path) -> None:
+    script = "if life == 2: die(signal.SIGKILL)\nwith Heartbeat"
+    worker = WORKER.replace("with Heartbeat", script)
+    (tmp_path / "worker.py").write_text(worker + "    if life == 1: die(signal.SIGKILL)\n")
+    said: list[str] = []
+    settings = SupervisorSettings(limits=QUICK, first_pause=0.05)
+    command = [sys.executable, str(tmp_path / "worker.py"), str(tmp_path)]
+    assert Supervisor(command, settings, said.append).run() == 0
+    assert len((tmp_path / "events.jsonl").read_text().splitlines()) == 2
+
+
+def test_wrong_input_is_never_retried(tmp_path: Path) -> None:
+    code, said = supervised(tmp_path, "sys.exit(2)")
+    assert (code, said, lives(tmp_path)) == (2, [], 1)
+
+
+@pytest.mark.parametrize(
+    ("stuck", "limits", "sentence"),
+    [
+        ("time.sleep(600)", QUICK, "process 0 made no progress for"),
+        ("hold_the_gil()", SILENT, "process 0 sent nothing for"),
+        ("os.kill(os.getpid(), signal.SIGSTOP)", SILENT, "process 0 sent nothing for"),
+    ],
+    ids=["asleep", "holds the GIL", "SIGSTOP"],
+)
+def test_a_hang_is_found_explained_and_ended(
+    tmp_path: Path, stuck: str, limits: Limits, sentence: str
+) -> None:
+    code, said = supervised(tmp_path, f"if life == 1: {stuck}", limits=limits)
+    assert code == 0
+    assert lives(tmp_path) == 2
+    assert sentence in said[0]
+    assert "after step 3" in said[0]
+    (report,) = (tmp_path / "hangs").iterdir()
+    text = report.read_text()
+    assert "process 0 (pid " in text
+    assert "s of processor time" in text
+    if "SIGSTOP" not in stuck:  # a stopped process cannot write
+        assert "worker.py" in text, "the stack of the thread that is stuck"
+
+
+def test_a_slow_start_is_no_hang(tmp_path: Path) -> None:
+    story = "with heartbeat.phase('start'): time.sleep(2.5)"
+    assert supervised(tmp_path, story) == (0, [])
+
+
+def test_a_worker_that_waits_for_another_is_no_hang(tmp_path: Path) -> None:
+    """As in a collective, for a process that still compiles."""
+    story = """
+        if index == 1:
+            with heartbeat.phase("compile"): time.sleep(4)
+        else: time.sleep(5)
+    """
+    limits = Limits(step=1, phases={"start": 60.0, "compile": 60.0, "end": 60.0})
+    assert supervised(tmp_path, story, processes=2, limits=limits) == (0, [])
+
+
+def test_a_step_that_always_kills_ends_the_run(tmp_path: Path) -> None:
+    code, said = supervised(tmp_path, "die(signal.SIGSEGV)")
+    assert code == 1
+    assert lives(tmp_path) == 3
+    assert "step 4 always kills" in said[-1]
+    assert "input.skips=((3,4),)" in said[-1]
+
+
+def test_the_budget_is_counted_by_cause() -> None:
+    restarts = Restarts(per_cause=2)
+    causes = ["crash by SIGKILL", "hang", "crash by SIGKILL", "hang"]
+    for step, cause in enumerate(causes):
+        assert restarts.after(Death(cause, "", step)).give_up is None
+    assert "more than 2 restarts because of a hang" in str(
+        restarts.after(Death("hang", "", 9)).give_up
+    )
+
+
+def test_the_pause_grows_without_progress() -> None:
+    restarts = Restarts(per_cause=100, longest_pause=5.0)
+    pauses = [restarts.after(Death(f"{i}", "", 7)).pause for i in range(5)]
+    assert pauses == [1.0, 2.0, 4.0, 5.0, 5.0]
+    assert restarts.after(Death("x", "", 8)).pause == 1.0, "a new step is progress"
+
+
+def test_all_workers_live_and_die_together(tmp_path: Path) -> None:
+    story = """
+        if life == 1 and index == 1: die(signal.SIGKILL)
+        if life == 1: time.sleep(600)
+    """
+    code, said = supervised(tmp_path, story, processes=2, limits=Limits(step=60))
+    assert code == 0
+    assert [lives(tmp_path, index) for index in (0, 1)] == [2, 2]
+    assert "process 1 ended: crash by SIGKILL" in said[0]
+    seen = [(tmp_path / f"coordinators-{index}").read_text().split() for index in (0, 1)]
+    assert seen[0] == seen[1]
+    assert len(set(seen[0])) == 2, "each life has its own address"
+
+
+def test_nothing_of_a_worker_outlives_it(tmp_path: Path) -> None:
+    story = """
+        if life == 1:
+            child = subprocess.Popen(["sleep", "600"])
+            (folder / "child").write_text(str(child.pid))
+            die(signal.SIGKILL)
+    """
+    assert supervised(tmp_path, story)[0] == 0
+    child = int((tmp_path / "child").read_text())
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, 0)
+        state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+        assert state == "Z", "it is dead, if perhaps not buried"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
+def test_a_signal_is_passed_on_and_nothing_is_restarted(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    script = tmp_path / "main.py"
+    story = """
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+        signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
+        signal.signal(signal.SIGHUP, lambda *_: sys.exit(75))
+        (folder / "ready").touch()
+        time.sleep(600)
+    """
+    script.write_text(WORKER + textwrap.indent(textwrap.dedent(story), "    "))
+    supervisor = (
+        "import sys; from dovetail.runtime.supervisor import *; "
+        "sys.exit(Supervisor(sys.argv[1:], SupervisorSettings()).run())"
+    )
+    command = [sys.executable, "-c", supervisor, sys.executable, str(script), str(tmp_path)]
+    process = subprocess.Popen(command)
+    try:
+        for _ in range(300):
+            if (tmp_path / "ready").exists():
+                break
+            time.sleep(0.1)
+        process.send_signal(number)
+        assert process.wait(30) == 75
+    finally:
+        process.kill()
+    assert lives(tmp_path) == 1
+
+
+def test_a_command_is_told(tmp_path: Path) -> None:
+    hook = tmp_path / "hook.sh"
+    hook.write_text('echo "$2" > "$1"')
+    alert = f"sh {hook} {tmp_path / 'told'}"
+    assert supervised(tmp_path, "if life == 1: die(signal.SIGKILL)", alert=alert)[0] == 0
+    assert "crash by SIGKILL" in (tmp_path / "told").read_text()
+
+
+def test_a_url_is_told_and_its_failure_is_said(tmp_path: Path) -> None:
+    bodies: list[Any] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            length = int(self.headers["Content-Length"])
+            bodies.append(json.loads(self.rfile.read(length)))
+            self.send_response(200 if len(bodies) == 1 else 500)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Says nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Hook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/hook"
+        code, said = supervised(tmp_path, "if life < 3: die(signal.SIGKILL)", alert=url)
+        server.shutdown()
+    assert code == 0, "an alert never stops anything"
+    assert bodies[0]["run"] == str(tmp_path)
+    assert "the alert failed: HTTP Error 500" in said[-1]
+
+
+def test_the_supervisor_imports_no_jax() -> None:
+    program = "import sys, dovetail.runtime.supervisor; print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout.decode().strip() == "False"
+
+
+def test_a_worker_of_the_same_command_supervises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It trains, or refuses wrong input, as without `--supervise`."""
+    monkeypatch.setenv("DOVETAIL_SUPERVISOR", "127.0.0.1:1:token")
+    command = ["train", "tiny-lm", "modl.width=3", "--supervise", "--run", str(tmp_path / "run")]
+    monkeypatch.setattr(Supervisor, "run", lambda self: 99)
+    assert main(command) == 2
+    assert "modl" in capsys.readouterr().err
+    monkeypatch.delenv("DOVETAIL_SUPERVISOR")
+    assert main(command) == 99
