@@ -4,10 +4,10 @@ from dovetail.trainer.evaluators import ByteTrigram, HeldOutLoss, PeriodicEvalua
 from dovetail.trainer.fault_handling import FaultError, NonFiniteError
 from dovetail.trainer.initialization import Initialization, InitSubmoduleFromModel, RandomInit
 from dovetail.trainer.interfaces import Evaluation, Evaluator, StateLearner, StateSaver
-from dovetail.trainer.loop import Hooks, Outcome
+from dovetail.trainer.loop import Hooks, Interrupted, Outcome
 from dovetail.trainer.program import Program
 from dovetail.trainer.samples import Samples, TextJudge
-from dovetail.trainer.trainer import Trainer
+from dovetail.trainer.trainer import Trainer, build_model
 
 __all__ = [
     "ByteTrigram",
@@ -18,6 +18,7 @@ __all__ = [
     "Hooks",
     "InitSubmoduleFromModel",
     "Initialization",
+    "Interrupted",
     "NonFiniteError",
     "Outcome",
     "PeriodicEvaluator",
@@ -28,4 +29,5 @@ __all__ = [
     "StateSaver",
     "TextJudge",
     "Trainer",
+    "build_model",
 ]

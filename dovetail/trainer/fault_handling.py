@@ -12,6 +12,8 @@ from dovetail.data import CanSkipBatches, Input
 from dovetail.learner import StepReport
 from dovetail.module import Module, parameter_specs
 from dovetail.runtime import (
+    BadState,
+    CorruptResult,
     FaultAction,
     FaultEvent,
     FaultLog,
@@ -42,6 +44,7 @@ class FaultHandler:
         self._policy, self._source, self._model = policy, source, model
         self._log = FaultLog(folder)
         self.fault: tuple[FaultEvent, Stop | RollBack] | None = None
+        self._bad_state: BadState | None = None
 
     def skip_recorded(self) -> None:
         """Makes the input leave out what the run has recorded."""
@@ -50,16 +53,23 @@ class FaultHandler:
 
     def check(self, step: int, report: StepReport) -> bool:
         """Returns whether training may go on after a step."""
-        event = self._event(step, report)
+        self.ask(self._event(step, report))
+        return self.fault is None
+
+    def ask(self, event: FaultEvent) -> None:
+        """Asks the policy about an event. `fault` is set if training may not go on."""
+        if isinstance(event, BadState):
+            self._bad_state = event
         action = self._policy.on_event(event)
+        if self.fault is not None:
+            return  # training has ended already
         if isinstance(action, Stop | RollBack):
             self.fault = (event, action)
-        elif isinstance(event, NonFiniteStep):
+        elif isinstance(event, NonFiniteStep | BadState | CorruptResult):
             raise ConfigError(
-                f"faults: {type(self._policy).__name__} answers {action} to a step that is not "
-                "finite, which cannot be continued. Stop, or roll back."
+                f"faults: {type(self._policy).__name__} answers {action} to "
+                f"{type(event).__name__}, which cannot be continued. Stop, or roll back."
             )
-        return self.fault is None
 
     def wants_rollback(self) -> bool:
         """Says whether the policy answered with a rollback."""
@@ -98,9 +108,19 @@ class FaultHandler:
         assert self.fault is not None
         event, action = self.fault
         self._record(event, action, None)
-        if isinstance(event, StepEnd):
+        if isinstance(event, BadState):
+            return NonFiniteError(
+                f"{action.reason} This state is not saved; the newest checkpoint is from before. "
+                "Restart with a lower learning rate."
+            )
+        if isinstance(event, CorruptResult):
+            return FaultError(f"{action.reason} The state after it is not saved.")
+        if not isinstance(event, NonFiniteStep):
             return FaultError(f"{action.reason} The newest checkpoint is from before.")
         state = "The state before it is saved" if saved else "Saving the state before it failed"
+        if self._bad_state is not None:
+            state = f"The state before it is not saved either: {self._bad_state.message}"
+            state = state.removesuffix(".")
         batch = event.step - 1
         return NonFiniteError(
             f"{action.reason} {state}. Resume without its data with "

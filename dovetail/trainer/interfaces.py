@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
+
+import jax
 
 from dovetail.data import Input
 from dovetail.learner import StepReport, TrainState
 from dovetail.module import Module
 from dovetail.parallel import Placement
-from dovetail.runtime import Metrics
+from dovetail.runtime import Agreement, CorruptResult, FaultEvent, Life, Metrics
 
 
 class StateLearner(Protocol):
@@ -69,6 +71,74 @@ class StateSaver(Protocol):
 
     def finish(self) -> bool:
         """Waits for the last save, and returns whether it succeeded."""
+        ...
+
+
+@runtime_checkable
+class RunsWithPeers(Protocol):
+    """A saver that agrees with the other processes of a run, and reports faults."""
+
+    def start(self, agreement: Agreement, life: Life | None, suspects: frozenset[int]) -> None:
+        """Begins to train.
+
+        Args:
+            agreement: the processes of the run.
+            life: the record of this start, on process 0; None on the others.
+            suspects: steps whose checkpoints come last, because earlier lives died after them.
+        """
+        ...
+
+    def evaluated(self, step: int, metrics: Metrics) -> None:
+        """Learns what an evaluator found after a step, before that is saved."""
+        ...
+
+    def save_last(self, step: int, state: Any) -> None:
+        """Starts the save that a run ends with, which must outlive the machine; never raises."""
+        ...
+
+    def take_faults(self) -> list[FaultEvent]:
+        """Returns what went wrong since the last call: the same on all processes."""
+        ...
+
+    def close(self) -> None:
+        """Ends what the other processes use of this one."""
+        ...
+
+
+@runtime_checkable
+class CanDistrust(Protocol):
+    """A saver that can set checkpoints aside which may hold a corrupt state."""
+
+    def distrust(self, after: int) -> None:
+        """Sets the checkpoints of later steps aside, as long as one is left."""
+        ...
+
+
+class DeviceCheck(Protocol):
+    """Checks the devices before the first step."""
+
+    def check(self, mesh: jax.sharding.Mesh, agreement: Agreement, /) -> CorruptResult | None:
+        """Returns what is wrong with a device or a link, if anything."""
+        ...
+
+
+class StepCheck(Protocol):
+    """Checks the results of some steps."""
+
+    def start(
+        self, step: int, agreement: Agreement, compile_on: Callable[[jax.sharding.Mesh], Any], /
+    ) -> None:
+        """Begins to train after a step; `compile_on` compiles the train step for another mesh."""
+        ...
+
+    def due(self, step: int) -> bool:
+        """Returns whether to check this step."""
+        ...
+
+    def run(
+        self, step: int, train_step: Any, arguments: Any, /
+    ) -> tuple[tuple[TrainState, StepReport], CorruptResult | None]:
+        """Runs a step on its arguments; returns its result, and what is wrong with it."""
         ...
 
 

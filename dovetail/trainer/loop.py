@@ -10,36 +10,52 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 
+from dovetail.config import Error
 from dovetail.data import HasPreparedData, Prefetcher
 from dovetail.kernels import choices
 from dovetail.learner import StepReport, TrainState, averaged_parameters, clear_halt
 from dovetail.parallel import HostConsensus, max_steps_in_flight, use_placement
-from dovetail.runtime import StopRequest, abstract_state, count_cache_hits
-from dovetail.trainer.fault_handling import FaultHandler, NonFiniteError
-from dovetail.trainer.interfaces import Evaluation
+from dovetail.runtime import (
+    BackgroundWriter,
+    Phases,
+    StopRequest,
+    Stragglers,
+    abstract_state,
+    open_agreement,
+    reach,
+    suspects,
+    take_life,
+)
+from dovetail.trainer.fault_handling import FaultHandler
+from dovetail.trainer.interfaces import CanDistrust, Evaluation, RunsWithPeers
+from dovetail.trainer.program import compile_step
 from dovetail.trainer.step_metrics import StepTimer, report_metrics
-from dovetail.utils import format_duration
+from dovetail.utils import BackgroundCall
 
 if TYPE_CHECKING:
     from dovetail.trainer.trainer import Trainer
 
 _LOG = logging.getLogger("dovetail")
 
-# Most steps that are in the compilation cache are loaded sooner than this.
-_NOTICE_SECONDS = 0.8
+_SECONDS_BETWEEN_LOOKS = 0.2
+
+# Processes of a run may start this far apart.
+_PEER_SECONDS = 300.0
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was stopped by a signal; the same call continues it."""
 
 
 @dataclass
@@ -62,6 +78,8 @@ class Hooks:
     debug_nans: bool = False
     # Called with each step's number. If it returns a context, the step runs inside it.
     around_step: Callable[[int], contextlib.AbstractContextManager[Any] | None] | None = None
+    # When the start of the run began, on the monotonic clock.
+    started: float = field(default_factory=time.monotonic)
 
 
 class TrainingLoop:
@@ -76,20 +94,40 @@ class TrainingLoop:
         self.pending: deque[tuple[int, StepReport]] = deque()
         self.outcome = Outcome(0)
         self.faults = FaultHandler(trainer.faults, trainer.input, trainer.model, folder)
+        self.phases = Phases(jax.process_index(), self.hooks.started)
         self._stopping = False
-        self._failed_writers: set[str] = set()
+        writers = trainer.writers if jax.process_index() == 0 else {}  # one process writes
+        self._writers = [BackgroundWriter(name, writer) for name, writer in writers.items()]
 
     def run(self) -> Outcome:
         """Trains to the last step, or until a signal."""
+        with self.phases:
+            self._begin_life()
+            try:
+                outcome = self._run()
+                reach("run finished")
+            except (Error, Interrupted) as error:
+                self._end_life(type(error).__name__)
+                raise
+            self._end_life("stopped" if outcome.stopped_by else "done")
+        return outcome
+
+    def _run(self) -> Outcome:
         started = time.monotonic()
         self.program = self.trainer.program()
         mesh = self.program.placement.device_mesh
         self.max_in_flight = max_steps_in_flight(mesh)
         self.consensus = HostConsensus(mesh, self.max_in_flight)
         self.trainer.checkpointer.open(self.folder / "checkpoints")
-        with self.stop, use_placement(self.program.placement), self.trainer.kernels.in_force():
+        with (
+            self.stop,
+            use_placement(self.program.placement),
+            self.trainer.kernels.in_force(),
+        ):
             self._prepare()
-            state, first, train_step = self._initialize_and_compile()
+            self._check_devices()
+            with self.phases.phase("compile"):
+                state, first, train_step = self._initialize_and_compile()
             self._each_writer(lambda writer: writer.open(self.folder, first))
             try:
                 state = self._train(state, first, train_step)
@@ -99,12 +137,37 @@ class TrainingLoop:
                 self._finish(state)
             finally:
                 # Even after an error, a save that has begun is completed.
-                self.outcome.saved = self.trainer.checkpointer.finish()
+                with self.phases.phase("save"):
+                    self.outcome.saved = self.trainer.checkpointer.finish()
                 self._each_writer(lambda writer: writer.close())
+        self._ask_about_saves()
         if self.faults.fault is not None:
             raise self.faults.error(self.outcome.saved)
         self.outcome.seconds = time.monotonic() - started
         return self.outcome
+
+    def _begin_life(self) -> None:
+        """Numbers this start of the run, so that an earlier one that wakes up cannot commit."""
+        number, past = 0, []
+        with self.phases.phase("peers"):
+            self.agreement, self.life = open_agreement(), None
+            if self.agreement.index == 0:
+                lives = self.folder / "lives"
+                self.life = take_life(lives)
+                number, past = self.life.number, sorted(suspects(lives, self.life.number))
+            answers = self.agreement.gather("number and suspects", (number, past), _PEER_SECONDS)
+        number, past = answers[0]
+        self.stragglers = Stragglers(self.agreement)
+        self.phases.open(self.folder, number)
+        if isinstance(self.trainer.checkpointer, RunsWithPeers):
+            self.trainer.checkpointer.start(self.agreement, self.life, frozenset(past))
+
+    def _end_life(self, how: str) -> None:
+        if isinstance(self.trainer.checkpointer, RunsWithPeers):
+            self.trainer.checkpointer.close()
+        if self.life is not None:
+            self.life.ended(how)
+        self.agreement.close()
 
     def _prepare(self) -> None:
         """Prepares the data, without what the run leaves out; logs what is suspicious about it."""
@@ -114,18 +177,43 @@ class TrainingLoop:
             source.prepare()
             for warning in source.warnings(self.trainer.steps):
                 self.hooks.log(f"warning: {warning}")
+        reach("data prepared")
+
+    def _check_devices(self) -> None:
+        """Ends the run before its first step if a device is faulty."""
+        mesh = self.program.placement.device_mesh
+        found = self.trainer.preflight.check(mesh, self.agreement)
+        if found is not None:
+            self.faults.ask(found)
+            raise self.faults.error(saved=False)
 
     def _initialize_and_compile(self) -> tuple[TrainState, int, Any]:
-        """Compiles the step in a thread while the state is initialized or restored."""
-        with ThreadPoolExecutor(1, thread_name_prefix="dovetail-compile") as thread:
-            compiling = thread.submit(contextvars.copy_context().run, self._compile)
-            state, first = self._restore_or_initialize()
-            return state, first, compiling.result()
+        """Compiles the step in a thread while the state is initialized or restored.
+
+        A request to stop ends the wait: the state is a saved one, or the initial one.
+        """
+        compiling = BackgroundCall(contextvars.copy_context().run, self._compile)
+        state, first = self._restore_or_initialize()
+        while not compiling.done(_SECONDS_BETWEEN_LOOKS):
+            self.stop.look(self.folder)
+            if self.stop.received is not None and self.agreement.count == 1:
+                compiling.abandon()
+                raise Interrupted(
+                    f"stopped by {self.stop.received} while the step was compiled; the same "
+                    "command continues"
+                )
+        train_step = compiling.result()
+        reach("step compiled")
+        return state, first, train_step
 
     def _restore_or_initialize(self) -> tuple[TrainState, int]:
         """Restores the newest good checkpoint, or initializes the state."""
         like = abstract_state(self.program.state_shapes, self.program.state_shardings)
-        found = self.trainer.checkpointer.restore(like)
+        # The step is compiled meanwhile; `compile` is what that takes longer.
+        with self.phases.phase("restore"):
+            found = self.trainer.checkpointer.restore(like)
+        if self.life is not None:
+            self.life.went_on_from(0 if found is None else found[0])
         if found is None:
             return self.trainer.initial_state(self.hooks.log), 0
         step, state = found
@@ -144,17 +232,22 @@ class TrainingLoop:
         """Runs the steps. The returned state is that after `outcome.step`."""
         feed = Prefetcher(self.trainer.batch, first, self.trainer.steps)
         self.timer.start(first)
+        self.stragglers.start(first)
+        self.trainer.step_check.start(first, self.agreement, self._compile_on)
         self.outcome.step = first
-        with feed:
+        with feed, self.phases.steps(first):
             for step in range(first, self.trainer.steps):
                 if not self._drain(self.max_in_flight) or self._stop_requested():
                     break
-                state, report = self._step(step, train_step, state, next(feed))
+                reach("first step" if step == first else "step")
+                with self.phases.phase("input"):
+                    batch = next(feed)
+                state, report = self._step(step, train_step, state, batch)
                 self.pending.append((step + 1, report))
                 self.outcome.step = step + 1
                 if step + 1 < self.trainer.steps:
                     self._between_steps(step + 1, state)
-        self._drain(0)
+            self._drain(0)
         return state
 
     def _step(
@@ -162,12 +255,35 @@ class TrainingLoop:
     ) -> tuple[TrainState, StepReport]:
         """Dispatches a step. A profiled step is blocked on, so that its trace is complete."""
         arguments = (state, batch, self.program.hyperparameters)
+        is_due = self.trainer.step_check.due(step + 1) and not self.hooks.debug_nans
+        if is_due and self._drain(0):
+            train_step = functools.partial(self._checked, step + 1, train_step)
         around = self.hooks.around_step(step) if self.hooks.around_step is not None else None
         if around is None:
-            result: tuple[TrainState, StepReport] = train_step(*arguments)
+            with self.stragglers.waiting():
+                result: tuple[TrainState, StepReport] = train_step(*arguments)
             return result
         with around:
-            return jax.block_until_ready(train_step(*arguments))
+            result = train_step(*arguments)
+            # A state that is known to be corrupt is deleted already.
+            return result if self.faults.fault else jax.block_until_ready(result)
+
+    def _checked(
+        self, step: int, train_step: Any, *arguments: Any
+    ) -> tuple[TrainState, StepReport]:
+        """Runs a step and checks its result; the fault policy is asked about one that is wrong."""
+        with self.phases.phase("check"):
+            result, found = self.trainer.step_check.run(step, train_step, arguments)
+        if found is not None:
+            self.faults.ask(found)
+            if isinstance(self.trainer.checkpointer, CanDistrust):
+                self.trainer.checkpointer.distrust(found.verified)
+        return result
+
+    def _compile_on(self, mesh: jax.sharding.Mesh) -> Any:
+        """Compiles the step for the same devices in another order."""
+        with self.timer.paused():
+            return compile_step(self.trainer.program_on(mesh).lowered, self.hooks.log)
 
     def _between_steps(self, step: int, state: TrainState) -> None:
         """Evaluates and saves if due. Both block on the step, so pending reports are read first."""
@@ -175,24 +291,26 @@ class TrainingLoop:
         saving = self.trainer.checkpointer.due(step)
         if not (evaluators or saving) or not self._drain(0):
             return
+        if (slow := self.stragglers.compare(step)) is not None:
+            self.phases.warn(slow)
+            self.hooks.log(f"warning: {slow}")
         with self.timer.paused():
             for name in evaluators:
                 if not self._stop_requested():
                     self._evaluate(name, step, state)
             if saving:
-                self.trainer.checkpointer.save(step, state)
+                self._save(step, state)
+        self.stragglers.start(step)
 
     def _finish(self, state: TrainState) -> None:
         """Saves the last good state, and evaluates it if the run is complete."""
         if not self.faults.is_state_good():
             return  # the newest checkpoint is the newest good state
         self.outcome.step = self.faults.good_step(self.outcome.step)
-        if self.faults.fault is None and (path := _non_finite(state.params)) is not None:
-            raise NonFiniteError(
-                f"After step {self.outcome.step}, the last one, the parameter {path} is not "
-                "finite, so this state is not saved. Restart with a lower learning rate."
-            )
-        self.trainer.checkpointer.save(self.outcome.step, clear_halt(state))
+        self._save(self.outcome.step, clear_halt(state), last=True)
+        with self.phases.phase("save"):
+            self.trainer.checkpointer.finish()
+        self._ask_about_saves()
         is_complete = self.outcome.step == self.trainer.steps and self.faults.fault is None
         for name in self.trainer.evaluators if is_complete else ():
             if not self._stop_requested():
@@ -210,24 +328,46 @@ class TrainingLoop:
             self.program.placement,
             self.folder,
         )
-        result = self.trainer.evaluators[name].evaluate(evaluation)
+        with self.phases.phase("evaluate"):
+            result = self.trainer.evaluators[name].evaluate(evaluation)
         metrics = {f"{name}/{key}": value for key, value in result.items()}
         self.outcome.metrics.update(metrics)
+        if isinstance(self.trainer.checkpointer, RunsWithPeers):
+            self.trainer.checkpointer.evaluated(step, metrics)
         self._write(step, metrics)
 
     def _stop_requested(self) -> bool:
         """Returns whether any process received a signal, so that all stop at the same step."""
-        self._stopping = self.consensus.any_host(self.stop.received is not None) or self._stopping
+        self.stop.look(self.folder)
+        with self.stragglers.waiting():
+            received = self.stop.received is not None
+            self._stopping = self.consensus.any_host(received) or self._stopping
         return self._stopping
 
     def _drain(self, max_pending: int) -> bool:
         """Reads reports until `max_pending` remain. Returns whether training may go on."""
         while len(self.pending) > max_pending and self.faults.fault is None:
             step, report = self.pending.popleft()
-            report = jax.device_get(report)
+            with self.stragglers.waiting():
+                report = jax.device_get(report)
             if self.faults.check(step, report):
                 self._log(step, report)
         return self.faults.fault is None
+
+    def _save(self, step: int, state: TrainState, last: bool = False) -> None:
+        checkpointer = self.trainer.checkpointer
+        with self.phases.phase("save"):
+            if last and isinstance(checkpointer, RunsWithPeers):
+                checkpointer.save_last(step, state)
+            else:
+                checkpointer.save(step, state)
+        self._ask_about_saves()
+
+    def _ask_about_saves(self) -> None:
+        """Asks the fault policy about saves that failed, or that had nothing good to save."""
+        if isinstance(self.trainer.checkpointer, RunsWithPeers):
+            for event in self.trainer.checkpointer.take_faults():
+                self.faults.ask(event)
 
     def _roll_back(self, state: TrainState) -> tuple[TrainState, int]:
         """Returns the newest good state and its step, and forgets what came after it."""
@@ -236,6 +376,7 @@ class TrainingLoop:
             state, first = clear_halt(state), self.faults.good_step(self.outcome.step)
         else:
             self.trainer.checkpointer.finish()
+            jax.tree.map(lambda leaf: leaf.delete(), state)  # makes room for the restored one
             state, first = self._restore_or_initialize()
         self.hooks.log(f"{self.faults.settle(first)} Rolled back to step {first}.")
         self.outcome.losses = [point for point in self.outcome.losses if point[0] <= first]
@@ -245,58 +386,20 @@ class TrainingLoop:
 
     def _log(self, step: int, report: StepReport) -> None:
         self.timer.tick(step)
+        self.phases.reached(step)
+        if self.life is not None:
+            self.life.reached(step)
         self.outcome.losses.append((step, float(report.loss)))
         if step % self.trainer.log_every == 0 or step == self.trainer.steps:
             metrics = report_metrics(report) | self.timer.metrics(step, self.trainer.steps)
+            metrics["goodput"] = self.phases.goodput()
             self.outcome.metrics.update(metrics)
             self._write(step, metrics)
 
     def _write(self, step: int, metrics: Any) -> None:
         self._each_writer(lambda writer: writer.write(step, metrics))
 
-    def _each_writer(self, action: Callable[[Any], None]) -> None:
-        """Calls each writer. A failure (disk full) loses metrics but does not stop training."""
-        if jax.process_index() != 0:  # only one process writes metrics
-            return
-        for name, writer in self.trainer.writers.items():
-            try:
-                action(writer)
-            except OSError as error:
-                if name not in self._failed_writers:
-                    _LOG.warning("The writer %r failed: %s. Training continues.", name, error)
-                self._failed_writers.add(name)
-
-
-def compile_step(lowered: Any, log: Callable[[str], None]) -> Any:
-    """Compiles a lowered step, or loads it from the compilation cache, and logs which.
-
-    JAX does not say which before it is done, so a notice in between names both.
-    """
-    started = time.monotonic()
-    notice = threading.Timer(_NOTICE_SECONDS, log, ["loading or compiling the step"])
-    notice.daemon = True
-    notice.start()
-    try:
-        with count_cache_hits() as hits:
-            compiled = lowered.compile()
-    finally:
-        notice.cancel()
-    done = "loaded the step from the cache" if hits() else "compiled the step"
-    log(f"{done} in {format_duration(time.monotonic() - started)}")
-    return compiled
-
-
-def _non_finite(params: dict[str, jax.Array]) -> str | None:
-    """Returns the path of the first parameter that is not finite; the last update can cause it."""
-    # Arrays in another memory space (offloaded to the host) cannot be computed with directly.
-    here = {
-        path: leaf
-        for path, leaf in params.items()
-        if leaf.sharding.memory_kind in (None, next(iter(leaf.devices())).default_memory().kind)
-    }
-    finite = jax.device_get(jax.jit(_all_finite)(here))
-    return next((path for path in sorted(finite) if not finite[path]), None)
-
-
-def _all_finite(params: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    return {path: jnp.isfinite(leaf).all() for path, leaf in params.items()}
+    def _each_writer(self, action: Callable[[BackgroundWriter], None]) -> None:
+        """Calls each writer, in its thread; a failure loses metrics but does not stop training."""
+        for writer in self._writers:
+            action(writer)

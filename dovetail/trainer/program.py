@@ -6,15 +6,15 @@ devices.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 
-from dovetail.config import ConfigError
 from dovetail.kernels import reference_only
 from dovetail.learner import StepReport, TrainState
 from dovetail.module import (
@@ -26,7 +26,11 @@ from dovetail.module import (
     variable_specs,
 )
 from dovetail.parallel import Activation, Placement, capture_activations, use_placement
-from dovetail.runtime import matmul_flops_by_dtype
+from dovetail.runtime import count_cache_hits, matmul_flops_by_dtype
+from dovetail.utils import format_duration
+
+# Most steps that are in the compilation cache are loaded sooner than this.
+_NOTICE_SECONDS = 0.8
 
 StepFunction = Callable[[TrainState, Any, Any], tuple[TrainState, StepReport]]
 """Takes the state, a batch and `Program.hyperparameters`."""
@@ -134,23 +138,8 @@ class Program:
         )
         # The new state stays sharded, so XLA sums gradients by a reduce-scatter (FSDP).
         step = jax.jit(self._step, donate_argnums=0, out_shardings=(self.state_shardings, None))
-        with use_placement(self.placement), self.kernels(), self._explain_missing_fields():
+        with use_placement(self.placement), self.kernels():
             return step.trace(*shapes)
-
-    @contextmanager
-    def _explain_missing_fields(self) -> Iterator[None]:
-        """Turns the error of a model that reads what the batch lacks into a sentence."""
-        try:
-            yield
-        except AttributeError as error:
-            if not isinstance(error.obj, type(self.batch_spec)):
-                raise
-            fields = [field.name for field in dataclasses.fields(self.batch_spec)]
-            raise ConfigError(
-                f"model: {type(self.model).__name__} reads `{error.name}` of a batch, but the "
-                f"input gives a {type(self.batch_spec).__name__} with {', '.join(fields)}. Use an "
-                "input that has it, or another model."
-            ) from error
 
     @functools.cached_property
     def lowered(self) -> Any:
@@ -221,3 +210,22 @@ class Program:
             self.model, state, batch, key, hyperparameters
         )
         return result
+
+
+def compile_step(lowered: Any, log: Callable[[str], None]) -> Any:
+    """Compiles a lowered step, or loads it from the compilation cache, and logs which.
+
+    JAX does not say which before it is done, so a notice in between names both.
+    """
+    started = time.monotonic()
+    notice = threading.Timer(_NOTICE_SECONDS, log, ["loading or compiling the step"])
+    notice.daemon = True
+    notice.start()
+    try:
+        with count_cache_hits() as hits:
+            compiled = lowered.compile()
+    finally:
+        notice.cancel()
+    done = "loaded the step from the cache" if hits() else "compiled the step"
+    log(f"{done} in {format_duration(time.monotonic() - started)}")
+    return compiled

@@ -21,13 +21,21 @@ from dovetail.runtime import (
     FaultPolicy,
     JsonLines,
     MetricsWriter,
+    Preflight,
+    RepeatSteps,
     StopOnFaults,
     StopRequest,
     TensorBoard,
 )
 from dovetail.trainer.feed import device_batch
 from dovetail.trainer.initialization import Initialization, RandomInit, initial_state
-from dovetail.trainer.interfaces import Evaluator, StateLearner, StateSaver
+from dovetail.trainer.interfaces import (
+    DeviceCheck,
+    Evaluator,
+    StateLearner,
+    StateSaver,
+    StepCheck,
+)
 from dovetail.trainer.loop import Hooks, Outcome, TrainingLoop
 from dovetail.trainer.program import Program
 from dovetail.utils import format_count
@@ -52,6 +60,8 @@ class Trainer(Component):
         evaluators: dict[str, ConfigOf[Evaluator]] = incidental({})
         checkpointer: ConfigOf[StateSaver] = incidental(Checkpointer.Config())
         faults: ConfigOf[FaultPolicy] = incidental(StopOnFaults.Config())
+        preflight: ConfigOf[DeviceCheck] = incidental(Preflight.Config())
+        step_check: ConfigOf[StepCheck] = incidental(RepeatSteps.Config())
         writers: dict[str, ConfigOf[MetricsWriter]] = incidental(
             {
                 "console": Console.Config(),
@@ -71,14 +81,22 @@ class Trainer(Component):
         _check_range("seed", config.seed, *_SEEDS)
         self.steps, self.seed, self.log_every = config.steps, config.seed, config.log_every
         self.input = config.input.build()
-        self.model = _with_vocabulary(config.model, self.input).build()
+        self.model = build_model(config.model, self.input)
         self.learner = config.learner.build(total_steps=config.steps)
         self.mesh, self.rules = config.mesh.build(), config.rules.build()
         self.kernels = config.kernels.build()
         self.evaluators = {name: child.build() for name, child in config.evaluators.items()}
         self.checkpointer, self.faults = config.checkpointer.build(), config.faults.build()
+        self.preflight, self.step_check = config.preflight.build(), config.step_check.build()
         self.initialization = config.initialization.build()
         self.writers = {name: child.build() for name, child in config.writers.items()}
+        self.shows_progress = True
+
+    def hide_progress(self) -> None:
+        """Shows no progress to a person from now on; metrics are still written to files."""
+        self.shows_progress = False
+        others = {k: each for k, each in self.writers.items() if not isinstance(each, Console)}
+        self.writers = others
 
     @functools.lru_cache(maxsize=1)  # noqa: B019  # a trainer lives as long as the process
     def program(self, devices: Any = None) -> Program:
@@ -118,7 +136,7 @@ class Trainer(Component):
         if isinstance(self.input, HasPreparedData) and not prepare:
             self.input.check_data()
         elif isinstance(self.input, HasPreparedData):
-            self.input.prepare()
+            self.input.prepare(self.shows_progress)
             if self.evaluators and isinstance(self.input, HasHeldOut):
                 _ = self.input.held_out().num_batches  # an empty held-out split raises
         saved = self.saved_step(folder)
@@ -144,6 +162,12 @@ class Trainer(Component):
         """Trains to the last step, or until a signal; resumes a run that is in the folder."""
         self.check(folder)
         return TrainingLoop(self, folder, hooks, stop).run()
+
+
+def build_model(model: ConfigOf[Module], source: Input) -> Module:
+    """Builds the model of an experiment, with the vocabulary of its input."""
+    built: Module = _with_vocabulary(model, source).build()
+    return built
 
 
 def _with_vocabulary(model: Any, source: Input) -> Any:

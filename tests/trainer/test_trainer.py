@@ -22,7 +22,8 @@ from dovetail.learner import (
 )
 from dovetail.module import Module, parameter
 from dovetail.parallel import HostMemory, MeshLayout
-from dovetail.runtime import Checkpointer, abstract_state
+from dovetail.runtime import abstract_state
+from dovetail.runtime.checkpoints import checkpointer
 from dovetail.trainer import (
     HeldOutLoss,
     Hooks,
@@ -149,10 +150,10 @@ class Numbered(Component):
         return sequence_batch_spec(8, 4, {"number": "int32"})
 
     def batch(self, step, rows=None):
-        from dovetail.module import Batch
+        from dovetail.module import TokenBatch
 
         zeros = np.zeros((8, 4), np.int32)[rows or slice(None)]
-        return Batch(
+        return TokenBatch(
             tokens=zeros,
             targets=zeros,
             positions=zeros,
@@ -204,7 +205,7 @@ def test_a_last_save_that_fails_is_reported(config, tmp_path, caplog, monkeypatc
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Checkpointer, "_start", fail)
+    monkeypatch.setattr(checkpointer, "Save", fail)
     outcome = train(config, tmp_path / "run")
     assert outcome.step == 12, "training went on"
     assert not outcome.saved
