@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.config import (
-    Config,
     ConfigError,
     apply_modifier,
     apply_overrides,
@@ -28,11 +27,11 @@ from dovetail.config import (
 )
 from dovetail.experiments import ConfigKeys, cache_keys, cached_keys, find_experiment
 from dovetail.targets import Machine, apply_target, create_virtual_devices, local_mismatch
-from dovetail.utils import Progress
+from dovetail.utils import Progress, launched_index
 
 if TYPE_CHECKING:
     from dovetail.plan import Plan
-    from dovetail.run import Run
+    from dovetail.run import DryRun, PreparedRun, RemoteDryRun, Run
     from dovetail.trainer import Trainer
 
 
@@ -60,18 +59,22 @@ def load(path: str | Path, *, imports: Sequence[str] = ()) -> Run:
     return Run(path, imports=imports)
 
 
-def import_hf(source: str | Path, run: str | Path, *, progress: bool = True) -> Run:
+def import_hf(
+    source: str | Path, run: str | Path, *, progress: bool = True, imports: Sequence[str] = ()
+) -> Run:
     """Imports a model of Hugging Face's format into a new run folder, and opens it.
 
     Args:
         source: a folder, an fsspec URL, or `hub:org/name`.
         run: the new run folder.
         progress: whether to show a progress bar.
+        imports: your own packages, with their model families.
     """
+    import_packages(imports)
     from dovetail.interop import import_hf
     from dovetail.run import Run
 
-    return Run(import_hf(str(source), Path(run), progress=progress).run)
+    return Run(import_hf(str(source), Path(run), progress=progress, imports=imports).run)
 
 
 @dataclass(frozen=True)
@@ -143,45 +146,93 @@ class Experiment:
         return record if self.target_name is None else record | {"target": self.target_name}
 
     def train(
-        self, *, steps: int | None = None, folder: str | Path | None = None, progress: bool = True
+        self,
+        *,
+        steps: int | None = None,
+        folder: str | Path | None = None,
+        progress: bool = True,
+        profile: range | None = None,
     ) -> Run:
         """Trains to the last step, or continues a run of the same experiment; returns the run.
 
         Ctrl-C finishes the step, saves, and raises `Interrupted`; the same call continues.
+        Where the environment describes several processes (see `start_distributed`), each makes
+        this call, and only the first shows progress.
 
         Args:
             steps: the number of steps, if not that of the experiment.
             folder: the run folder; by default below `runs/`, named after experiment and changes.
             progress: whether to show progress, on standard error.
+            profile: steps to trace, counted from 0, such as `range(10, 13)`; the trace is in the
+                folder `profile` of the run.
         """
         if steps is not None:
-            return self.override(steps=steps).train(folder=folder, progress=progress)
-        from dovetail.run import Interrupted, Run, train_run
-        from dovetail.run.training import open_trainer
-        from dovetail.runtime import RunFolder, use_compilation_cache
+            return self.override(steps=steps).train(
+                folder=folder, progress=progress, profile=profile
+            )
+        from dovetail.run import Interrupted, Run
         from dovetail.trainer import Hooks
 
-        with Progress(self.name, enabled=progress) as shown:
+        with Progress(self.name, enabled=progress and not launched_index()) as shown:
             shown.stage("loading")
-            config = self.config if progress else without_console(self.config)
-            use_compilation_cache()
-            create_virtual_devices(self.machine)
-            refuse_elsewhere(self.machine)
-            run_folder = RunFolder(Path(folder) if folder is not None else self.folder)
-            trainer = open_trainer(config, run_folder, shown.say)
-            if trainer.saved_step(run_folder.path) > trainer.steps:
-                return Run(run_folder.path)
-            shown.stage("tracing the step")
-            trainer.program().check()
-        log = shown.say if progress else _say_nothing
-        reports, hooks = self.reports, Hooks(log)
-        outcome = train_run(trainer, run_folder, self.about(), reports=reports, hooks=hooks)
+            run = self.prepare(shown, folder=folder, profile=profile, shows_training=progress)
+        if run.is_complete:
+            return Run(run.folder.path)
+        outcome = run.train(self.about(), reports=self.reports, hooks=Hooks(shown.say))
         if outcome.stopped_by:
             raise Interrupted(
                 f"stopped by {outcome.stopped_by} after step {outcome.step}; it is saved in "
-                f"{run_folder.path}, and the same call continues"
+                f"{run.folder.path}, and the same call continues"
             )
-        return Run(run_folder.path)
+        return Run(run.folder.path)
+
+    def prepare(
+        self,
+        progress: Progress,
+        *,
+        folder: str | Path | None = None,
+        profile: range | None = None,
+        shows_training: bool = True,
+    ) -> PreparedRun:
+        """Does all that `train` does before training; writes nothing. See `prepare_run`."""
+        from dovetail.run import prepare_run
+
+        return prepare_run(
+            self.config,
+            Path(folder) if folder is not None else self.folder,
+            progress,
+            machine=self.machine,
+            profile=profile,
+            shows_training=shows_training,
+        )
+
+    def dry_run(
+        self,
+        *,
+        folder: str | Path | None = None,
+        on_progress: Callable[[str], None] = lambda stage: None,
+    ) -> DryRun | RemoteDryRun:
+        """Checks what `train` would check, and says what it would take; writes and trains nothing.
+
+        The step is compiled for this machine. For a target that is not here, it is only traced.
+
+        Args:
+            folder: the run folder, as for `train`.
+            on_progress: called with a message before each long operation.
+        """
+        from dovetail.parallel import start_distributed
+        from dovetail.run import dry_run, dry_run_elsewhere
+        from dovetail.runtime import RunFolder, use_compilation_cache
+
+        config, machine = self.config, self.machine
+        use_compilation_cache()
+        create_virtual_devices(machine)
+        start_distributed()
+        run_folder = RunFolder(Path(folder) if folder is not None else self.folder)
+        run_folder.check_identity(config)
+        if machine is None or local_mismatch(machine) is None:
+            return dry_run(config, run_folder.path, on_progress)
+        return dry_run_elsewhere(config, machine, on_progress)
 
     def plan(self, target: str | None = None, *, compile: bool = True) -> Plan:
         """Predicts memory, step time and cost on a machine that need not be there.
@@ -268,25 +319,3 @@ def _sized(config: Trainer.Config, overrides: Sequence[str]) -> Trainer.Config:
         with contextlib.suppress(ConfigError):  # a real mistake is reported the second time
             config = apply_overrides(config, [override])
     return config
-
-
-def refuse_elsewhere(machine: Machine | None) -> None:
-    """Raises a ConfigError if an experiment was fitted to another machine than this one."""
-    if machine is not None and (difference := local_mismatch(machine)) is not None:
-        raise ConfigError(
-            f"--target {machine.name}: this is not that machine: {difference}. Run it there; "
-            "--dry-run reports what would happen; without --target it trains here."
-        )
-
-
-def without_console(config: Trainer.Config) -> Trainer.Config:
-    """Returns the config without the writer that shows progress to a person."""
-    from dovetail.runtime import Console
-
-    writers: Mapping[str, Config[Any]] = config.writers
-    kept = {k: child for k, child in writers.items() if not isinstance(child, Console.Config)}
-    return config.clone(writers=kept)
-
-
-def _say_nothing(line: str) -> None:
-    """Drops a line of the log."""

@@ -85,7 +85,7 @@ class DrawnDigits(Component):
 
 
 class HeldOutDigits:
-    """Batches that training never sees: those of negative steps."""
+    """Batches that training never sees: those of steps from 2**30 on."""
 
     def __init__(self, source: DrawnDigits, num_batches: int) -> None:
         self.source, self.num_batches = source, num_batches

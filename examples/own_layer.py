@@ -3,7 +3,9 @@
     python examples/own_layer.py
 
 No model mentions the layer. It is sharded by its logical axes, saved, resumed and generated from
-like any other. From the command line: dovetail train tiny-lm --import own_layer --with squared-relu
+like any other. From the command line, in this folder:
+
+    dovetail train tiny-lm --import own_layer --with squared-relu-example
 """
 
 import sys

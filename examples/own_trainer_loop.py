@@ -8,33 +8,35 @@ a run: it is generated from, exported and resumed as usual.
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import dovetail
 from dovetail.config import modifier
 from dovetail.parallel import use_placement
-from dovetail.runtime import abstract_state
+from dovetail.runtime import StopRequest, abstract_state
 from dovetail.trainer import Hooks, Outcome, Trainer
 
 
 class PlainTrainer(Trainer):
-    """Runs one step after another, and saves at the end."""
+    """Runs one step after another, and saves at the end or when a signal asks to stop."""
 
     class Config(Trainer.Config):
         pass
 
-    def train(self, folder: Path, hooks: Hooks | None = None, stop: Any = None) -> Outcome:
-        program = self.program()
+    def train(
+        self, folder: Path, hooks: Hooks | None = None, stop: StopRequest | None = None
+    ) -> Outcome:
+        program, stop = self.program(), stop or StopRequest()
         self.checkpointer.open(folder / "checkpoints")
-        with use_placement(program.placement):
+        with stop, use_placement(program.placement):
             like = abstract_state(program.state_shapes, program.state_shardings)
-            first, state = self.checkpointer.restore(like) or (0, self.initial_state())
+            done, state = self.checkpointer.restore(like) or (0, self.initial_state())
             train_step = program.lowered.compile()
-            for step in range(first, self.steps):
-                state, report = train_step(state, self.batch(step), program.hyperparameters)
-                print(f"step {step + 1}: loss {float(report.loss):.3f}")
-            self.checkpointer.save(self.steps, state)
-        return Outcome(self.steps, saved=self.checkpointer.finish())
+            while done < self.steps and stop.received is None:
+                state, report = train_step(state, self.batch(done), program.hyperparameters)
+                done += 1
+                print(f"step {done}: loss {float(report.loss):.3f}")
+            self.checkpointer.save(done, state)
+        return Outcome(done, stop.received, saved=self.checkpointer.finish())
 
 
 @modifier("plain-loop-example")

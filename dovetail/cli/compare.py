@@ -64,6 +64,18 @@ def _print(compared: RunComparison) -> None:
             print(format_table(rows, header=(title, *compared.names), align=align), end="\n\n")
         elif title == "what differs":
             print("the configs are equal\n")
+    for chart in _charts(compared):
+        print(chart, end="\n\n")
+
+
+def _charts(compared: RunComparison) -> list[str]:
+    """Draws the loss of each run, on the same scale."""
+    from dovetail.runtime.console import loss_chart
+
+    losses = [loss for points in compared.losses.values() for _, loss in points]
+    limits = (min(losses), max(losses)) if losses else None
+    charts = {name: loss_chart(points, limits=limits) for name, points in compared.losses.items()}
+    return [f"--- loss of {name}\n{chart}" for name, chart in charts.items() if chart]
 
 
 def _page(compared: RunComparison) -> str:

@@ -169,30 +169,15 @@ def _compared_configs(arguments: argparse.Namespace) -> tuple[Config[Any], Confi
 
 
 def _params(arguments: argparse.Namespace) -> int:
-    from dovetail.module import parameter_specs
+    from dovetail.module import count_parameters
 
-    model = choose(arguments).config.build().model
-    specs = parameter_specs(model)
-    total = sum(spec.size for spec in specs.values())
-    active = sum(spec.active_size for spec in specs.values())
-    tree = _by_module({path: spec.size for path, spec in specs.items()})
+    counts = count_parameters(choose(arguments).config.build().model)
     if arguments.json:
-        print_json({"total": total, "active": active, "by_module": tree})
+        print_json(vars(counts))
         return 0
-    if active != total:
-        print(f"{format_count(active):>8}  active for each token, of:")
-    for path, number in tree.items():
+    if counts.active != counts.total:
+        print(f"{format_count(counts.active):>8}  active for each token, of:")
+    for path, number in counts.by_module.items():
         depth = path.count("/") + 1 if path else 0
         print(f"{format_count(number):>8}  {'  ' * depth}{path.rpartition('/')[2] or 'total'}")
     return 0
-
-
-def _by_module(sizes: dict[str, int]) -> dict[str, int]:
-    """Sums sizes by module path; '' is the whole model."""
-    tree: dict[str, int] = {}
-    for path, number in sizes.items():
-        pieces = path.split("/")
-        for depth in range(len(pieces) + 1):
-            prefix = "/".join(pieces[:depth])
-            tree[prefix] = tree.get(prefix, 0) + number
-    return dict(sorted(tree.items()))

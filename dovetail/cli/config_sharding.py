@@ -18,7 +18,7 @@ from dovetail.targets import (
     experiment_sharding,
     machine_program,
 )
-from dovetail.utils import Progress, format_bytes, format_count, format_table, plural
+from dovetail.utils import Progress, format_bytes, format_count, format_table
 
 _GROUPS = ("parameters", "optimizer", "averages", "variables", "batch", "activations")
 
@@ -63,28 +63,6 @@ def _sharding(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def verdict(layout: ExperimentSharding) -> str:
-    """Returns a sentence on the state and the memory of a device."""
-    total, limit = sum(layout.totals().values()), layout.machine.memory_per_device
-    share = f"{format_bytes(total)} of {format_bytes(limit)} on each device ({total / limit:.1%})"
-    if total > limit:
-        return f"does not fit: {share}, before gradients and activations"
-    return f"{share}; gradients and activations come on top"
-
-
-def warning(layout: ExperimentSharding) -> str | None:
-    """Returns a warning about replicated state, if there is any."""
-    replicated = layout.replicated()
-    if not replicated:
-        return None
-    total, largest = sum(array.bytes_per_device for array in replicated), replicated[0]
-    return (
-        f"warning: {format_bytes(total)} are replicated on every device, in "
-        f"{plural(len(replicated), 'array')} of the state; the largest is {largest.path} "
-        f"({format_bytes(largest.bytes_per_device)})"
-    )
-
-
 def logical(array: ArraySharding) -> str:
     """Formats the shape with its logical axes: `layers:32 embed:4096`."""
     pairs = zip(array.axes, array.shape, strict=True)
@@ -123,11 +101,11 @@ def _print(name: str, layout: ExperimentSharding) -> None:
             _print_array(array, states)
     print()
     rows = [(group, format_bytes(total)) for group, total in layout.totals().items()]
-    rows.append(("in all", verdict(layout)))
+    rows.append(("in all", layout.verdict()))
     if elsewhere := layout.host_bytes():
         rows.append(("on the host", f"{format_bytes(elsewhere)} for each device"))
     print(format_table(rows))
-    if (text := warning(layout)) is not None:
+    if (text := layout.warning()) is not None:
         print(text)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.cli.config_sharding import physical, verdict, warning
+from dovetail.cli.config_sharding import physical
 from dovetail.parallel import MESH_AXES
 from dovetail.targets import ArraySharding, ExperimentSharding
 from dovetail.targets.sharding import STATE_GROUPS
@@ -32,7 +32,7 @@ COLOURS = {name: number for number, name in enumerate((*MESH_AXES, *STATE_GROUPS
 def sharding_page(name: str, layout: ExperimentSharding) -> str:
     """Returns a complete page."""
     mesh: list[str] = [_axis(axis, length, by=axis) for axis, length in layout.mesh.items()]
-    text = warning(layout)
+    text = layout.warning()
     return page(
         f"{name} on {layout.machine.name}",
         tag("p", f"{layout.machine}. Mesh: ", *(mesh or ["one device"])),
@@ -65,7 +65,7 @@ def _memory(layout: ExperimentSharding) -> list[Html]:
             (f"{group}: {format_bytes(total)}", total / limit, COLOURS[group])
             for group, total in totals.items()
         ),
-        tag("p", *legend, f"{verdict(layout)}.{more}"),
+        tag("p", *legend, f"{layout.verdict()}.{more}"),
     ]
 
 

@@ -157,10 +157,10 @@ def _refuse_run_folder(name: str) -> None:
     """Raises a ConfigError for a run folder in place of an experiment, with what to do."""
     if name in experiments() or not (Path(name) / "run.json").is_file():
         return
-    from dovetail.runtime import RunFolder
+    from dovetail.run import summarize_run
 
     folder = Path(name)
-    trained = RunFolder(folder).about().get("experiment")
+    trained = summarize_run(folder).experiment
     message = f"{name} is a run folder, not an experiment. "
     if trained in experiments():
         where = "" if folder == Path("runs") / trained else f" --run {name}"

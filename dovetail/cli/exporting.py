@@ -68,7 +68,7 @@ def _export_hf(arguments: argparse.Namespace) -> int:
         f"{made.family}: step {made.step}, {plural(made.tensors, 'tensor')}, "
         f"{format_bytes(made.bytes)}; in {made.folder}"
     )
-    if not made.tokenizer and not arguments.adapter:
+    if made.is_text and not made.tokenizer and not arguments.adapter:
         say("The run has no tokenizer.json, so none is exported.")
     return 0
 

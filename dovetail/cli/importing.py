@@ -42,7 +42,7 @@ def _import_hf(arguments: argparse.Namespace) -> int:
     from dovetail.interop import import_hf
 
     import_packages(arguments.imports)
-    made = import_hf(arguments.source, arguments.run)
+    made = import_hf(arguments.source, arguments.run, imports=arguments.imports)
     if arguments.json:
         print_json(asdict(made))
         return 0
@@ -50,6 +50,6 @@ def _import_hf(arguments: argparse.Namespace) -> int:
         f"{made.family}: {format_count(made.parameters)} parameters in "
         f"{plural(made.tensors, 'tensor')}, {format_bytes(made.bytes)}; in {made.run}"
     )
-    if not made.tokenizer:
+    if made.is_text and not made.tokenizer:
         say("There is no tokenizer.json beside the weights, so `dovetail generate` needs one.")
     return 0

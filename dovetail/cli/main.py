@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -29,14 +30,17 @@ from typing import NoReturn
 VERBS = {
     "train": "train an experiment, or continue a run",
     "generate": "generate text with a trained model",
+    "evaluate": "evaluate a trained model",
     "runs": "list runs, or delete some",
     "compare": "compare runs: what differs, metrics and curves",
+    "goodput": "show where the time of a run went, or simulate it at scale",
     "import": "import a model from Hugging Face files",
     "export": "export a run's model to Hugging Face files",
     "config": "show, compare and list experiments",
     "plan": "predict memory, step time and cost on a machine",
     "data": "prepare data",
     "modularity": "measure how far a feature is spread over a code base",
+    "chaos": "inject faults into real training, and check that nothing is lost",
     "doctor": "check this machine and report what is missing",
     "completion": "print the tab completion for your shell",
 }
@@ -71,12 +75,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    from dovetail.utils import process_started
+
     parser = build_parser()
     if "_ARGCOMPLETE" in os.environ:
         from dovetail.cli.completion import complete
 
         complete(parser)
     arguments = _parse(parser, argv)
+    arguments.argv = list(sys.argv[1:] if argv is None else argv)
+    arguments.started = process_started() if argv is None else time.monotonic()
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     code: int = arguments.handler(arguments)
     return code
@@ -164,10 +172,12 @@ def _refuse_unknown(
 
 def _report_failure(error: Exception) -> int:
     """Prints what went wrong, and returns the exit code."""
-    from dovetail.config import ConfigError, failed_user_line
+    from dovetail.config import ConfigError, Error, failed_user_line
 
     if isinstance(error, ConfigError):
         return _complain(_with_notes(error), 2)
+    if isinstance(error, Error):
+        return _complain(_with_notes(error), 1)
     if os.environ.get("DOVETAIL_TRACEBACK", "") not in ("", "0"):
         raise error
     hint = "(DOVETAIL_TRACEBACK=1 shows the traceback)"
@@ -243,7 +253,7 @@ def _open_closed_streams() -> None:
 
 @contextlib.contextmanager
 def _exit_on_signals() -> Iterator[None]:
-    """Makes SIGINT and SIGTERM exit at once with code 75; training installs its own handlers.
+    """Makes signals that ask to stop exit at once with code 75; training has its own handlers.
 
     The handler raises no exception, because one in the middle of importing compiled code can crash
     Python (seen). Files are written atomically and need no cleaning up.
@@ -251,7 +261,9 @@ def _exit_on_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    # What is ignored stays so: `nohup` ignores SIGHUP.
+    numbers = [each for each in asking if signal.getsignal(each) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, _exit_now) for number in numbers}
     try:
         yield

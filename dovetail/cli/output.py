@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.config import ConfigError
+from dovetail.utils import format_table
 
 
 def print_json(value: Any) -> None:
@@ -34,6 +35,13 @@ def say(line: str) -> None:
     """
     sys.stdout.flush()
     print(line, file=sys.stderr, flush=True)
+
+
+def format_metrics(metrics: Mapping[str, float | int | str]) -> str:
+    """Returns texts, such as samples, and below them the numbers as a table."""
+    texts = [f"--- {name}\n{value}" for name, value in metrics.items() if isinstance(value, str)]
+    numbers = [(name, f"{v:.4g}") for name, v in metrics.items() if not isinstance(v, str)]
+    return "\n\n".join([*texts, *([format_table(numbers)] if numbers else [])])
 
 
 def check_number(flag: str, value: float | None, low: float, high: float = math.inf) -> None:

@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dovetail.cli.experiment import (
     add_experiment_arguments,
@@ -178,21 +178,15 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _verify(arguments: argparse.Namespace) -> int:
     from dovetail.cli.plan_report import print_verified
-    from dovetail.plan import Planner, ProgramCache, VerificationHistory, verify
+    from dovetail.plan import VerificationHistory, run_planner, verify
     from dovetail.run import Run
-    from dovetail.targets import parse_target
 
     if len(arguments.overrides) != 1:
         raise ConfigError("plan verify: name one run folder, such as runs/tiny-lm.")
     default_to_cpu()
     run = Run(arguments.overrides[0], imports=arguments.imports)
-    machine = parse_target(_ran_on(run.about, arguments.target))
-    create_virtual_devices(machine)
-    name = run.about.get("experiment", run.path.name)
-    planner = Planner(name, run.config, machine, ProgramCache())
-    if planner.compile_obstacle:
-        raise ConfigError(f"plan verify: {planner.compile_obstacle}")
-    with Progress(f"compiling for {machine}", enabled=not arguments.json):
+    planner = run_planner(run, arguments.target)
+    with Progress(f"compiling for {planner.machine}", enabled=not arguments.json):
         verified = verify(run, planner)
     VerificationHistory().add(verified)
     if arguments.json:
@@ -200,22 +194,6 @@ def _verify(arguments: argparse.Namespace) -> int:
     else:
         print_verified(verified)
     return 0
-
-
-def _ran_on(about: dict[str, Any], target: str | None) -> str:
-    """Returns the target of a run, which it may have recorded."""
-    recorded, device = about.get("target"), about.get("device", "cpu")
-    if recorded is None and device != "cpu":
-        if target is None:
-            raise ConfigError(
-                f"plan verify: the run was on {device} and had no --target. Pass the one that it "
-                "was on, such as --target tpu-v5p-8."
-            )
-        return target
-    ran_on = str(recorded or "cpu")
-    if target not in (None, ran_on):
-        raise ConfigError(f"plan verify: the run was on {ran_on}, not on {target}.")
-    return ran_on
 
 
 def _remedies(planner: Planner, as_json: bool) -> list[RankedPlan]:

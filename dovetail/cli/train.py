@@ -9,22 +9,23 @@ Ctrl-C or SIGTERM finishes the step, saves and exits with code 75; the same comm
 from __future__ import annotations
 
 import argparse
-import os
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dovetail.api import Experiment, refuse_elsewhere
+from dovetail.api import Experiment
 from dovetail.cli.experiment import add_experiment_arguments, choose
 from dovetail.cli.output import check_folder, print_json, say
-from dovetail.cli.train_profile import Profiler, check_range, profile_range
+from dovetail.cli.supervise import add_supervisor_arguments, supervise
+from dovetail.config import ConfigError
 from dovetail.hardware import MFU_FORMULA
-from dovetail.targets import create_virtual_devices, local_mismatch
-from dovetail.utils import Progress
+from dovetail.runtime.heartbeat import is_worker
+from dovetail.runtime.supervisor.spares import wait_until_needed
+from dovetail.utils import Progress, launched_index, set_exit_code
 
 if TYPE_CHECKING:
-    from dovetail.runtime import RunFolder
-    from dovetail.trainer import Outcome, Trainer
+    from dovetail.run import PreparedRun
+    from dovetail.trainer import Outcome
 
 _STOPPED = 75
 
@@ -34,7 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_experiment_arguments(parser)
     mfu = f"{MFU_FORMULA}. The peak of a CPU is its own measured rate of matrix products."
     parser.epilog = textwrap.fill(mfu, 80)
-    parser.add_argument("--run", type=Path, metavar="FOLDER", help="default: runs/<experiment>")
+    parser.add_argument(
+        "--run",
+        type=Path,
+        metavar="FOLDER",
+        help="default: in runs/, named after the experiment and its changes",
+    )
     parser.add_argument(
         "--dry-run",
         action="store_true",
@@ -49,47 +55,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="stop at the operation that makes the first NaN (slow)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_supervisor_arguments(parser)
     parser.set_defaults(handler=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains."""
+    arguments.started = wait_until_needed() or arguments.started
+    if arguments.supervise and not is_worker():
+        return supervise(arguments)
     profiled = profile_range(arguments.profile)
     if arguments.run is not None:
         check_folder("--run", arguments.run)
-    with Progress(arguments.experiment, enabled=not arguments.json and not _index()) as progress:
+    with Progress(
+        arguments.experiment, enabled=not arguments.json and not launched_index()
+    ) as progress:
         progress.stage("loading")
         chosen = choose(arguments)
-        if profiled is not None:
-            check_range(profiled, 0, chosen.config.steps)
-        from dovetail.parallel import start_distributed
-        from dovetail.run.training import open_trainer
-        from dovetail.runtime import RunFolder, use_compilation_cache
-
-        use_compilation_cache()
-        create_virtual_devices(chosen.machine)
-        process = start_distributed()
-        folder = RunFolder(arguments.run or chosen.folder)
         if arguments.dry_run:
-            folder.check_identity(chosen.config)
-            return _dry_run(chosen, folder.path, arguments.json, progress)
-        refuse_elsewhere(chosen.machine)
-        trainer = open_trainer(chosen.config, folder, progress.say)
-        saved = trainer.saved_step(folder.path)
-        if saved > trainer.steps:
-            progress.close()
-            return _report_complete(trainer.steps, saved, folder.path, arguments, process.index)
-        if profiled is not None:
-            check_range(profiled, saved, trainer.steps)
-        progress.stage("tracing the step")
-        trainer.program().check()
-    outcome = _train(trainer, chosen, folder, arguments, profiled)
+            return _dry_run(chosen, arguments, progress, profiled)
+        prepared = chosen.prepare(progress, folder=arguments.run, profile=profiled)
+    if prepared.is_complete:
+        return _report_complete(prepared, arguments)
+    outcome = _train(prepared, chosen, arguments)
     if isinstance(outcome, int):
         return outcome
-    if process.index == 0:
-        _report(outcome, folder.path, arguments.json)
+    folder = prepared.folder.path
+    if prepared.process.index == 0:
+        _report(outcome, folder, arguments.json)
     if not outcome.saved:
-        say(f"dovetail: the last save failed; {folder.path}/checkpoints holds the one before it.")
+        say(f"dovetail: the last save failed; {folder}/checkpoints holds the one before it.")
         return 1
     if bad := [k for k, v in outcome.metrics.items() if isinstance(v, float) and v != v]:
         say(f"dovetail: after the last step, {bad[0]} is not a number. Lower the learning rate.")
@@ -97,52 +92,51 @@ def run(arguments: argparse.Namespace) -> int:
     return _STOPPED if outcome.stopped_by else 0
 
 
-def _index() -> int:
-    """Returns the index of this process as the environment gives it, before JAX starts."""
-    names = ("DOVETAIL_PROCESS", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
-    texts = (os.environ.get(name, "") for name in names)
-    return next((int(text) for text in texts if text.isdecimal()), 0)
+def profile_range(text: str | None) -> range | None:
+    """Parses the FIRST:END of `--profile`."""
+    if text is None:
+        return None
+    first, colon, end = text.partition(":")
+    if not (colon and first.isdigit() and end.isdigit() and int(first) < int(end)):
+        raise ConfigError(f"--profile: expected FIRST:END, such as 10:13, got {text!r}.")
+    return range(int(first), int(end))
 
 
-def _dry_run(chosen: Experiment, folder: Path, as_json: bool, progress: Progress) -> int:
-    """Compiles the step if this is the machine; otherwise compiles nothing."""
-    from dovetail.cli.train_dry_run import dry_run, dry_run_elsewhere
+def _dry_run(
+    chosen: Experiment, arguments: argparse.Namespace, progress: Progress, profiled: range | None
+) -> int:
+    from dovetail.cli.train_dry_run import print_dry_run
+    from dovetail.run import RemoteDryRun, check_profile
 
-    check_folder("--run", folder)
-    if chosen.machine is None or local_mismatch(chosen.machine) is None:
-        return dry_run(chosen.config, folder, as_json, progress)
-    for report in chosen.reports:
-        progress.say(report)
-    return dry_run_elsewhere(chosen.config, chosen.machine, as_json, progress)
+    check_profile(profiled, 0, chosen.config.steps)
+    check_folder("--run", arguments.run or chosen.folder)
+    found = chosen.dry_run(folder=arguments.run, on_progress=progress.stage)
+    if isinstance(found, RemoteDryRun):
+        for report in chosen.reports:
+            progress.say(report)
+    progress.close()
+    print_dry_run(found, arguments.json)
+    return 0
 
 
 def _train(
-    trainer: Trainer,
-    chosen: Experiment,
-    folder: RunFolder,
-    arguments: argparse.Namespace,
-    profiled: range | None,
+    prepared: PreparedRun, chosen: Experiment, arguments: argparse.Namespace
 ) -> Outcome | int:
     """Trains, and profiles the chosen steps; returns an exit code if that did not work."""
-    from dovetail.parallel import start_distributed
-    from dovetail.run import Interrupted, train_run
+    from dovetail.run import Interrupted
     from dovetail.trainer import FaultError, Hooks
 
-    log = say if start_distributed().index == 0 else _keep_quiet  # one process writes and logs
-    profiler = Profiler(folder.path, profiled, log) if profiled is not None else None
-    around = profiler.around_step if profiler is not None else None
-    hooks = Hooks(log, arguments.debug_nans, around)
+    log = say if prepared.process.index == 0 else _keep_quiet  # one process writes and logs
+    hooks = Hooks(log, arguments.debug_nans, started=arguments.started)
     try:
-        return train_run(trainer, folder, chosen.about(), reports=chosen.reports, hooks=hooks)
+        return prepared.train(chosen.about(), reports=chosen.reports, hooks=hooks)
     except Interrupted as error:
-        log(f"dovetail: {error}; nothing is written")
+        set_exit_code(_STOPPED)
+        log(f"dovetail: {error}")
         return _STOPPED
     except FaultError as error:
         log(f"dovetail: {error}")
         return 1
-    finally:
-        if profiler is not None:
-            profiler.finish()
 
 
 def _keep_quiet(line: str) -> None:
@@ -169,16 +163,15 @@ def _report(outcome: Outcome, folder: Path, as_json: bool, closing: str | None =
     )
 
 
-def _report_complete(
-    steps: int, saved: int, folder: Path, arguments: argparse.Namespace, process_index: int
-) -> int:
+def _report_complete(prepared: PreparedRun, arguments: argparse.Namespace) -> int:
     """Reports a run that is already past the requested number of steps."""
     from dovetail.cli.train_summary import recorded
 
-    if process_index == 0:
+    if prepared.process.index == 0:
+        folder, saved = prepared.folder.path, prepared.saved_step
         closing = (
-            f"complete: the run in {folder} is at step {saved}, past the {steps} asked for; "
-            f"continue it with --steps of more than {saved}"
+            f"complete: the run in {folder} is at step {saved}, past the "
+            f"{prepared.trainer.steps} asked for; continue it with --steps of more than {saved}"
         )
         _report(recorded(saved, folder), folder, arguments.json, closing)
     return 0

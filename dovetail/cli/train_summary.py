@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dovetail.cli.output import format_metrics
+from dovetail.config import RunError
 from dovetail.runtime.console import loss_chart
-from dovetail.utils import format_duration, format_table, plural
+from dovetail.utils import format_duration, plural
 
 if TYPE_CHECKING:
     from dovetail.trainer import Outcome
@@ -17,8 +18,8 @@ def summary(outcome: Outcome, folder: Path, closing: str | None = None) -> str:
     """Returns the summary of a run; `closing` replaces its last line."""
     blocks = [
         loss_chart(_losses(outcome, folder)),
-        _texts(outcome),
         _metrics(outcome),
+        _goodput(folder),
         closing or _closing(outcome, folder),
     ]
     return "\n\n".join(block for block in blocks if block)
@@ -41,23 +42,25 @@ def _losses(outcome: Outcome, folder: Path) -> list[tuple[int, float]]:
 
 
 def _entries(folder: Path) -> list[dict[str, Any]]:
-    file = folder / "metrics.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    from dovetail.run import Run
+
+    return Run(folder).metrics()
 
 
 def _metrics(outcome: Outcome) -> str:
-    """Returns the metrics of the evaluators, one line each."""
-    rows = [
-        (name, value)
-        for name, value in outcome.metrics.items()
-        if "/" in name and not isinstance(value, str)
-    ]
-    return format_table([(name, f"{value:.4g}") for name, value in rows])
+    """Returns the texts and numbers of the evaluators."""
+    metrics = outcome.metrics.items()
+    return format_metrics({k: v for k, v in metrics if "/" in k or isinstance(v, str)})
 
 
-def _texts(outcome: Outcome) -> str:
-    texts = [(name, value) for name, value in outcome.metrics.items() if isinstance(value, str)]
-    return "\n\n".join(f"--- {name}\n{value}" for name, value in texts)
+def _goodput(folder: Path) -> str:
+    from dovetail.cli.goodput_report import goodput_line
+    from dovetail.runtime.goodput import goodput
+
+    try:
+        return goodput_line(goodput(folder))
+    except RunError:  # a training loop of one's own has no log
+        return ""
 
 
 def _closing(outcome: Outcome, folder: Path) -> str:

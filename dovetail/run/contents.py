@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.config import RunError
 from dovetail.data import DamagedStoreError, HasPreparedData, data_folder, has_tokenizer
 from dovetail.runtime import RunFolder
-from dovetail.utils import atomic_folder, format_bytes
+from dovetail.utils import atomic_folder
 
 if TYPE_CHECKING:
     from dovetail.data import Input
@@ -88,11 +88,6 @@ def save_source(folder: RunFolder, source: Path | None) -> None:
     if source is not None and not folder.source.is_dir():
         with atomic_folder(folder.source) as temporary:
             shutil.copytree(source, temporary, dirs_exist_ok=True)
-
-
-def folder_size(path: Path) -> str:
-    """Returns the size of all files of a folder, for people."""
-    return format_bytes(sum(file.stat().st_size for file in path.rglob("*") if file.is_file()))
 
 
 def _link(source: Path, target: Path) -> None:

@@ -52,11 +52,11 @@ def list_runs(folder: Path, words: Sequence[str] = ()) -> list[RunSummary]:
     """Returns the runs of a folder that match all words, the newest first."""
     if not folder.is_dir():
         return []
-    found = [summarize(path) for path in folder.iterdir() if (path / "run.json").is_file()]
+    found = [summarize_run(path) for path in folder.iterdir() if (path / "run.json").is_file()]
     return sorted((run for run in found if run.matches(words)), key=lambda run: run.age_s)
 
 
-def summarize(path: Path) -> RunSummary:
+def summarize_run(path: Path) -> RunSummary:
     """Returns the summary of a run folder; a damaged one is part of the summary."""
     folder = RunFolder(path)
     entries = read_metrics(folder.metrics)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
@@ -32,12 +33,14 @@ from dovetail.generate.interfaces import Prompt
 from dovetail.interop import ExportReport, ModelSource, end_tokens_of, export_adapter, export_hf
 from dovetail.learner import main_loss
 from dovetail.module import BoundModule, functional, token_batch
-from dovetail.run.contents import check_tokenizer
+from dovetail.run.contents import check_tokenizer, use_saved_data
 from dovetail.run.parameters import LoadedParameters, RunParameters
 from dovetail.runtime import ArraySpecs, RunFolder, read_metrics, use_compilation_cache
+from dovetail.runtime.goodput import Goodput, goodput
 from dovetail.trainer import Evaluation
 
 if TYPE_CHECKING:
+    from dovetail.data import HasTokenizer
     from dovetail.trainer import Trainer
 
 # The subpackages whose components a config may name.
@@ -119,16 +122,27 @@ class Run:
 
     @functools.cached_property
     def trainer(self) -> Trainer:
-        """The trainer that the config builds, with the tokenizer and the data of the run."""
-        trainer = self.config.build()
-        recorded = self.folder.data / str(self.about.get("data"))
-        if isinstance(trainer.input, HasPreparedData) and recorded.is_dir():
-            trainer.input.use_prepared(recorded)
-        return trainer
+        """The trainer that the config builds, with the data that the run began with.
+
+        Damaged data is warned about and passed over.
+        """
+        warning = use_saved_data(self.folder, self.about, self._built.input)
+        if warning is not None:
+            warnings.warn(warning, stacklevel=2)
+        return self._built
+
+    @functools.cached_property
+    def _built(self) -> Trainer:
+        """The same trainer before it opens any data, for what needs none: the model, its text."""
+        return self.config.build()
 
     def metrics(self) -> list[dict[str, Any]]:
         """Returns the entries of metrics.jsonl, without damaged lines."""
         return read_metrics(self.folder.metrics)
+
+    def goodput(self) -> Goodput:
+        """Returns where the seconds of the run went, over all its lives."""
+        return goodput(self.path)
 
     # The model
 
@@ -141,7 +155,7 @@ class Run:
     def loaded(self) -> LoadedParameters:
         """All parameters on the devices of this machine, loaded at first use."""
         use_compilation_cache()
-        return self.parameters.load(self.trainer.model, self.trainer.rules)
+        return self.parameters.load(self._built.model, self._built.rules)
 
     @property
     def step(self) -> int:
@@ -156,31 +170,34 @@ class Run:
     @functools.cached_property
     def model(self) -> BoundModule:
         """The model with its parameters: `run.model(tokens)` returns logits."""
-        return BoundModule(self.trainer.model, self.params, self.loaded.variables)
+        return BoundModule(self._built.model, self.params, self.loaded.variables)
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, from the files of the run."""
-        source = self.trainer.input
+        source = self._built.input
         if not has_tokenizer(source):
             raise RunError(
                 f"{self.path}: the input of this run, {type(source).__name__}, has no tokenizer, "
                 "so it takes and gives no text."
             )
         if check_tokenizer(self.folder, self.about):
-            return source.load_tokenizer(self.folder.tokenizer)
-        self._check_corpus()  # a run of before: its tokenizer is in the prepared data alone
+            # An input of its own, because preparing a changed corpus loads another tokenizer.
+            own = cast("HasTokenizer", self.config.input.build())
+            return own.load_tokenizer(self.folder.tokenizer)
+        # A run of before: its tokenizer is in the prepared data alone.
+        self._check_data("the tokenizer may differ and the text would be nonsense")
         return source.tokenizer
 
-    def _check_corpus(self) -> None:
+    def _check_data(self, consequence: str) -> None:
+        """Raises a RunError if the data of the run is gone and the corpus gives other data."""
         source, before = self.trainer.input, self.about.get("data")
         if not isinstance(source, HasPreparedData) or before is None:
             return
         if (now := source.prepare().folder.name) != before:
             raise RunError(
                 f"{self.path}: the corpus has changed since this run was trained (its data was "
-                f"{before}, now it is {now}), so the tokenizer may differ and the text would be "
-                "nonsense. Restore the corpus, or train again."
+                f"{before}, now it is {now}), so {consequence}. Restore the corpus, or train again."
             )
 
     # Generation
@@ -231,16 +248,16 @@ class Run:
     @functools.cached_property
     def stop_tokens(self) -> list[int]:
         """The token ids that end generation: end of text, and those of the imported model."""
-        own = [self.tokenizer.end_of_text] if has_tokenizer(self.trainer.input) else []
+        own = [self.tokenizer.end_of_text] if has_tokenizer(self._built.input) else []
         return list(dict.fromkeys([*own, *end_tokens_of(self.source_folder)]))
 
     @functools.lru_cache(maxsize=4)  # noqa: B019  # a run lives as long as its generators
     def _generator(self, length: int) -> Generator:
         loaded, tokenizer = self.loaded, None
-        if has_tokenizer(self.trainer.input):
+        if has_tokenizer(self._built.input):
             tokenizer = self.tokenizer
         return Generator(
-            cast("ConfigOf[Any]", self.trainer.model.config),
+            cast("ConfigOf[Any]", self._built.model.config),
             loaded.params,
             length=length,
             variables=loaded.variables,
@@ -255,7 +272,14 @@ class Run:
 
     def logits(self, text: Prompt) -> jax.Array:
         """Returns the logits [S, V] of the token after each token of a text (or of token ids)."""
-        logits_BSV: jax.Array = self.model(jnp.asarray(self._tokens(text))[None])
+        tokens = self._tokens(text)
+        if tokens.ndim != 1 or not tokens.size:
+            got = f"an array of shape {tokens.shape}" if tokens.size else "nothing"
+            raise ConfigError(
+                f"logits: expected a text or token ids [S] of at least one token, got {got}. For "
+                "an empty text, pass the end-of-text token: [run.tokenizer.end_of_text]."
+            )
+        logits_BSV: jax.Array = self.model(jnp.asarray(tokens)[None])
         return logits_BSV[0]
 
     def loss(self, data: Any, params: dict[str, Any] | None = None) -> jax.Array:
@@ -271,7 +295,7 @@ class Run:
         if isinstance(data, str | Sequence | np.ndarray | jax.Array):
             batch = token_batch(np.atleast_2d(self._tokens(cast("Prompt", data))))
         params = self.params if params is None else params
-        return _loss(self.trainer.model, params, self.loaded.variables, batch)
+        return _loss(self._built.model, params, self.loaded.variables, batch)
 
     def evaluate(self, tasks: Sequence[str] | None = None) -> dict[str, float | int | str]:
         """Runs evaluators of the experiment and returns their metrics, by evaluator and name.
@@ -279,21 +303,28 @@ class Run:
         Args:
             tasks: the names of evaluators; None runs all.
         """
-        evaluators = self.trainer.evaluators
+        trainer = self.trainer
+        evaluators = trainer.evaluators
         for name in tasks or ():
             if name not in evaluators:
                 raise ConfigError(
                     f"evaluate: {self.path} has no evaluator {name!r}. "
                     + did_you_mean(name, evaluators)
                 )
+        try:
+            self._check_data("the metrics would be those of other data")
+        except RunError:
+            raise
+        except ConfigError:  # the corpus is gone; evaluators that need data raise the same
+            pass
         loaded = self.loaded
         metrics: dict[str, float | int | str] = {}
         evaluation = Evaluation(
             loaded.step,
-            self.trainer.model,
+            trainer.model,
             loaded.params,
             loaded.variables,
-            self.trainer.input,
+            trainer.input,
             loaded.placement,
             self.path,
         )
@@ -341,14 +372,15 @@ class Run:
 
     def model_source(self) -> ModelSource:
         """Returns what an export reads of this run."""
-        model = self.trainer.model
+        model = self._built.model
         is_imported = "imported" in self.about and not self.folder.tokenizer.is_dir()
+        has_own = has_tokenizer(self._built.input)
         return ModelSource(
             name=str(self.path),
             model=model,
             weights=self.parameters.weights(model),
             frozen=getattr(self.config.learner, "frozen", ()),
-            tokenizer=None if is_imported else self.tokenizer,
+            tokenizer=self.tokenizer if has_own and not is_imported else None,
             is_imported="imported" in self.about or self.source_folder is not None,
             source_folder=self.source_folder,
             base=self.base(),

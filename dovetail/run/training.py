@@ -3,28 +3,139 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.config import ConfigError
-from dovetail.parallel import start_distributed
+from dovetail.parallel import Processes, start_distributed
 from dovetail.run.contents import save_data, save_source, save_tokenizer, use_saved_data
 from dovetail.run.run import Run
-from dovetail.runtime import RunFolder, StopRequest
-from dovetail.targets import local_device_kind
-from dovetail.trainer import Hooks, Outcome
+from dovetail.runtime import Profiler, RunFolder, StopRequest, use_compilation_cache
+from dovetail.targets import (
+    Machine,
+    create_virtual_devices,
+    local_device_kind,
+    local_mismatch,
+)
+from dovetail.trainer import Hooks, Interrupted, Outcome
+from dovetail.utils import Progress
 
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer
 
 
-class Interrupted(KeyboardInterrupt):
-    """Training was stopped by a signal; the same call continues it."""
+@dataclass(frozen=True)
+class PreparedRun:
+    """A run that is ready to train, or complete.
+
+    Attributes:
+        trainer: checked and traced, unless the run is complete.
+        folder: the run folder; nothing is written to it yet.
+        process: this process, and how many there are.
+        saved_step: the step of the newest checkpoint; 0 if there is none.
+        profile: the steps to trace.
+    """
+
+    trainer: Trainer
+    folder: RunFolder
+    process: Processes
+    saved_step: int
+    profile: range | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether an earlier training is past the number of steps."""
+        return self.saved_step > self.trainer.steps
+
+    def train(
+        self, about: dict[str, Any], *, reports: Sequence[str] = (), hooks: Hooks | None = None
+    ) -> Outcome:
+        """Trains; see `train_run`."""
+        return train_run(
+            self.trainer, self.folder, about, reports=reports, hooks=hooks, profile=self.profile
+        )
 
 
-def open_trainer(config: Trainer.Config, folder: RunFolder, log: Callable[[str], None]) -> Trainer:
+def prepare_run(
+    config: Trainer.Config,
+    folder: Path,
+    progress: Progress,
+    *,
+    machine: Machine | None = None,
+    profile: range | None = None,
+    shows_training: bool = True,
+) -> PreparedRun:
+    """Does all that comes before training: joins other processes, builds, checks and traces.
+
+    Mistakes are errors before anything is compiled or written.
+
+    Args:
+        config: the experiment.
+        folder: the run folder.
+        progress: shows the stages; only the first process shows them.
+        machine: the target that the experiment was fitted to, if any.
+        profile: the steps to trace, counted from 0.
+        shows_training: whether the trainer shows its progress to a person.
+    """
+    check_profile(profile, 0, config.steps)
+    use_compilation_cache()
+    create_virtual_devices(machine)
+    process = start_distributed()  # before anything uses a device
+    if process.index > 0:
+        progress.silence()
+    _refuse_elsewhere(machine)
+    run_folder = RunFolder(folder)
+    trainer = _open_trainer(config, run_folder, progress.say, shows_training)
+    prepared = PreparedRun(trainer, run_folder, process, trainer.saved_step(folder), profile)
+    if not prepared.is_complete:
+        check_profile(profile, prepared.saved_step, trainer.steps)
+        progress.stage("tracing the step")
+        trainer.program().check()
+    return prepared
+
+
+def check_profile(profile: range | None, saved: int, steps: int) -> None:
+    """Raises a ConfigError if a run takes none of the steps to trace.
+
+    Args:
+        profile: the steps to trace, counted from 0.
+        saved: the step that the run continues from.
+        steps: the number of steps of the run.
+    """
+    if profile is None:
+        return
+    if profile.step != 1 or not 0 <= profile.start < profile.stop:
+        raise ConfigError(f"profile: expected steps such as range(10, 13), got {profile!r}.")
+    if profile.start < steps and profile.stop > saved:
+        return
+    left = f"will take the steps {saved}:{steps}" if saved < steps else "has no steps left"
+    raise ConfigError(
+        f"--profile {profile.start}:{profile.stop}: expected steps of this run, which {left}. "
+        "Choose others, or more steps with --steps."
+    )
+
+
+def _refuse_elsewhere(machine: Machine | None) -> None:
+    """Raises a ConfigError if an experiment was fitted to another machine than this one."""
+    if machine is not None and (difference := local_mismatch(machine)) is not None:
+        raise ConfigError(
+            f"--target {machine.name}: this is not that machine: {difference}. Run it there; "
+            "--dry-run reports what would happen; without --target it trains here."
+        )
+
+
+def _open_trainer(
+    config: Trainer.Config,
+    folder: RunFolder,
+    log: Callable[[str], None],
+    shows_training: bool,
+) -> Trainer:
     """Builds the trainer of a run; a run that is resumed uses the data that it began with."""
     folder.check_identity(config)
-    trainer = config.build()
+    trainer = config.build()  # the config is saved as it is, whether progress is shown or not
+    if not shows_training:
+        trainer.hide_progress()
     if (folder.path / "run.json").is_file():
         warning = use_saved_data(folder, folder.about(), trainer.input)
         if warning is not None:
@@ -40,23 +151,30 @@ def train_run(
     reports: Sequence[str] = (),
     hooks: Hooks | None = None,
     stop: StopRequest | None = None,
+    profile: range | None = None,
 ) -> Outcome:
     """Trains a run in its folder to the last step, or until a signal.
 
     Args:
-        trainer: as `open_trainer` returns it.
+        trainer: as `prepare_run` builds it.
         folder: the run folder; this process locks it.
         about: what run.json says of the experiment.
         reports: what modifiers and the target report; logged first.
         hooks: the callbacks of the training loop.
         stop: records signals; those before the first step stop it, too.
+        profile: the steps to trace, counted from 0; the trace is in the run folder.
     """
     hooks, process = hooks or Hooks(), start_distributed()
+    profiler = Profiler(folder.path, profile, hooks.log) if profile is not None else None
+    if profiler is not None:
+        hooks = replace(hooks, around_step=profiler.around_step)
     with stop or StopRequest() as stop:
         trainer.check(folder.path)  # fails before anything is written
         # With several processes none exits alone: all stop together before the first step.
         if stop.received is not None and process.count == 1:
-            raise Interrupted(f"stopped by {stop.received} before the first step")
+            raise Interrupted(
+                f"stopped by {stop.received} before the first step; nothing is written"
+            )
         if process.index == 0:
             _claim(trainer, folder, about)
         try:
@@ -65,6 +183,8 @@ def train_run(
             hooks.log(f"training {about.get('experiment', 'a model')} in {folder.path}")
             return trainer.train(folder.path, hooks, stop)
         finally:
+            if profiler is not None:
+                profiler.finish()
             folder.release()
 
 

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from dovetail.cli import main
-from dovetail.config import ConfigError
+from dovetail.config import REQUIRED, ConfigError
+from dovetail.module import Module
 
 TINY = [
     "model.width=16",
@@ -19,6 +20,16 @@ TINY = [
     "mesh.data=-1",
     "evaluators={}",
 ]
+
+
+class AsksForImages(Module):
+    """A layer that asks for an input that a language model does not provide."""
+
+    class Config(Module.Config["AsksForImages"]):
+        width: int = REQUIRED
+
+    def __call__(self, x_BSE, context):
+        return x_BSE + context.get("images")
 
 
 def complain(capsys, tmp_path, monkeypatch, *argv):
@@ -58,6 +69,10 @@ CASES = {
     "unknown function": (
         ["train", "tiny-lm", "model.decoder.stack.layer.attention.mask=Causl"],
         ["Did you mean 'dovetail.kernels:Causal'?"],
+    ),
+    "an input that nobody provides": (
+        ["train", "tiny-lm", "model.decoder.stack.layer=AsksForImages", "evaluators={}"],
+        ["decoder/stack", "asks for the input 'images', which nobody provides", "context.provide("],
     ),
     "not an override": (["train", "tiny-lm", "width"], ["expected key.path=value"]),
     "heads that do not divide": (

@@ -137,7 +137,7 @@ def test_a_dry_run_says_plainly_whether_the_memory_suffices(capsys, monkeypatch)
     facts = json.loads(output(capsys, *argv, "--json"))
     assert facts["needed_bytes"] >= 8 * facts["argument_bytes"], "eight devices share the memory"
     for there, verdict in ((10**12, "fits: needs about"), (10**6, "does not fit: needs about")):
-        monkeypatch.setattr("dovetail.utils.host_memory_bytes", lambda there=there: there)
+        monkeypatch.setattr("dovetail.run.dry_runs.host_memory_bytes", lambda there=there: there)
         shown = output(capsys, *argv)
         assert f"{verdict} " in shown
         assert f"this machine has 1 {'TB' if there == 10**12 else 'MB'}" in shown
@@ -159,7 +159,14 @@ def test_the_help_of_train_says_what_mfu_is(capsys):
 
 
 @pytest.mark.parametrize(
-    "argv", [["--help"], ["train", "--help"], ["config", "list"], ["completion", "bash"]]
+    "argv",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["config", "list"],
+        ["completion", "bash"],
+        ["goodput", "simulate", "--table"],
+    ],
 )
 def test_light_verbs_load_no_jax(argv):
     code = (

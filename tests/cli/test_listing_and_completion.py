@@ -17,7 +17,7 @@ from dovetail.config import ConfigError
 from dovetail.experiments import find_experiment
 from dovetail.runtime import count_cache_hits
 from dovetail.targets import experiment_sharding, machine_program, parse_target
-from dovetail.trainer.loop import compile_step
+from dovetail.trainer.program import compile_step
 from tests.cli.test_bad_input import TINY
 
 
@@ -142,7 +142,7 @@ def test_a_step_from_the_cache_is_not_announced_as_compiling():
 
 
 def test_a_slow_load_from_the_cache_is_not_announced_as_compiling(monkeypatch):
-    monkeypatch.setattr("dovetail.trainer.loop._NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr("dovetail.trainer.program._NOTICE_SECONDS", 0.0)
     lines, is_noticed = [], threading.Event()
 
     def log(line):

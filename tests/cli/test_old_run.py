@@ -62,6 +62,7 @@ def dovetail(*arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_it_resumes_with_the_same_losses_and_generates(old_run: Path) -> None:
     dovetail(*TRAIN)
     lines = [json.loads(line) for line in (old_run / "metrics.jsonl").read_text().splitlines()]

@@ -11,12 +11,19 @@ import time
 import numpy as np
 import pytest
 
+from dovetail.runtime.goodput import goodput
 from tests.cli.test_train_and_generate import TINY
 
 STEPS = 200
 PATIENCE = 600  # seconds; a busy machine is slow to compile
 DEVICES = 4  # in all
 COMMAND = [sys.executable, "-c", "from dovetail.cli import main; raise SystemExit(main())"]
+SCRIPT = """
+import sys, dovetail
+folder, *changes = sys.argv[1:]
+run = dovetail.experiment("tiny-lm").override(*changes).train(folder=folder)
+print("trained to step", run.step)
+"""
 
 
 @pytest.fixture
@@ -24,7 +31,7 @@ def start(tmp_path):
     """Starts `dovetail train` as so many processes that share devices, run and caches."""
     started = []
 
-    def start(run, count, *more):
+    def start(run, count, *more, script=None):
         with socket.socket() as listener:
             listener.bind(("localhost", 0))
             address = f"localhost:{listener.getsockname()[1]}"
@@ -39,8 +46,10 @@ def start(tmp_path):
                 environment["DOVETAIL_COORDINATOR"] = address
                 environment["DOVETAIL_PROCESSES"] = str(count)
                 environment["DOVETAIL_PROCESS"] = str(index)
-            command = [*COMMAND, "train", "tiny-lm", *TINY, "--run", str(tmp_path / run)]
-            command += ["mesh.fsdp=2", "--steps", str(STEPS), *more]
+            command = [*COMMAND, "train", "tiny-lm", "--run", str(tmp_path / run)]
+            if script is not None:
+                command = [sys.executable, "-c", script, str(tmp_path / run)]
+            command += [*TINY, "mesh.fsdp=2", f"steps={STEPS}", *more]
             output = (tmp_path / f"{run}-{len(started)}.txt").open("w+")
             group.append(subprocess.Popen(command, env=environment, stdout=output, stderr=output))
             group[-1].output = output
@@ -95,3 +104,27 @@ def test_two_processes_train_stop_and_resume_as_one(start, tmp_path):
     together = losses(tmp_path / "pair")
     assert list(together) == list(expected)
     np.testing.assert_allclose(list(together.values()), list(expected.values()), rtol=1e-5)
+
+    logs = {path.stem for path in (tmp_path / "pair" / "goodput").iterdir()}
+    assert logs == {"000001-0", "000001-1", "000002-0", "000002-1"}
+    for process in (0, 1):
+        found = goodput(tmp_path / "pair", process)
+        assert (found.steps, found.lives, found.repeated_steps) == (STEPS, 2, 0)
+        assert found.seconds["peers"] > 0
+
+
+@pytest.mark.slow
+def test_two_processes_train_from_python(start, tmp_path):
+    short = ("steps=3", "evaluators={}")
+    assert finish(start("alone", 1, *short)) == [0]
+    group = start("pair", 2, *short, script=SCRIPT)
+    assert finish(group) == [0, 0]
+    expected, together = losses(tmp_path / "alone"), losses(tmp_path / "pair")
+    assert list(together) == list(expected) == [1, 2, 3]
+    np.testing.assert_allclose(list(together.values()), list(expected.values()), rtol=1e-5)
+    first, second = ((tmp_path / f"pair-{index}.txt").read_text() for index in (1, 2))
+    assert "tiny-lm: training tiny-lm in" in first
+    # Threads of Gloo write into each other's lines, so the lines as a whole cannot be compared.
+    assert "trained to step 3" in second
+    assert "tiny-lm" not in second, "only the first process shows progress"
+    assert "compiled" not in second

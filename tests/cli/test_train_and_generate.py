@@ -12,6 +12,7 @@ import pytest
 from dovetail.cli import main
 from dovetail.cli.train_summary import summary
 from dovetail.run import parameters
+from dovetail.runtime import run_folder
 from dovetail.trainer import Outcome
 
 TINY = [
@@ -46,6 +47,12 @@ def test_a_run_leaves_everything_behind(run):
     assert {"config.txt", "identity.txt", "run.json", "metrics.jsonl", "checkpoints"} <= names
     assert list((run / "tensorboard").iterdir())
     assert list((run / "profile").rglob("*.xplane.pb")), "the profile of step 1"
+
+
+def test_every_file_of_a_run_is_documented(run):
+    names = {path.name for path in run.iterdir() if not path.name.startswith(".")}
+    described = {line.split("  ")[0].rstrip("/") for line in run_folder.__doc__.splitlines()}
+    assert names | {"events.jsonl", "skips.json"} <= described
 
 
 def test_metrics_hold_what_people_follow(run):
@@ -177,7 +184,7 @@ def test_generate_without_a_checkpoint_says_to_train(edited, capsys):
     assert "has no checkpoint yet. Train first" in capsys.readouterr().err
 
 
-def test_the_closing_summary_has_chart_samples_and_figures(run, tmp_path, capsys):
+def test_the_closing_summary_has_chart_samples_and_metrics(run, tmp_path, capsys):
     folder = tmp_path / "again"
     assert main(["train", "tiny-lm", *TINY, "--steps", "3", "--run", str(folder)]) == 0
     out, err = capsys.readouterr()
@@ -216,6 +223,17 @@ def test_a_run_that_was_extended_is_complete_for_the_plain_command(run, capsys):
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
+def test_a_line_of_metrics_that_is_torn_does_not_stop_a_complete_run(run, tmp_path, capsys):
+    folder = shutil.copytree(run, tmp_path / "run")
+    file = folder / "metrics.jsonl"
+    text = file.read_text()
+    file.write_text(text[: text.index("\n") // 2] + "\n" + text + '{"step": 3, "lo')
+    assert main(["train", "tiny-lm", *TINY, "--steps", "2", "--run", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert f"complete: the run in {folder} is at step 3" in out
+    assert "held_out/bits_per_byte" in out
+
+
 def test_a_profile_of_steps_that_are_behind_the_run_is_refused_at_once(run, capsys):
     argv = ["train", "tiny-lm", *TINY, "--steps", "5", "--run", str(run), "--profile", "1:3"]
     assert main(argv) == 2
@@ -228,6 +246,7 @@ def test_a_profile_of_steps_that_are_behind_the_run_is_refused_at_once(run, caps
 def test_the_chart_shows_the_whole_run_also_after_a_restart(tmp_path):
     lines = [{"step": step, "loss": 5.0 - step} for step in range(1, 5)] + [{"step": 4, "x/y": 1.0}]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (tmp_path / "run.json").write_text("{}")
     last_axis = summary(Outcome(4, losses=[(4, 1.0)]), tmp_path).split("\n\n")[0].splitlines()[-1]
     assert last_axis.split() == ["1", "step", "4"]
 

@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 import dovetail
+from dovetail.config import modifiers
 from tests.run.test_run import CHANGES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -47,7 +50,10 @@ def test_train_and_generate_then_logits_and_gradients(example, capsys):
 
 
 def test_own_layer(example):
-    run = example("own_layer").main(*SMALL, "steps=3")
+    module = example("own_layer")
+    assert set(re.findall(r"--with (\S+)", module.__doc__)) == {"squared-relu-example"}
+    assert "squared-relu-example" in modifiers()
+    run = module.main(*SMALL, "steps=3")
     assert "own_layer:SquaredReLU" in (run.path / "config.txt").read_text()
 
 
@@ -75,9 +81,21 @@ def test_own_input_as_a_script(tmp_path):
     assert [path.name for path in tmp_path.glob("runs/*/checkpoints/4")] == ["4"]
 
 
-def test_own_trainer_loop(example):
-    run = example("own_trainer_loop").main(*SMALL, "steps=3")
-    assert run.step == 3
+def test_own_trainer_loop_stops_at_ctrl_c_and_continues(example, monkeypatch):
+    module = example("own_trainer_loop")
+    batch = module.PlainTrainer.batch
+
+    def interrupted(self, step):
+        if step == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return batch(self, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.PlainTrainer, "batch", interrupted)
+        with pytest.raises(dovetail.Interrupted, match="stopped by SIGINT after step 2; it is sav"):
+            module.main(*SMALL, "steps=4")
+    run = module.main(*SMALL, "steps=4")
+    assert run.step == 4
 
 
 def test_fine_tune_lora(example):
@@ -86,5 +104,5 @@ def test_fine_tune_lora(example):
     assert Path("merged/model.safetensors").is_file()
     frozen = [path for path in run.params if "lora" not in path]
     base = dovetail.load("runs/imported").params
-    assert frozen
-    assert all(np.array_equal(run.params[path], base[path]) for path in frozen if path in base)
+    assert set(frozen) == set(base)
+    assert all(np.array_equal(run.params[path], base[path]) for path in frozen)

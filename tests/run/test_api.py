@@ -1,6 +1,7 @@
 """`import dovetail`: experiments with changes, and where their runs go."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 import dovetail
 from dovetail.config import Component
-from dovetail.run import default_folder
+from dovetail.run import compare_runs, default_folder
 from tests.run.test_run import CHANGES
 
 
@@ -54,11 +55,41 @@ def test_mistakes_are_errors_that_help():
         ((), ("learner.schedule.peak=0.003",), "tiny-lm,peak=0.003"),
         (("moe:num_experts=4",), ("seed=1",), "tiny-lm,moe:num_experts=4,seed=1"),
         ((), ("input.seed=3",), "tiny-lm,input.seed=3"),
+        ((), ("seed=-1",), "tiny-lm,seed=-1"),
+        ((), ("learner.optimizer=Lion",), "tiny-lm,optimizer=Lion"),
+        (
+            (),
+            ("learner.optimizer=Lion", "learner.optimizer.b1=0.8"),
+            "tiny-lm,optimizer=Lion,b1=0.8",
+        ),
+        (
+            (),
+            ("input.corpus=TextFiles", "input.corpus.files=notes"),
+            "tiny-lm,corpus=TextFiles,files=notes",
+        ),
+        (
+            (),
+            (
+                "model.decoder.stack.layer.attention.mask=dovetail.kernels:SlidingWindow",
+                "model.decoder.stack.layer.attention.mask.window=8",
+            ),
+            "tiny-lm,mask=SlidingWindow,window=8",
+        ),
     ],
 )
 def test_a_folder_has_a_name_that_people_read(features, overrides, name):
     changed = dovetail.experiment("tiny-lm").with_features(*features).override(*overrides)
     assert changed.folder == Path("runs") / name
+
+
+def test_another_component_with_a_path_has_a_name_that_people_read():
+    plain = dovetail.experiment("tiny-lm").override("input.corpus=TextFiles")
+    one, other = (plain.override(f"input.corpus.files={x}").folder.name for x in ("/a/b", "/a-b"))
+    assert re.fullmatch(r"tiny-lm,corpus=TextFiles,files=a-b-[0-9a-f]{8}", one)
+    assert other.startswith("tiny-lm,corpus=TextFiles,files=a-b-")
+    assert one != other
+    default = plain.override("input.corpus.files=/a/b", "input.corpus.passage_bytes=65536")
+    assert default.folder.name == one, "the same identity"
 
 
 def test_a_name_that_would_be_too_long_gets_a_hash():
@@ -83,6 +114,36 @@ def test_a_plan_by_arithmetic():
     assert 1 < plan.step_seconds < 10
 
 
+def test_a_dry_run_for_a_machine_that_is_not_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = dovetail.experiment("tiny-lm").target("tpu-v5p-16").dry_run()
+    assert found.size.mesh == {"data": 8}
+    assert found.size.data["tokenizer"] == "BytePairTokenizer (vocab_size=2048)"
+    assert found.state_fits
+    assert found.fits is None, "activations are unknown, because nothing was compiled"
+    assert "cross_entropy: chunked (tpu)" in found.kernels
+    with pytest.raises(dovetail.Error, match="this is not that machine"):
+        dovetail.experiment("tiny-lm").target("tpu-v5p-16").train(progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_chosen_steps_are_profiled(tmp_path, capsys):
+    experiment = dovetail.experiment("tiny-lm").override(*CHANGES, "evaluators={}")
+    run = experiment.train(steps=3, folder=tmp_path / "run", profile=range(1, 2))
+    assert list((run.path / "profile").rglob("*.xplane.pb"))
+    assert f"profile of steps 1:2 in {run.path}" in capsys.readouterr().err
+    with pytest.raises(dovetail.Error, match="will take the steps 3:5"):
+        experiment.train(steps=5, folder=run.path, profile=range(1, 3), progress=False)
+    assert dovetail.load(run.path).step == 3
+
+
+@pytest.mark.parametrize("profile", [range(3, 3), range(-1, 2), range(0, 8, 2)])
+def test_a_profile_of_no_steps_in_a_row_is_refused_at_once(profile, tmp_path):
+    with pytest.raises(dovetail.Error, match=r"expected steps such as range\(10, 13\), got range"):
+        dovetail.experiment("tiny-lm").train(folder=tmp_path / "run", profile=profile)
+    assert list(tmp_path.iterdir()) == []
+
+
 class InterruptsAtTwo(Component):
     """A writer that receives Ctrl-C after the second step."""
 
@@ -97,7 +158,7 @@ class InterruptsAtTwo(Component):
         pass
 
 
-def test_ctrl_c_saves_and_the_same_call_continues(tmp_path, monkeypatch):
+def test_ctrl_c_saves_and_the_same_call_continues(tmp_path, capsys):
     experiment = dovetail.experiment("tiny-lm").override(*CHANGES, "evaluators={}")
     stopping = experiment.override("writers.stops=InterruptsAtTwo")
     handler = signal.getsignal(signal.SIGINT)
@@ -106,7 +167,14 @@ def test_ctrl_c_saves_and_the_same_call_continues(tmp_path, monkeypatch):
     assert signal.getsignal(signal.SIGINT) is handler
     stopped = dovetail.load(tmp_path / "run")
     assert 2 <= stopped.step < 30
-    run = experiment.train(steps=30, folder=tmp_path / "run", progress=False)
+    assert capsys.readouterr() == ("", ""), "without progress it is silent"
+    run = experiment.train(steps=30, folder=tmp_path / "run")
     assert run.step == 30
+    shown = capsys.readouterr()
+    assert f"resumed from step {stopped.step}" in shown.err
+    assert "step 30/30  loss " in shown.err
+    assert shown.out == "", "progress is on standard error"
+    differences = compare_runs([stopped, dovetail.load(run.path)]).differences
+    assert set(differences) == {"writers", "writers.stops"}, "progress is not a difference of runs"
     again = experiment.train(steps=5, folder=tmp_path / "run", progress=False)
     assert again.step == 30, "a run that is past the steps is returned as it is"

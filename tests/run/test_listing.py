@@ -89,6 +89,12 @@ def test_compare_shows_what_differs_and_the_curves(make_run, capsys, tmp_path):
     assert re.search(r"learner\.schedule\.peak +0\.01 +0\.02", out)
     assert re.search(r"step 2 +4 +3\.5", out)
     assert "input.batch_size" not in out, "what is equal is left out"
+    # On one scale from 3.5 to 5: a loss of 4 is 2.67 rows high, and one of 4.5 is 5.33 rows.
+    for name, top, third in (("plain", "█", "█▅"), ("<fast>", "", "█")):
+        chart = out.partition(f"--- loss of {name}\n")[2].splitlines()
+        assert chart[0].rstrip() == f"   5.000 |{top}"
+        assert chart[5].rstrip() == f"         |{third}"
+        assert chart[7].startswith("   3.500 |█")
     assert main(["compare", "plain", "runs/<fast>", "--json"]) == 0
     compared = json.loads(capsys.readouterr().out)
     assert compared["losses"]["<fast>"] == [[1, 4.5], [2, 3.5]]

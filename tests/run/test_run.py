@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,9 @@ import pytest
 
 import dovetail
 from dovetail.cli import main
+from dovetail.data import data_folder
+from dovetail.module import token_batch
+from dovetail.runtime.code_version import code_versions
 
 CHANGES = (
     "model.width=16",
@@ -33,13 +37,17 @@ def work(tmp_path_factory):
     return tmp_path_factory.mktemp("work")
 
 
+def write_corpus(corpus, operator="+"):
+    corpus.mkdir()
+    for number in range(40):
+        lines = (f"def f{number}_{x}(x):\n    return x {operator} {x}\n" for x in range(9))
+        (corpus / f"{number}.txt").write_text("".join(lines))
+
+
 @pytest.fixture(scope="module")
 def experiment(work):
     corpus = work / "corpus"
-    corpus.mkdir()
-    for number in range(40):
-        text = "".join(f"def f{number}_{line}(x):\n    return x + {line}\n" for line in range(9))
-        (corpus / f"{number}.txt").write_text(text)
+    write_corpus(corpus)
     files = ("input.corpus=TextFiles", f"input.corpus.files={corpus}")
     return dovetail.experiment("tiny-lm").override(*CHANGES, *files)
 
@@ -82,11 +90,22 @@ def test_a_moved_run_generates_evaluates_and_exports(moved, tmp_path):
     assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token_id"] == 299
 
 
-def test_a_moved_run_generates_and_exports_from_the_command_line(moved, tmp_path, capsys):
+def test_a_moved_run_is_used_and_continued_from_the_command_line(
+    moved, experiment, tmp_path, capsys
+):
     folder = str(moved["folder"])
     assert main(["generate", folder, "--prompt", "def f", "--tokens", "12"]) == 0
     assert capsys.readouterr().out == f"def f{moved['text']}\n"
     assert main(["export", "hf", folder, "--to", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", folder, "held_out", "--json"]) == 0
+    evaluated = json.loads(capsys.readouterr().out)
+    assert evaluated == {"run": folder, "step": 3, "metrics": moved["metrics"]}
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    changes = [*experiment.overrides, "evaluators={}"]
+    assert main(["train", "tiny-lm", *changes, "--steps", "5", "--run", str(copy)]) == 0
+    losses = [entry["loss"] for entry in dovetail.load(copy).metrics() if "loss" in entry]
+    assert losses == pytest.approx(moved["losses"], rel=1e-6)
 
 
 def test_a_moved_run_continues_with_the_same_data_in_another_process(moved, experiment, tmp_path):
@@ -116,12 +135,92 @@ def test_a_new_run_without_its_corpus_names_it(moved, experiment, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.fixture
+def changed_corpus(work, moved):
+    """Another corpus where the run's was."""
+    write_corpus(work / "corpus", operator="*")
+    yield
+    shutil.rmtree(work / "corpus")
+
+
+@pytest.fixture
+def copy(moved, tmp_path):
+    return shutil.copytree(moved["folder"], tmp_path / "run")
+
+
+def data_of(folder):
+    return folder / "data" / dovetail.load(folder).about["data"]
+
+
+def assert_generates_and_exports(run, moved, tmp_path):
+    assert run.generate("def f", max_new_tokens=12).text == moved["text"]
+    run.export_hf(tmp_path / "out", progress=False)
+    assert (tmp_path / "out" / "tokenizer.json").is_file()
+
+
+def test_a_run_is_used_and_continues_though_its_corpus_has_changed(
+    moved, experiment, copy, changed_corpus, tmp_path
+):
+    run = dovetail.load(copy)
+    assert_generates_and_exports(run, moved, tmp_path)
+    assert run.evaluate(["held_out"]) == moved["metrics"]
+    losses = [
+        entry["loss"]
+        for entry in experiment.train(steps=5, folder=copy, progress=False).metrics()
+        if "loss" in entry
+    ]
+    assert losses == pytest.approx(moved["losses"], rel=1e-6)
+
+
+def test_a_run_without_its_data_is_not_evaluated_on_a_changed_corpus(
+    moved, experiment, copy, changed_corpus, tmp_path
+):
+    data = data_of(copy)
+    shutil.rmtree(data)  # as if it were too large to be kept
+    run = dovetail.load(copy)
+    message = (
+        rf"the corpus has changed since .* \(its data was {data.name}, now it is .*\), so the "
+        r"metrics would be those of other data\. Restore the corpus"
+    )
+    with pytest.raises(dovetail.Error, match=message):
+        run.evaluate(["held_out"])
+    assert_generates_and_exports(run, moved, tmp_path)
+    with pytest.raises(dovetail.Error, match="was trained on other data"):
+        experiment.train(steps=5, folder=copy, progress=False)
+
+
+def test_data_that_is_in_the_cache_alone_is_found(moved, copy, monkeypatch, tmp_path):
+    data = data_of(copy)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    data_folder().mkdir(parents=True)
+    data.rename(data_folder() / data.name)
+    assert dovetail.load(copy).evaluate(["held_out"]) == moved["metrics"]
+
+
+def test_damaged_data_stops_evaluation_alone(moved, copy, tmp_path, capsys):
+    file = data_of(copy) / "train.tokens"
+    file.write_bytes(bytes(file.stat().st_size))
+    run = dovetail.load(copy)
+    assert_generates_and_exports(run, moved, tmp_path)
+    assert main(["generate", str(copy), "--prompt", "def f", "--tokens", "12"]) == 0
+    assert capsys.readouterr().out == f"def f{moved['text']}\n"
+    with (
+        pytest.warns(UserWarning, match=r"train\.tokens does not match its checksum\. Data is"),
+        pytest.raises(dovetail.Error, match="corpus"),
+    ):
+        run.evaluate(["held_out"])
+
+
 def test_the_folder_says_what_the_run_was_made_with(moved):
     about = dovetail.load(moved["folder"]).about
     assert about["versions"]["jax"] == jax.__version__
     assert about["overrides"][: len(CHANGES)] == list(CHANGES)
     assert set(about["tokenizer"]) == {"tokenizer.json"}
-    assert about["code"].get("dovetail", {}).keys() <= {"commit", "diff"}
+    commits = [
+        code.get("dovetail", {}).get("commit")
+        for code in (about["code"], code_versions(["dovetail"]))
+    ]
+    assert commits[0] == commits[1]
 
 
 def test_loss_and_gradients_by_parameters(moved):
@@ -136,6 +235,19 @@ def test_loss_and_gradients_by_parameters(moved):
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     expected = -np.mean([log_probs[i, token] for i, token in enumerate(tokens[1:])])
     assert loss == pytest.approx(expected, rel=1e-5)
+    assert run.model.embed(token_batch(tokens[None])).shape == (1, len(tokens) - 1, 16)
+    with pytest.raises(AttributeError, match="CausalLM has no method 'decoder'"):
+        _ = run.model.decoder
+
+
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [("", "nothing"), ([], "nothing"), ([[1, 2]], r"an array of shape \(1, 2\)")],
+)
+def test_logits_of_no_text(moved, text, got):
+    message = rf"logits: expected a text .* at least one token, got {got}\. For an empty text, pass"
+    with pytest.raises(dovetail.Error, match=message):
+        dovetail.load(moved["folder"]).logits(text)
 
 
 def edit(folder, **values):
@@ -177,6 +289,21 @@ def test_a_spoiled_run_is_one_sentence(moved, tmp_path, capsys, spoil, message):
     assert shown.count("dovetail: ") == 1
 
 
-def test_an_unknown_evaluator_names_those_there_are(moved):
+def test_an_unknown_evaluator_names_those_there_are(moved, capsys):
     with pytest.raises(dovetail.Error, match=r"no evaluator 'held'.*'held_out'"):
         dovetail.load(moved["folder"]).evaluate(["held"])
+    assert main(["evaluate", str(moved["folder"]), "held"]) == 2
+    assert "Did you mean 'held_out'" in capsys.readouterr().err
+
+
+def test_evaluation_prints_texts_and_a_table(moved, tmp_path, capsys):
+    folder = shutil.copytree(moved["folder"], tmp_path / "run")
+    assert main(["evaluate", str(folder), "held_out", "samples"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("--- samples/text_1\n")
+    assert re.search(r"^held_out/loss +5\.\d+$", shown, re.MULTILINE)
+    text = (folder / "config.txt").read_text()
+    kept = [line for line in text.splitlines() if not line.startswith("evaluators")]
+    (folder / "config.txt").write_text("\n".join(kept) + "\n")
+    assert main(["evaluate", str(folder)]) == 2
+    assert "this run has no evaluators. Train it with one" in capsys.readouterr().err

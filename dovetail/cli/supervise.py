@@ -1,0 +1,77 @@
+"""`dovetail train --supervise`: the options of the supervisor."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from dovetail.config import ConfigError
+
+
+def add_supervisor_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments."""
+    group = parser.add_argument_group("supervisor")
+    group.add_argument(
+        "--supervise",
+        action="store_true",
+        help="train in worker processes, and restart them if they crash or hang",
+    )
+    group.add_argument(
+        "--processes", type=int, metavar="N", default=1, help="workers on this host (default 1)"
+    )
+    group.add_argument(
+        "--restarts",
+        type=int,
+        metavar="N",
+        default=10,
+        help="give up after so many restarts for one cause (default 10)",
+    )
+    group.add_argument(
+        "--hang-seconds",
+        type=float,
+        metavar="S",
+        default=300.0,
+        help="a step without progress for so long is a hang (default 300)",
+    )
+    group.add_argument(
+        "--min-processes",
+        type=int,
+        metavar="N",
+        help="when restarts do not help, go on with fewer workers, at least N (default: never)",
+    )
+    group.add_argument(
+        "--spares",
+        type=int,
+        metavar="N",
+        default=0,
+        help="keep N processes ready that replace dead workers sooner (default 0)",
+    )
+    group.add_argument(
+        "--alert",
+        metavar="COMMAND|URL",
+        help="tell a command (as its last argument) or a URL (POST of JSON) about restarts",
+    )
+
+
+def supervise(arguments: argparse.Namespace) -> int:
+    """Runs the same command in workers, which know that they are workers; imports no JAX."""
+    from dovetail.runtime.supervisor import Supervisor, SupervisorSettings
+    from dovetail.runtime.supervisor.watchdog import Limits
+
+    limits = {"processes": 1, "restarts": 0, "hang_seconds": 1, "min_processes": 1, "spares": 0}
+    for name, low in limits.items():
+        value = getattr(arguments, name)
+        if value is not None and not low <= value < 10**6:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option}: expected {low} or more, got {value:g}.")
+    settings = SupervisorSettings(
+        processes=arguments.processes,
+        restarts_per_cause=arguments.restarts,
+        limits=Limits(
+            step=arguments.hang_seconds, silence=max(min(arguments.hang_seconds, 60.0), 5.0)
+        ),
+        min_processes=arguments.min_processes,
+        spares=arguments.spares,
+        alert=arguments.alert,
+    )
+    return Supervisor([sys.executable, "-m", "dovetail", *arguments.argv], settings).run()
