@@ -6,12 +6,14 @@ imported after it.
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import pytest
 
+from dovetail.config import registry
 from dovetail.targets import set_virtual_device_flags
 from tests import rotation, shape_suffixes
 from tests.heavy import is_heavy, stale_patterns
@@ -28,6 +30,11 @@ QUICK = "--xla_backend_optimization_level=0"
 if jax.__version_info__ < (0, 11):  # a flag that XLA does not know ends the process
     QUICK += " --xla_cpu_use_fusion_emitters=false"
 AS_USERS_DO = os.environ.get("DOVETAIL_TEST_OPTIMISED", "") not in ("", "0")
+
+# A shell without job control ignores Ctrl-C in what it starts in the background, and so would every
+# process that a test starts and then interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ["JAX_PLATFORMS"] = "cpu"  # for the processes that tests start, too
 # A device that waits at a collective holds a thread of XLA's pool, which has as many threads as
@@ -94,6 +101,14 @@ def user_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             (home / name).mkdir(exist_ok=True)
             patch.setenv(variable, str(home / name))
         yield home
+
+
+@pytest.fixture(autouse=True, scope="module")
+def imported_packages() -> Iterator[None]:
+    """Forgets the packages that the tests of a file import: they decide whose fault an error is."""
+    before = set(registry._packages)
+    yield
+    registry._packages.intersection_update(before)
 
 
 @pytest.fixture

@@ -18,16 +18,16 @@ def test_each_saving_shows_beside_a_plain_step() -> None:
     options = [text for name, size in SMALL.items() for text in (f"--{name}", str(size))]
     command = [sys.executable, str(SCRIPT), *options]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
-    figures = json.loads(run.stdout.splitlines()[-1])
-    by_hand = figures["by_hand_mb"]
+    found = json.loads(run.stdout.splitlines()[-1])
+    by_hand = found["by_hand_mb"]
     ratios = {
         name.removesuffix("_ratio"): value
-        for name, value in figures.items()
+        for name, value in found.items()
         if name.endswith("_ratio")
     }
     assert len(ratios) == 4
     for name, ratio in ratios.items():
-        assert ratio == pytest.approx(figures[f"{name}_mb"] / by_hand, rel=1e-2), name
+        assert ratio == pytest.approx(found[f"{name}_mb"] / by_hand, rel=1e-2), name
     best = ratios["fused_loss_blockwise_attention"]
     assert best < ratios["fused_loss_plain_attention"] < ratios["plain_loss_plain_attention"]
     assert best < ratios["plain_loss_blockwise_attention"] < ratios["plain_loss_plain_attention"]
