@@ -32,7 +32,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dovetail.learner import AdamW, ConstantSchedule, Learner
 from dovetail.models.llama import llama
-from dovetail.module import Batch, sequence_batch_spec
+from dovetail.module import TokenBatch, sequence_batch_spec
 from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
 from dovetail.trainer import Program
 
@@ -127,7 +127,7 @@ def random_batch(rows: int, length: int, vocab: int) -> Any:
     """Returns a batch of one document a row."""
     tokens = np.random.default_rng(0).integers(0, vocab, (rows, length + 1), dtype=np.int32)
     positions = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
-    batch = Batch(
+    batch = TokenBatch(
         tokens=tokens[:, :-1],
         targets=tokens[:, 1:],
         positions=positions,

@@ -24,8 +24,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dovetail.config import apply_overrides
+from dovetail.config import ConfigOf, apply_overrides
 from dovetail.experiments import find_experiment
+from dovetail.parallel import Remat, SaveNamed, SaveNothing
 from dovetail.plan import (
     FITTED_CONSTANTS,
     Candidate,
@@ -41,8 +42,12 @@ from dovetail.targets import apply_target, default_to_cpu
 
 LONG = ("input.sequence_length=16384", "input.batch_size=1024")
 PRODUCTS = (
-    "(attention_query,attention_key,attention_value,attention_output,"
-    "feed_forward_gate,feed_forward_up)"
+    "attention_query",
+    "attention_key",
+    "attention_value",
+    "attention_output",
+    "feed_forward_gate",
+    "feed_forward_up",
 )
 
 
@@ -58,7 +63,7 @@ class Row:
         peers: seconds of other systems.
         overrides: `key=value` overrides of the experiment.
         mesh: the published mesh; None takes the rule's.
-        save: the published remat policy, a value of `remat:save=`.
+        remat: the published remat policy; None leaves that of the experiment.
     """
 
     experiment: str
@@ -68,7 +73,7 @@ class Row:
     peers: dict[str, float] = field(default_factory=dict)
     overrides: tuple[str, ...] = ()
     mesh: dict[str, int] | None = None
-    save: str = ""
+    remat: ConfigOf[Remat] | None = None
 
     @property
     def name(self) -> str:
@@ -85,7 +90,7 @@ ROWS = (
         0.662,
         {"MaxText": 2.7, "XLA-FSDP": 3.5},
         mesh={"data": 4, "fsdp": 64},
-        save=PRODUCTS,
+        remat=SaveNamed.Config(names=PRODUCTS),
     ),
     Row("llama2-7b", "trn2-1024", 1.2, 0.242),
     Row(
@@ -95,7 +100,7 @@ ROWS = (
         0.400,
         {"Megatron": 7.8, "MaxText": 9.4, "FSDP": 10.6},
         mesh={"fsdp": 64, "model": 8},
-        save="nothing",
+        remat=SaveNothing.Config(),
     ),
     Row(
         "llama2-70b",
@@ -104,7 +109,7 @@ ROWS = (
         0.680,
         {"MaxText": 12.3},
         mesh={"fsdp": 512},
-        save="(attention_output,feed_forward_gate)",
+        remat=SaveNamed.Config(names=("attention_output", "feed_forward_gate")),
     ),
     Row("llama2-70b", "trn2-1024", 11.2, 0.250),
     Row("qwen3-30b-a3b", "tpu-v5p-1024", 12.86, 0.3158, {"MaxText": 12.97}, LONG),
@@ -168,7 +173,7 @@ def _published_candidate(row: Row, planner: Planner) -> Candidate:
         return now
     mesh = dict.fromkeys(dict(now.mesh), 1) | row.mesh
     for microbatches in (1, 2, 4, 8):
-        candidate = Candidate(tuple(mesh.items()), row.save, microbatches, False)
+        candidate = Candidate(tuple(mesh.items()), row.remat, microbatches, False)
         if planner.analytic_plan(candidate).fits:
             return candidate
     raise SystemExit(f"{row.name}: the published set-up does not fit analytically")
