@@ -28,7 +28,8 @@ CHECKED = ("kernels", "layers", "models", "generate", "learner")
 # takes a third (measured: 87 s of CPU to 29). `make slow` compiles as users do.
 QUICK = "--xla_backend_optimization_level=0"
 if jax.__version_info__ < (0, 11):  # a flag that XLA does not know ends the process
-    QUICK += " --xla_cpu_use_fusion_emitters=false"
+    # Small programs are not worth dividing among threads (an eighth of a test's CPU time).
+    QUICK += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 AS_USERS_DO = os.environ.get("DOVETAIL_TEST_OPTIMISED", "") not in ("", "0")
 
 # A shell without job control ignores Ctrl-C in what it starts in the background, and so would every
