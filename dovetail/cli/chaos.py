@@ -7,6 +7,7 @@ with the same losses and the same final state, bit for bit.
   dovetail chaos
   dovetail chaos --trials 300 --seed 7
   dovetail chaos --kinds "flipped bit,kill"
+  dovetail chaos --control "no digest"
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ import argparse
 import dataclasses
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dovetail.cli.output import print_json, say
 from dovetail.config import ConfigError, did_you_mean
-from dovetail.utils import Progress, format_duration, format_table
+from dovetail.utils import Progress, format_table
+
+if TYPE_CHECKING:
+    from dovetail.runtime.chaos import Result, Trial
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,51 +33,68 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="repeats the same trials (default 0)")
     parser.add_argument("--kinds", metavar="KIND,...", help="only these kinds of faults")
+    parser.add_argument(
+        "--control",
+        metavar="NAME",
+        help="break the runtime on purpose (such as 'no digest'): the trial must fail",
+    )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.set_defaults(handler=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the trials; the exit code is 1 if one was not survived."""
-    from dovetail.runtime.chaos import KINDS, Chaos, long_trials, short_trials
+    from dovetail.runtime.chaos import Chaos
 
-    trials = short_trials(arguments.seed)
-    if arguments.trials is not None:
-        if arguments.trials < 1:
-            raise ConfigError(f"--trials: expected 1 or more, got {arguments.trials}.")
-        trials = long_trials(arguments.seed, arguments.trials)
-    if arguments.kinds:
-        wanted = [kind.strip() for kind in arguments.kinds.split(",")]
-        for kind in wanted:
-            if kind not in KINDS:
-                raise ConfigError(f"--kinds: there is no {kind!r}. {did_you_mean(kind, KINDS)}")
-        trials = [trial for trial in trials if trial.kind in wanted]
+    trials = _trials(arguments)
     results = []
     with tempfile.TemporaryDirectory(prefix="dovetail-chaos-") as scratch:
-        chaos = Chaos(Path(scratch))
+        chaos = Chaos(Path(scratch), arguments.control)
         with Progress("chaos", enabled=not arguments.json) as progress:
             for index, trial in enumerate(trials, 1):
                 progress.stage(f"{index} of {len(trials)}: {trial}")
                 results.append(chaos.run(trial))
                 if results[-1].problem is not None and not arguments.json:
                     progress.say(f"NOT SURVIVED: {trial}: {results[-1].problem}")
-    bad = [result for result in results if result.problem is not None or not result.injected]
     if arguments.json:
         print_json([dataclasses.asdict(result) for result in results])
     else:
-        rows = [
-            [
-                str(result.trial),
-                "yes" if result.injected else "NO",
-                result.problem or "the same",
-                str(result.lives),
-                str(result.repeated),
-                format_duration(result.seconds),
-            ]
-            for result in results
-        ]
-        head = ["fault", "injected", "outcome", "lives", "repeated steps", "time"]
-        say(format_table(rows, header=head))
-        survived = len(results) - len(bad)
-        say(f"{survived} of {len(results)} faults survived without loss (seed {arguments.seed})")
-    return 1 if bad else 0
+        _print(results, arguments.seed)
+    return 1 if any(result.problem or not result.injected for result in results) else 0
+
+
+def _trials(arguments: argparse.Namespace) -> list[Trial]:
+    """Returns the trials that are asked for."""
+    from dovetail.runtime.chaos import CONTROLS, KINDS, long_trials, short_trials, trial
+
+    if arguments.control is not None:
+        if arguments.control not in CONTROLS:
+            near = did_you_mean(arguments.control, CONTROLS)
+            raise ConfigError(f"--control: there is no {arguments.control!r}. {near}")
+        return [trial(CONTROLS[arguments.control], arguments.seed)]
+    trials = short_trials(arguments.seed)
+    if arguments.trials is not None:
+        if arguments.trials < 1:
+            raise ConfigError(f"--trials: expected 1 or more, got {arguments.trials}.")
+        trials = long_trials(arguments.seed, arguments.trials)
+    if not arguments.kinds:
+        return trials
+    wanted = [kind.strip() for kind in arguments.kinds.split(",")]
+    for kind in wanted:
+        if kind not in KINDS:
+            raise ConfigError(f"--kinds: there is no {kind!r}. {did_you_mean(kind, KINDS)}")
+    return [trial for trial in trials if trial.kind in wanted]
+
+
+def _print(results: list[Result], seed: int) -> None:
+    """Prints what was not survived, and a row for each kind."""
+    from dovetail.runtime.chaos import summary
+    from dovetail.runtime.chaos.report import HEADER
+
+    bad = [result for result in results if result.problem is not None or not result.injected]
+    for result in bad:
+        problem = result.problem or "the fault was not injected"
+        say(f"{result.trial}, seed {result.trial.seed}: {problem}")
+    say(format_table(summary(results), header=list(HEADER)))
+    survived = len(results) - len(bad)
+    say(f"{survived} of {len(results)} faults survived without loss (seed {seed})")

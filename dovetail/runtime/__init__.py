@@ -9,7 +9,6 @@ from dovetail.utils.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dovetail.runtime.agreement import Agreement, AgreementError, open_agreement
-    from dovetail.runtime.background_writer import BackgroundWriter
     from dovetail.runtime.checkpoints.checkpointer import Checkpointer, abstract_state
     from dovetail.runtime.compilation_cache import count_cache_hits, use_compilation_cache
     from dovetail.runtime.console import Console
@@ -35,10 +34,10 @@ if TYPE_CHECKING:
     from dovetail.runtime.goodput.account import Goodput
     from dovetail.runtime.heartbeat import Heartbeat
     from dovetail.runtime.lives import FencedError, Life, suspects, take_life
-    from dovetail.runtime.openmetrics import OpenMetrics
     from dovetail.runtime.peak_memory import PeakGrowth, peak_memory_bytes
     from dovetail.runtime.phases import Phases
-    from dovetail.runtime.points import reach
+    from dovetail.runtime.points import pass_through, reach
+    from dovetail.runtime.preemption import MetadataServer, StopFile, StopNotice
     from dovetail.runtime.profiler import Profiler
     from dovetail.runtime.run_folder import RunFolder, short_hash
     from dovetail.runtime.safetensors import (
@@ -55,16 +54,18 @@ if TYPE_CHECKING:
     from dovetail.runtime.supervisor import Supervisor, SupervisorSettings
     from dovetail.runtime.weights import ArraySpecs, StoredWeights
     from dovetail.runtime.writers import (
+        BackgroundWriter,
         JsonLines,
         Metrics,
         MetricsWriter,
+        OpenMetrics,
         TensorBoard,
+        WandB,
         read_metrics,
     )
 
 _MODULES = {
     "dovetail.runtime.agreement": ("Agreement", "AgreementError", "open_agreement"),
-    "dovetail.runtime.background_writer": ("BackgroundWriter",),
     "dovetail.runtime.checkpoints.checkpointer": ("Checkpointer", "abstract_state"),
     "dovetail.runtime.compilation_cache": ("count_cache_hits", "use_compilation_cache"),
     "dovetail.runtime.console": ("Console",),
@@ -90,10 +91,10 @@ _MODULES = {
     "dovetail.runtime.goodput.account": ("Goodput",),
     "dovetail.runtime.heartbeat": ("Heartbeat",),
     "dovetail.runtime.lives": ("FencedError", "Life", "suspects", "take_life"),
-    "dovetail.runtime.openmetrics": ("OpenMetrics",),
     "dovetail.runtime.peak_memory": ("PeakGrowth", "peak_memory_bytes"),
     "dovetail.runtime.phases": ("Phases",),
-    "dovetail.runtime.points": ("reach",),
+    "dovetail.runtime.points": ("pass_through", "reach"),
+    "dovetail.runtime.preemption": ("MetadataServer", "StopFile", "StopNotice"),
     "dovetail.runtime.profiler": ("Profiler",),
     "dovetail.runtime.run_folder": ("RunFolder", "short_hash"),
     "dovetail.runtime.safetensors": (
@@ -110,10 +111,13 @@ _MODULES = {
     "dovetail.runtime.supervisor": ("Supervisor", "SupervisorSettings"),
     "dovetail.runtime.weights": ("ArraySpecs", "StoredWeights"),
     "dovetail.runtime.writers": (
+        "BackgroundWriter",
         "JsonLines",
         "Metrics",
         "MetricsWriter",
+        "OpenMetrics",
         "TensorBoard",
+        "WandB",
         "read_metrics",
     ),
 }
@@ -141,6 +145,7 @@ __all__ = [
     "Heartbeat",
     "JsonLines",
     "Life",
+    "MetadataServer",
     "Metrics",
     "MetricsWriter",
     "NonFiniteStep",
@@ -158,6 +163,8 @@ __all__ = [
     "SkipSpikes",
     "StepEnd",
     "Stop",
+    "StopFile",
+    "StopNotice",
     "StopOnFaults",
     "StopRequest",
     "StoredWeights",
@@ -166,6 +173,7 @@ __all__ = [
     "SupervisorSettings",
     "TensorBoard",
     "TensorInfo",
+    "WandB",
     "abstract_state",
     "can_store",
     "count_cache_hits",
@@ -174,6 +182,7 @@ __all__ = [
     "matmul_flops_of",
     "measured_cpu",
     "open_agreement",
+    "pass_through",
     "peak_memory_bytes",
     "reach",
     "read_digests",

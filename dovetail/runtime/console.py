@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from dovetail.config import Component
-from dovetail.runtime.writers import Metrics
+from dovetail.runtime.writers.base import Metrics
 from dovetail.utils import Progress, format_duration
 
 _RATE = "_per_second"  # of tokens, images, or whatever a batch counts

@@ -1,7 +1,8 @@
 """Named points at which `dovetail chaos` injects faults into a run. Otherwise they cost nothing.
 
-A point is a call of `reach`, such as before a manifest is written. The environment variable
-DOVETAIL_CHAOS names points, which time they are reached, and what happens then:
+A point is a call of `reach`, such as before a manifest is written, or of `pass_through`, where a
+value can be damaged. The environment variable DOVETAIL_CHAOS names points, which time they are
+reached, and what happens then:
 
     save written@2=kill;restore read@1=sleep:3
 
@@ -11,16 +12,18 @@ marks it. This module imports no JAX.
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
-import shutil
-import signal
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 FAULTS, FOLDER, PROCESS = "DOVETAIL_CHAOS", "DOVETAIL_CHAOS_FOLDER", "DOVETAIL_CHAOS_PROCESS"
+TIMES = "times.txt"
+"""The file in that folder with the times at which `_TIMED` points were reached."""
 
 POINTS = (
     "data prepared",
@@ -31,6 +34,8 @@ POINTS = (
     "step compiled",
     "first step",
     "step",
+    "batch",
+    "state",
     "save begins",
     "save copied",
     "save written",
@@ -47,27 +52,44 @@ POINTS = (
 )
 """All points, in the order in which a run reaches them."""
 
+_TIMED = ("life taken", "first step")
+
 _reached: Counter[str] = Counter()
 
 
 def reach(name: str) -> None:
     """Says that a run has reached a point; injects the fault that is due there, if any."""
-    faults = os.environ.get(FAULTS)
-    if not faults:
-        return
+    if FAULTS in os.environ:
+        for action in _due(name):
+            _inject(action, None)
+
+
+def pass_through(name: str, value: T) -> T:
+    """Says that a value passes a point; returns it, damaged if such a fault is due there."""
+    if FAULTS in os.environ:
+        for action in _due(name):
+            value = _inject(action, value)
+    return value
+
+
+def _due(name: str) -> Iterator[str]:
+    """Yields the actions that are due at a point now."""
     assert name in POINTS, name
     if not _reached and "DOVETAIL_CHAOS_BREAK" in os.environ:
         from dovetail.runtime.chaos import broken
 
         broken.apply()
+    _reached[name] += 1
+    if name in _TIMED:
+        with (Path(os.environ[FOLDER]) / TIMES).open("a") as file:
+            file.write(f"{time.monotonic()} {name}\n")
     if os.environ.get(PROCESS, "0") != os.environ.get("DOVETAIL_PROCESS", "0"):
         return
-    _reached[name] += 1
-    for fault in faults.split(";"):
+    for fault in os.environ[FAULTS].split(";"):
         where, _, action = fault.partition("=")
         point, _, number = where.partition("@")
         if point == name and int(number or 1) == _reached[name] and _is_first(fault):
-            _inject(action)
+            yield action
 
 
 def _is_first(fault: str) -> bool:
@@ -75,34 +97,13 @@ def _is_first(fault: str) -> bool:
     marker = Path(os.environ[FOLDER]) / f"injected {fault.replace('/', '-')}"
     try:
         with marker.open("x") as file:
-            file.write(f"{time.time()}\n")
+            file.write(f"{time.monotonic()} {time.time()}\n")
     except FileExistsError:
         return False
     return True
 
 
-def _inject(action: str) -> None:
-    """Does what a fault does."""
-    kind, _, argument = action.partition(":")
-    if kind == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(60)
-    elif kind == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    elif kind == "sleep":
-        time.sleep(float(argument))
-    elif kind == "gil":  # a call into C that does not release the GIL
-        ctypes.PyDLL(None).sleep(int(argument or 600))
-    elif kind == "full":
-        raise OSError(errno.ENOSPC, "No space left on device")
-    elif kind == "error":
-        raise OSError(errno.EIO, "Input/output error")
-    elif kind == "clock":  # what NTP or a person may do
-        now = time.time
-        time.time = lambda: now() + float(argument)
-    elif kind == "remove":
-        shutil.rmtree(Path(os.environ[FOLDER]) / "run", ignore_errors=True)
-    elif kind == "segfault":
-        ctypes.string_at(0)
-    else:
-        os.kill(os.getpid(), signal.Signals[kind])
+def _inject(action: str, value: Any) -> Any:
+    from dovetail.runtime.chaos.actions import inject
+
+    return inject(action, value)

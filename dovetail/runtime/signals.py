@@ -1,22 +1,23 @@
-"""Requests to stop: a handled SIGTERM (preemption), SIGUSR1, SIGHUP or Ctrl-C, or a file.
+"""Requests to stop: a handled SIGTERM (preemption), SIGUSR1, SIGHUP or Ctrl-C, or a notice.
 
-The step is finished, the state is saved, and the process exits. A second Ctrl-C exits at once. For
-schedulers that cannot send a signal, a file named `stop` in the run folder has the same effect.
+The step is finished, the state is saved, and the process exits. A second Ctrl-C exits at once.
+`preemption.py` has the notices, for schedulers that cannot send a signal.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from dovetail.runtime.preemption import StopNotice
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-STOP_FILE = "stop"
 
 _STDERR = 2
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -42,14 +43,13 @@ class StopRequest:
                     self._previous[number] = signal.signal(number, self._receive)
         return self
 
-    def look(self, folder: Path) -> None:
-        """Looks for the file that asks to stop, about once in a second; removes it."""
+    def look(self, folder: Path, notices: Iterable[StopNotice]) -> None:
+        """Looks for notices about the run in a folder, about once in a second."""
         if time.monotonic() - self._last_look < _SECONDS_BETWEEN_LOOKS:
             return
         self._last_look = time.monotonic()
-        with contextlib.suppress(OSError):
-            (folder / STOP_FILE).unlink()
-            self.received = f"the file {folder / STOP_FILE}"
+        for notice in notices:
+            self.received = self.received or notice.look(folder)
 
     def __exit__(
         self,

@@ -33,6 +33,7 @@ from dovetail.runtime import (
     Stragglers,
     abstract_state,
     open_agreement,
+    pass_through,
     reach,
     suspects,
     take_life,
@@ -195,7 +196,7 @@ class TrainingLoop:
         compiling = BackgroundCall(contextvars.copy_context().run, self._compile)
         state, first = self._restore_or_initialize()
         while not compiling.done(_SECONDS_BETWEEN_LOOKS):
-            self.stop.look(self.folder)
+            self.stop.look(self.folder, self.trainer.stop_notices)
             if self.stop.received is not None and self.agreement.count == 1:
                 compiling.abandon()
                 raise Interrupted(
@@ -241,7 +242,8 @@ class TrainingLoop:
                     break
                 reach("first step" if step == first else "step")
                 with self.phases.phase("input"):
-                    batch = next(feed)
+                    batch = pass_through("batch", next(feed))
+                state = pass_through("state", state)
                 state, report = self._step(step, train_step, state, batch)
                 self.pending.append((step + 1, report))
                 self.outcome.step = step + 1
@@ -338,7 +340,7 @@ class TrainingLoop:
 
     def _stop_requested(self) -> bool:
         """Returns whether any process received a signal, so that all stop at the same step."""
-        self.stop.look(self.folder)
+        self.stop.look(self.folder, self.trainer.stop_notices)
         with self.stragglers.waiting():
             received = self.stop.received is not None
             self._stopping = self.consensus.any_host(received) or self._stopping

@@ -23,6 +23,8 @@ from dovetail.runtime import (
     MetricsWriter,
     Preflight,
     RepeatSteps,
+    StopFile,
+    StopNotice,
     StopOnFaults,
     StopRequest,
     TensorBoard,
@@ -62,6 +64,7 @@ class Trainer(Component):
         faults: ConfigOf[FaultPolicy] = incidental(StopOnFaults.Config())
         preflight: ConfigOf[DeviceCheck] = incidental(Preflight.Config())
         step_check: ConfigOf[StepCheck] = incidental(RepeatSteps.Config())
+        stop_notices: dict[str, ConfigOf[StopNotice]] = incidental({"file": StopFile.Config()})
         writers: dict[str, ConfigOf[MetricsWriter]] = incidental(
             {
                 "console": Console.Config(),
@@ -88,6 +91,7 @@ class Trainer(Component):
         self.evaluators = {name: child.build() for name, child in config.evaluators.items()}
         self.checkpointer, self.faults = config.checkpointer.build(), config.faults.build()
         self.preflight, self.step_check = config.preflight.build(), config.step_check.build()
+        self.stop_notices = [child.build() for child in config.stop_notices.values()]
         self.initialization = config.initialization.build()
         self.writers = {name: child.build() for name, child in config.writers.items()}
         self.shows_progress = True

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dovetail.runtime import JsonLines, read_metrics
-from dovetail.runtime.background_writer import BackgroundWriter
+from dovetail.runtime.writers import BackgroundWriter
 
 
 class Scripted:

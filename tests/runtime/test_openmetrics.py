@@ -5,7 +5,7 @@ import re
 import pytest
 
 from dovetail.runtime import OpenMetrics
-from dovetail.runtime import openmetrics as module
+from dovetail.runtime.writers import openmetrics as module
 
 
 def opened(run, **values):

@@ -1,14 +1,10 @@
 """Chaos: real training while faults strike, compared with an undisturbed run."""
 
-from dovetail.runtime.chaos.harness import Chaos, Result
-from dovetail.runtime.chaos.kinds import (
-    CONTROLS,
-    KINDS,
-    Trial,
-    long_trials,
-    short_trials,
-    trial,
-)
+from dovetail.runtime.chaos.harness import Chaos
+from dovetail.runtime.chaos.judging import Result
+from dovetail.runtime.chaos.kinds import CONTROLS, KINDS
+from dovetail.runtime.chaos.report import summary
+from dovetail.runtime.chaos.trials import Trial, long_trials, short_trials, trial
 
 __all__ = [
     "CONTROLS",
@@ -18,5 +14,6 @@ __all__ = [
     "Trial",
     "long_trials",
     "short_trials",
+    "summary",
     "trial",
 ]

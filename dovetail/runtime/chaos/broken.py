@@ -50,6 +50,13 @@ def _no_step_in_the_manifest() -> None:
     checkpointer._check_step = lambda step, arrays: None
 
 
+def _no_fencing() -> None:
+    """A life that was stopped goes on to commit, though a newer one has started."""
+    from dovetail.runtime.lives import Life
+
+    Life.check = lambda self: None  # type: ignore[method-assign]
+
+
 class _Renamed:
     """A folder that claims another name."""
 
@@ -64,6 +71,7 @@ MUTATIONS: dict[str, Callable[[], None]] = {
     "no digest": _no_digest,
     "no vote": _no_vote,
     "no step in the manifest": _no_step_in_the_manifest,
+    "no fencing": _no_fencing,
 }
 
 

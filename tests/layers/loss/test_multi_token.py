@@ -125,7 +125,7 @@ def test_gradients_reach_every_head_and_sharding_changes_nothing() -> None:
 
     def sharded(params: Any, given: TokenBatch) -> Any:
         with use_placement(placement):
-            return jax.grad(lambda p: summed(config, p, given))(params)
+            return jax.jit(jax.grad(lambda p: summed(config, p, given)))(params)
 
     shardings = {path: placement.sharding(s.axes, s.shape, path) for path, s in specs.items()}
     rows = placement.sharding(("batch",))

@@ -36,8 +36,8 @@ def test_smoothing_is_that_of_optax(capped: bool, monkeypatch: pytest.MonkeyPatc
         loss_BS = smoothed(scores(model, params), batch().targets, 0.2)
         return (weights * loss_BS).sum() / weights.sum()
 
-    mine, by_mine = jax.value_and_grad(lambda params: total(model, params))(params)
-    theirs, by_theirs = jax.value_and_grad(reference)(params)
+    mine, by_mine = jax.jit(jax.value_and_grad(lambda params: total(model, params)))(params)
+    theirs, by_theirs = jax.jit(jax.value_and_grad(reference))(params)
     np.testing.assert_allclose(mine, theirs, rtol=1e-5)
     for path, gradient in by_mine.items():
         np.testing.assert_allclose(gradient, by_theirs[path], atol=1e-5, err_msg=path)

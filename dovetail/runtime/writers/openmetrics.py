@@ -1,8 +1,8 @@
 """The newest metrics of a run as a file for Prometheus.
 
-`Trainer.Config(writers={..., "prometheus": OpenMetrics.Config()})` writes `metrics.prom` in the run
-folder. The textfile collector of Prometheus's node exporter reads all `*.prom` of one folder:
-`OpenMetrics.Config(folder="/var/lib/node_exporter")` writes `dovetail-<run>.prom` there.
+`dovetail train tiny-lm writers.prometheus=OpenMetrics` writes `metrics.prom` in the run folder. The
+textfile collector of Prometheus's node exporter reads all `*.prom` of one folder:
+`writers.prometheus.folder=/var/lib/node_exporter` writes `dovetail-<run>.prom` there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from dovetail.config import Component
-from dovetail.runtime.writers import Metrics
+from dovetail.runtime.writers.base import Metrics
 from dovetail.utils import atomic_write
 
 

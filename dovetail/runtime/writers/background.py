@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dovetail.runtime.writers import Metrics, MetricsWriter
+from dovetail.runtime.writers.base import Metrics, MetricsWriter
 
 _LOG = logging.getLogger("dovetail")
 _QUEUED = 1000

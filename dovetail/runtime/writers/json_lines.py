@@ -1,33 +1,15 @@
-"""Metrics writers: each takes (step, metrics), wherever they come from."""
+"""Metrics as lines of JSON, `metrics.jsonl` in the run folder: what other commands read."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from dovetail.config import Component
+from dovetail.runtime.writers.base import Metrics
 from dovetail.utils import atomic_write, read_json_lines
-
-Metrics = Mapping[str, float | int | str]
-
-
-class MetricsWriter(Protocol):
-    """Writes the metrics of a run."""
-
-    def open(self, folder: Path, first_step: int) -> None:
-        """Begins, or continues after a restore: drops what was written after `first_step`."""
-        ...
-
-    def write(self, step: int, metrics: Metrics) -> None:
-        """Writes the metrics of a step."""
-        ...
-
-    def close(self) -> None:
-        """Flushes and closes."""
-        ...
 
 
 class JsonLines(Component):
@@ -52,34 +34,6 @@ class JsonLines(Component):
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
-
-
-class TensorBoard(Component):
-    """Writes TensorBoard event files."""
-
-    def open(self, folder: Path, first_step: int) -> None:
-        """Makes the event file at the first write, since the library takes a while to load."""
-        self._folder, self._first_step = folder, first_step
-        self._events: Any = None
-
-    def write(self, step: int, metrics: Metrics) -> None:
-        """Adds scalars and texts."""
-        if self._events is None:
-            from tensorboardX import SummaryWriter
-
-            self._events = SummaryWriter(
-                str(self._folder / "tensorboard"), purge_step=self._first_step + 1
-            )
-        for name, value in metrics.items():
-            if isinstance(value, str):
-                self._events.add_text(name, value, step)
-            else:
-                self._events.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        """Flushes the events."""
-        if self._events is not None:
-            self._events.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

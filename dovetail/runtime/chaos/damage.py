@@ -1,0 +1,94 @@
+"""Damage to checkpoints between two lives of a run.
+
+Each function takes the folder of the newest checkpoint, or that of the hosts' own disks, and a
+source of random numbers.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+
+def _files(checkpoint: Path) -> list[Path]:
+    """Returns the files without which a checkpoint cannot be read, that with most data first."""
+    data = [file for file in checkpoint.rglob("d/*") if file.is_file()]
+    largest = sorted(data, key=lambda file: -file.stat().st_size)[:1]
+    index = [checkpoint / "0" / name for name in ("manifest.ocdbt", "_METADATA")]
+    return [*largest, *index, checkpoint / "manifest.json"]
+
+
+def flip(checkpoint: Path, choose: random.Random) -> None:
+    """Flips one bit of the largest data file."""
+    _flip_in(_files(checkpoint)[0], choose)
+
+
+def _flip_in(file: Path, choose: random.Random) -> None:
+    content = bytearray(file.read_bytes())
+    content[choose.randrange(len(content))] ^= 1 << choose.randrange(8)
+    file.write_bytes(content)
+
+
+def truncate(checkpoint: Path, choose: random.Random) -> None:
+    """Cuts a file in half."""
+    file = choose.choice(_files(checkpoint))
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def zero(checkpoint: Path, choose: random.Random) -> None:
+    """Fills a file with zeros."""
+    file = choose.choice(_files(checkpoint))
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def delete(checkpoint: Path, choose: random.Random) -> None:
+    """Removes a file."""
+    choose.choice(_files(checkpoint)).unlink()
+
+
+def truncate_of_one(checkpoint: Path, choose: random.Random) -> None:
+    """Damages what only the last process reads."""
+    data = [file for file in checkpoint.rglob("d/*") if "ocdbt.process_" in str(file)]
+    last = max(file.parent.parent.name for file in data)
+    own = [file for file in data if file.parent.parent.name == last]
+    file = max(own, key=lambda file: file.stat().st_size)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def rename(checkpoint: Path, choose: random.Random) -> None:
+    """The checkpoint pretends to be that of a later step."""
+    checkpoint.rename(checkpoint.with_name(str(int(checkpoint.name) + choose.randrange(1, 3))))
+
+
+def lose_host(hosts: Path, choose: random.Random) -> None:
+    """All that one host has on its own disk is gone."""
+    shutil.rmtree(choose.choice(sorted(hosts.glob("host-*"))))
+
+
+def flip_local(hosts: Path, choose: random.Random) -> None:
+    """Flips a bit in one copy of the newest shards of one process."""
+    _flip_in(choose.choice(_newest_local(hosts)), choose)
+
+
+def flip_all_local(hosts: Path, choose: random.Random) -> None:
+    """Flips a bit in every copy, so that an older checkpoint must do."""
+    for file in _newest_local(hosts):
+        _flip_in(file, choose)
+
+
+def _newest_local(hosts: Path) -> list[Path]:
+    files = list(hosts.glob("host-*/*/*/*.shards"))
+    newest = max(int(file.parent.name.partition("-")[0]) for file in files)
+    return sorted(file for file in files if file.parent.name.startswith(f"{newest}-"))
+
+
+def truncate_local(hosts: Path, choose: random.Random) -> None:
+    """Cuts one copy of the newest shards of one process in half."""
+    file = choose.choice(_newest_local(hosts))
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def delete_local(hosts: Path, choose: random.Random) -> None:
+    """Removes one copy of the newest shards of one process."""
+    choose.choice(_newest_local(hosts)).unlink()

@@ -1,0 +1,82 @@
+"""Trials: which fault strikes where, in the short form, the long form, or by itself."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from dovetail.runtime.chaos.kinds import KINDS, LOCAL_SAVING
+
+STEPS = 12
+SAVE_EVERY = 3
+
+_PROCESSES_AFTER = {1: 2, 2: 1, 4: 2}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One fault: what, where, and the seed that repeats it."""
+
+    kind: str
+    point: str
+    number: int
+    """Which time the point is reached."""
+    processes: int
+    seed: int
+
+    @property
+    def local(self) -> bool:
+        """Whether the run has a local tier."""
+        return KINDS[self.kind].local or self.point in LOCAL_SAVING
+
+    @property
+    def processes_after(self) -> int:
+        """The number of processes of later lives."""
+        return _PROCESSES_AFTER[self.processes] if KINDS[self.kind].resizes else self.processes
+
+    def __str__(self) -> str:
+        """Returns the trial for people."""
+        where = "between two lives" if KINDS[self.kind].is_between_lives else f"at {self.point!r}"
+        return f"{self.kind} {where} ({self.number}), {self.processes} process(es)"
+
+
+def trial(kind: str, seed: int, point: str | None = None, processes: int = 1) -> Trial:
+    """Returns a trial; the seed chooses what is left open."""
+    about, choose = KINDS[kind], random.Random(f"{kind} {seed}")
+    processes = 1 if about.overlaps else max(processes, about.processes)
+    if about.is_between_lives:
+        # Killed after the second save or the third, so that there is an older checkpoint.
+        point = "local save committed" if about.local else "save verified"
+        return Trial(kind, point, choose.randrange(2, 4), processes, seed)
+    point = point or choose.choice(about.points)
+    return Trial(kind, point, _which_time(point, choose), processes, seed)
+
+
+def _which_time(point: str, choose: random.Random) -> int:
+    """Returns which time a point is reached, early enough that it is in any run."""
+    if point in ("step", "batch", "state"):
+        return choose.randrange(2, STEPS - 2)
+    if point.startswith(("save", "manifest", "local save")):
+        return choose.randrange(1, STEPS // SAVE_EVERY)
+    return 1
+
+
+def short_trials(seed: int) -> list[Trial]:
+    """Returns one trial of each kind, and the most delicate points."""
+    points = ("save written", "manifest written", "manifest renamed", "restore read")
+    return [trial(kind, seed) for kind in KINDS] + [trial("kill", seed, point) for point in points]
+
+
+def long_trials(seed: int, count: int) -> list[Trial]:
+    """Returns every point with every kind that strikes there, then random ones up to a number."""
+    trials = [
+        trial(kind, seed, point)
+        for kind, about in KINDS.items()
+        for point in (about.points if not about.is_between_lives else ("",))
+    ]
+    choose = random.Random(seed)
+    while len(trials) < count:
+        kind = choose.choice(list(KINDS))
+        processes = choose.choice((1, 1, 2, 4))
+        trials.append(trial(kind, choose.randrange(10**6), processes=processes))
+    return trials[:count]
