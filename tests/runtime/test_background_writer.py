@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -112,3 +114,40 @@ def test_a_writer_that_never_answers_is_left_behind(
     assert "The writer 'x' does not answer" in warnings.text
     assert warnings.text.count("too slow") == 1
     writer.gate.set()
+
+
+FULL_DISK = """
+import resource, signal, sys, time
+from pathlib import Path
+from dovetail.runtime import TensorBoard
+from dovetail.runtime.writers import BackgroundWriter
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write fails, as on a full disk
+writer = BackgroundWriter("tensorboard", TensorBoard.Config().build(), seconds_muted=0.2)
+writer.open(Path(sys.argv[1]), 0)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+for step in range(1, 400):
+    writer.write(step, {f"metric/{number}": 1.0 for number in range(20)})
+    time.sleep(0.001)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+time.sleep(0.5)
+writer.write(400, {"after": 1.0})
+writer.close()
+print("closed")
+"""
+
+
+def test_tensorboard_survives_a_disk_that_is_full_for_a_while(tmp_path: Path) -> None:
+    """With the library's own queue, the process neither closed the writer nor ended."""
+    ended = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "closed\n"), ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "The writer 'tensorboard' failed" in ended.stderr
+    newest = max((tmp_path / "tensorboard").iterdir(), key=lambda file: file.name.split(".")[-1])
+    assert b"after" in newest.read_bytes()

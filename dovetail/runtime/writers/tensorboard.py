@@ -2,36 +2,61 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 from dovetail.config import Component
 from dovetail.runtime.writers.base import Metrics
 
+_SECONDS_BETWEEN_FLUSHES = 5.0
+
 
 class TensorBoard(Component):
-    """Writes TensorBoard event files."""
+    """Writes TensorBoard event files.
+
+    tensorboardX's SummaryWriter is not used: it writes in a thread of its own, which dies of a full
+    disk, and then its queue blocks whoever writes, closes, or ends the process. Here an error
+    reaches the caller, and the next `open` starts another file.
+    """
 
     def open(self, folder: Path, first_step: int) -> None:
         """Makes the event file at the first write, since the library takes a while to load."""
-        self._folder, self._first_step = folder, first_step
+        self._folder, self._first_step = folder / "tensorboard", first_step
         self._events: Any = None
+        self._last_flush = 0.0
 
     def write(self, step: int, metrics: Metrics) -> None:
         """Adds scalars and texts."""
-        if self._events is None:
-            from tensorboardX import SummaryWriter
+        from tensorboardX import summary
 
-            self._events = SummaryWriter(
-                str(self._folder / "tensorboard"), purge_step=self._first_step + 1
-            )
+        if self._events is None:
+            self._events = self._new_file()
         for name, value in metrics.items():
-            if isinstance(value, str):
-                self._events.add_text(name, value, step)
-            else:
-                self._events.add_scalar(name, value, step)
+            make = summary.text if isinstance(value, str) else summary.scalar
+            self._add(step, summary=make(name, value))
+        if time.monotonic() - self._last_flush >= _SECONDS_BETWEEN_FLUSHES:
+            self._last_flush = time.monotonic()
+            self._events.flush()
 
     def close(self) -> None:
         """Flushes the events."""
         if self._events is not None:
-            self._events.close()
+            events, self._events = self._events, None
+            events.close()
+
+    def _new_file(self) -> Any:
+        """Starts a file, whose readers forget what other files say about later steps."""
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import SessionLog
+
+        self._folder.mkdir(exist_ok=True)
+        # Two files within a second, as after a rollback, must have two names.
+        self._events = EventsWriter(str(self._folder / "events"), f".{time.monotonic_ns()}")
+        self._add(self._first_step + 1, session_log=SessionLog(status=SessionLog.START))
+        return self._events
+
+    def _add(self, step: int, **content: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        self._events.write_event(Event(step=step, wall_time=time.time(), **content))
