@@ -83,7 +83,9 @@ def _trials(arguments: argparse.Namespace) -> list[Trial]:
     for kind in wanted:
         if kind not in KINDS:
             raise ConfigError(f"--kinds: there is no {kind!r}. {did_you_mean(kind, KINDS)}")
-    return [trial for trial in trials if trial.kind in wanted]
+    trials = [trial for trial in trials if trial.kind in wanted]
+    missing = [kind for kind in wanted if kind not in {each.kind for each in trials}]
+    return trials + [trial(kind, arguments.seed) for kind in missing]
 
 
 def _print(results: list[Result], seed: int) -> None:

@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 from dovetail.cli import main
-from dovetail.runtime.chaos import CONTROLS, KINDS, Chaos, long_trials, short_trials, trial
+from dovetail.runtime.chaos import (
+    CONTROLS,
+    KINDS,
+    Chaos,
+    Result,
+    Trial,
+    long_trials,
+    short_trials,
+    summary,
+    trial,
+)
+from dovetail.runtime.chaos.judging import Delays
 from dovetail.runtime.points import POINTS
 
 
@@ -17,30 +28,18 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "point"),
-    [
-        ("kill", "save written"),
-        ("kill", "manifest renamed"),
-        ("kill", "restore read"),
-        ("held GIL", "step"),
-        ("full disk", "save written"),
-        ("SIGUSR1", "step"),
-        ("flipped bit", None),
-    ],
-)
-def test_a_run_survives(scratch: Path, kind: str, point: str | None) -> None:
-    result = Chaos(scratch).run(trial(kind, 0, point))
+@pytest.mark.parametrize("trial", [*short_trials(0), trial("held GIL", 0, "step")], ids=str)
+def test_a_run_survives(scratch: Path, trial: Trial) -> None:
+    result = Chaos(scratch).run(trial)
     assert result.problem is None
     assert result.injected
-    assert result.noticed or not KINDS[kind].restarts
+    assert result.noticed or not KINDS[trial.kind].restarts or KINDS[trial.kind].overlaps
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutation", [name for name, (_, count) in CONTROLS.items() if count == 1])
+@pytest.mark.parametrize("mutation", CONTROLS)
 def test_a_broken_runtime_does_not(scratch: Path, mutation: str) -> None:
-    kind, processes = CONTROLS[mutation]
-    result = Chaos(scratch, mutation).run(trial(kind, 0, processes=processes))
+    result = Chaos(scratch, mutation).run(trial(CONTROLS[mutation], 0))
     assert result.injected
     assert result.problem is not None
 
@@ -54,10 +53,23 @@ def test_the_long_form_hits_every_kind_and_every_point() -> None:
     assert long_trials(1, 300) != trials
 
 
-def test_the_short_form_has_every_kind() -> None:
-    assert {trial.kind for trial in short_trials(3)} == set(KINDS)
+def test_the_short_form_has_fourteen_kinds() -> None:
+    assert len({trial.kind for trial in short_trials(3)}) >= 14
+
+
+def test_a_summary_counts_by_kind() -> None:
+    kill = trial("kill", 0, "step")
+    results = [
+        Result(kill, True, 2, 3, 9.0, Delays(1.0, 2.0, 3.0), None, "supervisor: ..."),
+        Result(kill, True, 2, 5, 9.0, Delays(2.0, 3.0, 9.0), "the loss is missing", ""),
+        Result(kill, False, 1, 0, 9.0, Delays(), None, ""),
+    ]
+    spreads = ["1.5, 2.0", "2.5, 3.0", "6.0, 9.0"]
+    assert summary(results) == [["kill", "1", "2 of 3", "1 of 2", "1", "5", *spreads]]
 
 
 def test_an_unknown_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chaos", "--kinds", "kil"]) == 2
     assert "there is no 'kil'. Did you mean 'kill'" in capsys.readouterr().err
+    assert main(["chaos", "--control", "no digst"]) == 2
+    assert "there is no 'no digst'. Did you mean 'no digest'" in capsys.readouterr().err

@@ -24,12 +24,12 @@ def _no_digest() -> None:
 
 def _no_vote() -> None:
     """Each process decides alone which checkpoint it reads."""
-    from dovetail.runtime.agreement import ProcessAgreement
+    from dovetail.runtime.checkpoints.restoring import Restorer
 
-    def gather(self: Any, topic: str, value: Any, seconds: float) -> list[Any]:
-        return [value] * self.count
+    def gather(self: Any, topic: str, value: Any) -> list[Any]:
+        return [value] * self._agreement.count
 
-    ProcessAgreement.gather = gather  # type: ignore[method-assign]
+    Restorer._gather = gather  # type: ignore[method-assign]
 
 
 def _no_step_in_the_manifest() -> None:
