@@ -39,6 +39,7 @@ folder, index = pathlib.Path(sys.argv[1]), int(os.environ.get("DOVETAIL_PROCESS"
 counter = folder / f"lives-{index}"
 life = int(counter.read_text()) + 1 if counter.exists() else 1
 counter.write_text(str(life))
+(folder / "lives").mkdir(exist_ok=True)
 with (folder / f"coordinators-{index}").open("a") as file:
     file.write(os.environ.get("DOVETAIL_COORDINATOR", "none") + "\\n")
 
@@ -162,6 +163,14 @@ def test_a_death_before_the_first_message_is_recorded_too(tmp_path: Path) -> Non
     command = [sys.executable, str(tmp_path / "worker.py"), str(tmp_path)]
     assert Supervisor(command, settings, said.append).run() == 0
     assert len((tmp_path / "events.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_run_whose_folder_was_removed_is_not_started_again(tmp_path: Path) -> None:
+    """The new life would train from step 0, in a folder that looks like the old one."""
+    code, said = supervised(tmp_path, "(folder / 'lives').rmdir(); die(9)")
+    assert (code, lives(tmp_path)) == (2, 1)
+    assert "SIGKILL, after step 3" in said[0]
+    assert f"{tmp_path} was removed or replaced" in said[0]
 
 
 def test_wrong_input_is_never_retried(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ Invariants:
 - All workers of a life start together and end together: if one dies or hangs, all are killed.
 - Every life has a new coordinator address, so that a peer of an earlier life cannot join it.
 - Exit codes decide: 0 is done, 2 is never retried, 75 was asked for, all else is restarted within
-  the budget.
+  the budget, if the run folder is still there.
 """
 
 from __future__ import annotations
@@ -96,6 +96,13 @@ class Supervisor:
                     outcome = self._live()
                     if isinstance(outcome, int):
                         return outcome
+                    if self._is_folder_removed():
+                        self._announce(
+                            f"{outcome.message}. {self._folder} was removed or replaced, so no "
+                            "restart can go on from its checkpoints. Restore the folder from a "
+                            "copy, then resume the run."
+                        )
+                        return _WRONG_INPUT
                     decision = restarts.after(outcome)
                     self._record(outcome, restarts.total, decision.give_up)
                     if decision.give_up is not None and (fewer := self._fewer()) is None:
@@ -284,6 +291,19 @@ class Supervisor:
         found = [beat.facts.get("folder") for beat in self._channel.beats().values()]
         self._folder = next((Path(folder) for folder in found if folder), self._folder)
         return self._folder if self._folder is not None and self._folder.is_dir() else None
+
+    def _is_folder_removed(self) -> bool:
+        """Returns whether the run that workers trained is no longer in its folder.
+
+        A new life would start at step 0 there, and nobody would notice.
+        """
+        self._run_folder()
+        if self._folder is None or self._furthest_step() is None:
+            return False
+        try:
+            return not (self._folder / "lives").is_dir()
+        except OSError:  # the disk does not answer: that is no removed folder
+            return False
 
     def _furthest_step(self) -> int | None:
         steps = [beat.step for beat in self._channel.beats().values() if beat.step is not None]
