@@ -12,6 +12,9 @@ SAVE_EVERY = 3
 
 _PROCESSES_AFTER = {1: 2, 2: 1, 4: 2}
 
+_OF_PROCESS_0 = ("life taken", "manifest written", "manifest renamed", "checkpoint removed")
+"""The points that no other process reaches."""
+
 _SHORT = (
     ("kill", "save written"),
     ("kill", "manifest renamed"),
@@ -52,6 +55,11 @@ class Trial:
         return KINDS[self.kind].local or self.point in LOCAL_SAVING
 
     @property
+    def process(self) -> int:
+        """The process that is struck."""
+        return 0 if self.point in _OF_PROCESS_0 else self.seed % self.processes
+
+    @property
     def processes_after(self) -> int:
         """The number of processes of later lives."""
         return _PROCESSES_AFTER[self.processes] if KINDS[self.kind].resizes else self.processes
@@ -85,7 +93,9 @@ def _which_time(point: str, choose: random.Random) -> int:
 
 def short_trials(seed: int) -> list[Trial]:
     """Returns trials that take less than three minutes in all: those without hangs and peers."""
-    return [trial(kind, seed, point) for kind, point in _SHORT]
+    # A process whose save cannot begin must not leave another one waiting in that save.
+    alone = trial("full disk", seed, "save begins", processes=2)
+    return [*(trial(kind, seed, point) for kind, point in _SHORT), alone]
 
 
 def long_trials(seed: int, count: int) -> list[Trial]:
