@@ -86,6 +86,7 @@ HEAVY = (
     r"test_score_biases\.py::test_on_a_mesh.*\[blockwise-fire\]",
     r"test_progress\.py::test_progress_comes_before.*\[(config|plan).*-terminal\]",
     # Whole runs.
+    r"test_object_store\.py::test_the_command_line_trains",
     r"test_trainer\.py::test_(skipped_batches_may|a_sweep_over_rate|far_too_many_epochs)",
     r"test_trainer\.py::test_(metrics_after_the_restored|a_finished_run_can|a_writer_on_a_full)",
     r"test_trainer\.py::test_a_gradient_that_is_not_finite.*\[(3|9)\]",

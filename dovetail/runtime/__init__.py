@@ -10,6 +10,8 @@ from dovetail.utils.lazy import lazy_names
 if TYPE_CHECKING:
     from dovetail.runtime.agreement import Agreement, AgreementError, open_agreement
     from dovetail.runtime.checkpoints.checkpointer import Checkpointer, abstract_state
+    from dovetail.runtime.checkpoints.objects.store import ObjectStore
+    from dovetail.runtime.checkpoints.stores import CheckpointStore, RunFolderStore
     from dovetail.runtime.compilation_cache import count_cache_hits, use_compilation_cache
     from dovetail.runtime.console import Console
     from dovetail.runtime.cpu import measured_cpu
@@ -67,6 +69,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "dovetail.runtime.agreement": ("Agreement", "AgreementError", "open_agreement"),
     "dovetail.runtime.checkpoints.checkpointer": ("Checkpointer", "abstract_state"),
+    "dovetail.runtime.checkpoints.objects.store": ("ObjectStore",),
+    "dovetail.runtime.checkpoints.stores": ("CheckpointStore", "RunFolderStore"),
     "dovetail.runtime.compilation_cache": ("count_cache_hits", "use_compilation_cache"),
     "dovetail.runtime.console": ("Console",),
     "dovetail.runtime.cpu": ("measured_cpu",),
@@ -130,6 +134,7 @@ __all__ = [
     "ArraySpecs",
     "BackgroundWriter",
     "BadState",
+    "CheckpointStore",
     "Checkpointer",
     "Console",
     "Continue",
@@ -149,6 +154,7 @@ __all__ = [
     "Metrics",
     "MetricsWriter",
     "NonFiniteStep",
+    "ObjectStore",
     "OpenMetrics",
     "PeakGrowth",
     "Phases",
@@ -158,6 +164,7 @@ __all__ = [
     "ReplayFaults",
     "RollBack",
     "RunFolder",
+    "RunFolderStore",
     "SafetensorsWriter",
     "SkipPreflight",
     "SkipSpikes",

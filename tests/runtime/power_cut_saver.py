@@ -50,7 +50,7 @@ def break_it(mutation: str) -> None:
         commit = saving.Save._commit
 
         def remove_first(self: Any, manifest: Any) -> None:
-            self._settings.folders.retain(self.step, Retention(1))
+            self._folders.retain(self.step, Retention(1))
             commit(self, manifest)
 
         saving.Save._commit = remove_first  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.runtime import Checkpointer, abstract_state
-from dovetail.runtime.checkpoints import restoring as module
+from dovetail.runtime.checkpoints import stores as module
 
 
 def state(value):
@@ -217,9 +217,7 @@ def test_only_damaged_checkpoints_are_an_error_that_says_what_to_do(tmp_path):
     for file in (tmp_path / "1").rglob("*"):
         if file.is_file() and file.name != "_CHECKPOINT_METADATA":
             file.write_bytes(b"")
-    with pytest.raises(
-        ConfigError, match=r"No checkpoint in .* can be read .*Move the folder away"
-    ):
+    with pytest.raises(ConfigError, match=r"No checkpoint in .* can be read .*Move them away"):
         opened(tmp_path).restore(like())
 
 

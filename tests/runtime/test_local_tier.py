@@ -15,12 +15,16 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from dovetail.config import ConfigError
 from dovetail.runtime import Agreement, Checkpointer, abstract_state, take_life
-from dovetail.runtime.checkpoints.local import save
-from dovetail.runtime.checkpoints.local.shard_file import ShardFileWriter, verify_file
-from dovetail.runtime.checkpoints.local.shares import shares
 from dovetail.runtime.checkpoints.local.tier import LocalTier
 from dovetail.runtime.checkpoints.local.transfer import FileServer, Peer, TransferError
 from dovetail.runtime.checkpoints.manifest import DamagedCheckpointError
+from dovetail.runtime.checkpoints.shards import save
+from dovetail.runtime.checkpoints.shards.shard_file import (
+    ShardWriter,
+    new_shard_file,
+    verify_file,
+)
+from dovetail.runtime.checkpoints.shards.shares import shares
 
 
 def placed(values: Any, mesh: tuple[int, ...], *axes: str | None) -> jax.Array:
@@ -176,7 +180,7 @@ def test_a_full_disk_does_not_stop_training(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, "dovetail"):
-        patched.setattr(ShardFileWriter, "add", fail)
+        patched.setattr(ShardWriter, "add", fail)
         checkpointer.save(4, state(4))
         checkpointer.finish()
     assert "No space left on device" in caplog.text
@@ -244,9 +248,8 @@ def loopback_addresses() -> list[str]:
 def test_a_file_goes_to_a_peer_and_back_by_either_protocol(tmp_path: Path, host: str) -> None:
     """The server listens only at the address that it is given."""
     file = tmp_path / "0.shards"
-    with ShardFileWriter(file, {"step": 1}) as writer:
+    with new_shard_file(file, {"step": 1}) as writer:
         writer.add("w", (3,), (0,), np.arange(3, dtype=np.float32))
-        writer.commit()
     server = FileServer(tmp_path / "peer", host, "token", verify_file)
     try:
         assert server._server.server_address[0] == host

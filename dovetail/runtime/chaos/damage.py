@@ -10,6 +10,9 @@ import random
 import shutil
 from pathlib import Path
 
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"
+"""The first bytes of a frame of Zstandard."""
+
 
 def _files(checkpoint: Path) -> list[Path]:
     """Returns the files without which a checkpoint cannot be read, that with most data first."""
@@ -20,13 +23,21 @@ def _files(checkpoint: Path) -> list[Path]:
 
 
 def flip(checkpoint: Path, choose: random.Random) -> None:
-    """Flips one bit of the largest data file."""
-    _flip_in(_files(checkpoint)[0], choose)
+    """Flips one bit of an array in the largest data file.
+
+    Arrays are Zstandard frames there. The file also has nodes of the index that nothing refers to;
+    a flipped bit in one of them changes nothing, so nobody would notice it.
+    """
+    file = _files(checkpoint)[0]
+    content = file.read_bytes()
+    longest = max(content.split(_ZSTANDARD), key=len)
+    begin = content.index(longest)
+    _flip_in(file, choose, begin + len(longest) // 4, begin + len(longest) // 4 * 3)
 
 
-def _flip_in(file: Path, choose: random.Random) -> None:
+def _flip_in(file: Path, choose: random.Random, begin: int = 0, end: int | None = None) -> None:
     content = bytearray(file.read_bytes())
-    content[choose.randrange(len(content))] ^= 1 << choose.randrange(8)
+    content[choose.randrange(begin, end or len(content))] ^= 1 << choose.randrange(8)
     file.write_bytes(content)
 
 
@@ -92,3 +103,8 @@ def truncate_local(hosts: Path, choose: random.Random) -> None:
 def delete_local(hosts: Path, choose: random.Random) -> None:
     """Removes one copy of the newest shards of one process."""
     choose.choice(_newest_local(hosts)).unlink()
+
+
+def flip_object(checkpoint: Path, choose: random.Random) -> None:
+    """Flips one bit of the shards of a process in an object store."""
+    _flip_in(choose.choice(sorted(checkpoint.glob("*.shards"))), choose)

@@ -28,6 +28,7 @@ from dovetail.runtime.chaos.judging import (
     difference,
     last_line,
     lives,
+    newest_checkpoint,
     noticed,
     outcome,
     repeated,
@@ -102,7 +103,7 @@ class Chaos:
             return Result(trial, False, 0, 0, 0.0, Delays(), str(error), "")
 
     def _undisturbed(self, processes: int, options: tuple[str, ...]) -> Any:
-        folder = self._scratch / f"undisturbed-{processes}-{len(options)}"
+        folder = self._scratch / f"undisturbed-{processes}-{abs(hash(options))}"
         if not (folder / "run").exists():
             folder.mkdir(parents=True, exist_ok=True)
             kind = next(n for n, k in KINDS.items() if k.options == options)
@@ -155,8 +156,7 @@ class _Command:
         code, _ = self.train(self._faults(), supervise=False)
         if code == 0:
             return "the fault was not injected: the run ended"
-        checkpoints = self.run_folder / "checkpoints"
-        damaged = self.folder if kind.local else _newest_checkpoint(checkpoints)
+        damaged = self.folder if kind.local else newest_checkpoint(self.run_folder)
         if damaged is None:
             return "no checkpoint was committed before the fault"
         if kind.damage is not None:
@@ -195,7 +195,7 @@ class _Command:
         first = "save verified@1=kill;" if is_restore else ""
         return {
             FAULTS: f"{first}{trial.point}@{trial.number}={action}",
-            PROCESS: str(trial.seed % trial.processes),
+            PROCESS: str(trial.process),
             **({BREAK: self.mutation} if self.mutation is not None else {}),
         }
 
@@ -240,7 +240,7 @@ class _Command:
         words += ["--run", str(self.run_folder), "--steps", str(STEPS)]
         words += [f"mesh.fsdp={processes}"]  # each process has its own shards of the state
         words += [f"checkpointer.every={SAVE_EVERY}", "checkpointer.deadline_seconds=30"]
-        words += KINDS[self.trial.kind].options
+        words += [each.format(folder=self.folder) for each in KINDS[self.trial.kind].options]
         if self.trial.local:
             words += ["checkpointer.local=LocalTier", "checkpointer.local.every=2"]
             words += [f"checkpointer.local.folder={self.folder}/host-{{process}}"]
@@ -252,9 +252,3 @@ class _Command:
         elif self.mutation is not None and supervise:
             words += ["--restarts", str(_RESTARTS_OF_A_CONTROL)]
         return words
-
-
-def _newest_checkpoint(checkpoints: Path) -> Path | None:
-    manifests = checkpoints.glob("*/manifest.json")
-    newest = max(manifests, key=lambda file: int(file.parent.name), default=None)
-    return None if newest is None else newest.parent

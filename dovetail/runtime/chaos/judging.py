@@ -53,10 +53,23 @@ def outcome(run: Path) -> dict[str, Any]:
                 if "loss" in entry:
                     losses[entry["step"]] = entry["loss"]
     digests = {}
-    with contextlib.suppress(OSError):
-        manifest = json.loads((run / "checkpoints" / str(STEPS) / "manifest.json").read_text())
+    newest = newest_checkpoint(run)
+    if newest is not None and _step(newest) == STEPS:
+        manifest = json.loads((newest / "manifest.json").read_text())
         digests = {path: array["digest"] for path, array in manifest["arrays"].items()}
     return {"losses": losses, "digests": digests}
+
+
+def newest_checkpoint(run: Path) -> Path | None:
+    """Returns the newest committed checkpoint: in the run folder, or in objects beside it."""
+    folders = (run / "checkpoints", run.parent / "objects")
+    found = [file.parent for folder in folders for file in folder.glob("[0-9]*/manifest.json")]
+    return max(found, key=_step, default=None)
+
+
+def _step(checkpoint: Path) -> int:
+    """Returns the step that a checkpoint's folder is named after, perhaps with its life."""
+    return int(checkpoint.name.partition("-")[0])
 
 
 def difference(trial: Trial, expected: dict[str, Any], got: dict[str, Any]) -> str | None:

@@ -16,6 +16,10 @@ LOCAL_SAVING = tuple(point for point in POINTS if point.startswith("local save")
 _ALL = tuple(point for point in POINTS if point != "run finished")
 _SAVING = ("save begins", "save copied", "save written", "save agreed", "manifest written")
 _TRAINING = ("first step", "step", "step compiled", "save written", "restore begins")
+_OBJECTS = (
+    "checkpointer.store=ObjectStore",
+    "checkpointer.store.url=file://{folder}/objects",
+)
 # Replicated parameters, so that copies of a flipped bit can be compared.
 _REPLICATED = ("mesh.fsdp=1", "mesh.data=-1", "step_check.every=2")
 
@@ -32,7 +36,7 @@ class Kind:
         processes: the least number of processes of such a run.
         local: whether the run has a local tier, to whose files the damage is done.
         says: what the run must say, if it cannot go on; it ends with code 2 then.
-        options: overrides of the run, and of the undisturbed one.
+        options: overrides of the run, and of the undisturbed one; {folder} is that of the trial.
         surroundings: what the run is started in.
         resizes: whether the next life has another number of processes. Its sums are in another
             order, so losses are close, not equal.
@@ -86,6 +90,11 @@ KINDS: dict[str, Kind] = {
     "flipped bit in all local copies": Kind(damage=damage.flip_all_local, local=True),
     "truncated local copy": Kind(damage=damage.truncate_local, local=True, processes=2),
     "deleted local copy": Kind(damage=damage.delete_local, local=True, processes=2),
+    "kill, with an object store": Kind(
+        points=("save written", "save agreed", "manifest written", "checkpoint removed"),
+        options=_OBJECTS,
+    ),
+    "flipped bit in an object": Kind(damage=damage.flip_object, options=_OBJECTS),
     "flipped bit on a device": Kind("flip", ("state",), processes=2, options=_REPLICATED),
     "NaN batch": Kind("nan", ("batch",)),
     "network cut": Kind(

@@ -26,18 +26,19 @@ from typing import Any
 
 import jax
 
-from dovetail.config import Component, ConfigError
+from dovetail.config import Component, ConfigError, ConfigOf
 from dovetail.runtime.agreement import Agreement, open_agreement
 from dovetail.runtime.checkpoints import old_format
 from dovetail.runtime.checkpoints.compatibility import check_compatible
-from dovetail.runtime.checkpoints.folders import Entry, Retention, StepFolders
+from dovetail.runtime.checkpoints.folders import Entry, Retention
 from dovetail.runtime.checkpoints.intervals import SaveInterval
-from dovetail.runtime.checkpoints.local.save import LocalSave
 from dovetail.runtime.checkpoints.local.tier import LocalTier
 from dovetail.runtime.checkpoints.manifest import DamagedCheckpointError, Manifest
+from dovetail.runtime.checkpoints.objects.store import ObjectStore
 from dovetail.runtime.checkpoints.orbax_store import zeros
 from dovetail.runtime.checkpoints.restoring import Restorer, first_line
-from dovetail.runtime.checkpoints.saving import BadStateError, Save, SaveSettings
+from dovetail.runtime.checkpoints.saving import BadStateError, SaveSettings
+from dovetail.runtime.checkpoints.stores import CheckpointStore, PendingSave, RunFolderStore
 from dovetail.runtime.digest import digests, named_leaves
 from dovetail.runtime.faults import BadState, FailedSave, FaultEvent
 from dovetail.runtime.lives import FencedError, Life
@@ -45,6 +46,9 @@ from dovetail.runtime.lives import FencedError, Life
 _LOG = logging.getLogger("dovetail")
 
 _LOCAL, _DURABLE = "local", "durable"
+
+STORES: tuple[type[CheckpointStore], ...] = (RunFolderStore, ObjectStore)
+"""The places for durable checkpoints that come with Dovetail."""
 
 
 class Checkpointer(Component):
@@ -64,6 +68,7 @@ class Checkpointer(Component):
             max_host_bytes: how much of the state is in the memory of each host at a time during a
                 save. Training waits while a larger state is written.
             deadline_seconds: how long the processes of a run wait for each other.
+            store: where they are: the run folder, or an object store.
             local: more frequent saves to the hosts' own disks, with copies at peers; None for none.
         """
 
@@ -75,6 +80,7 @@ class Checkpointer(Component):
         best_mode: str = "min"
         max_host_bytes: int = 16 * 2**30
         deadline_seconds: int = 600
+        store: ConfigOf[CheckpointStore] = RunFolderStore.Config()
         local: LocalTier.Config | None = None
 
     def __init__(self, config: Config) -> None:
@@ -96,13 +102,13 @@ class Checkpointer(Component):
         self._every = config.every
         self._interval = SaveInterval(config.every, config.minutes, self._gather)
         self._metrics: tuple[int, Mapping[str, Any]] = (0, {})
-        self._folders: StepFolders | None = None
+        self._store, self._is_open = config.store.build(), False
         self._agreement: Agreement | None = None
         self._life: Life | None = None
         self._rounds = 0
         self._local: LocalTier | None = config.local.build() if config.local else None
         self._due_step: int | None = None
-        self._pending: dict[str, Save | LocalSave] = {}
+        self._pending: dict[str, PendingSave] = {}
         self._saved = True
         self._faults: list[FaultEvent] = []
         self._passed_over: list[int] = []
@@ -110,19 +116,19 @@ class Checkpointer(Component):
 
     def open(self, folder: Path) -> None:
         """Sets the folder of the checkpoints; reads and writes nothing yet."""
-        self._folders = StepFolders(folder)
+        self._store.open(folder)
+        self._folder, self._is_open = folder, True
 
     def start(
         self, agreement: Agreement, life: Life | None, suspects: frozenset[int] = frozenset()
     ) -> None:
         """Begins to train, as one life of the run; checkpoints of suspect steps come last."""
         self._agreement, self._life, self._suspects = agreement, life, suspects
+        config: Any = self.config
+        self._opened().start(agreement, config.deadline_seconds)
         if self._local is not None:
-            config: Any = self.config
-            folder = self._opened().path
-            self._local.start(
-                folder, agreement, life, config.max_host_bytes, config.deadline_seconds
-            )
+            limits = (config.max_host_bytes, config.deadline_seconds)
+            self._local.start(self._folder.absolute(), agreement, life, *limits)
 
     def due(self, step: int) -> bool:
         """Says whether a save is due after this step, to any tier."""
@@ -166,7 +172,7 @@ class Checkpointer(Component):
                 self._opened().remove_partial()
             self._passed_over = []
             self._gather(f"{topics}the folder is ready", None)
-            self._pending[_DURABLE] = Save(
+            self._pending[_DURABLE] = self._opened().save(
                 self._settings(), step, leaves, computed, topics, self._metric(step)
             )
         except Exception as error:  # noqa: BLE001  # training continues after any error of the disk
@@ -247,7 +253,7 @@ class Checkpointer(Component):
         def read(entry: Entry) -> Any:
             folder = self._opened().of(entry.step)
             if entry.manifest is None:
-                return old_format.read_state(folder, like), {}
+                return old_format.read_state(Path(folder), like), {}
             _check_complete(folder, entry.manifest, structs)
             saved = {path: struct for path, struct in structs.items() if struct.size}
             arrays = restorer.read_arrays(entry, saved)
@@ -278,7 +284,7 @@ class Checkpointer(Component):
         def read(entry: Entry) -> Any:
             folder = self._opened().of(entry.step)
             if entry.manifest is None:
-                return old_format.read_parameters(folder, like), {}
+                return old_format.read_parameters(Path(folder), like), {}
             names = _parameter_names(entry.manifest)
             shapes = {path: entry.manifest.arrays[name].shape for path, name in names.items()}
             check_compatible(folder, like, shapes)
@@ -330,7 +336,6 @@ class Checkpointer(Component):
     def _settings(self) -> SaveSettings:
         config: Any = self.config
         return SaveSettings(
-            folders=self._opened(),
             agreement=self._peers(),
             life=self._life,
             max_host_bytes=config.max_host_bytes,
@@ -360,10 +365,10 @@ class Checkpointer(Component):
         self._rounds += 1
         return f"{name} (round {self._rounds}): "
 
-    def _opened(self) -> StepFolders:
-        if self._folders is None:
+    def _opened(self) -> CheckpointStore:
+        if not self._is_open:
             raise RuntimeError("Call Checkpointer.open(folder) first.")
-        return self._folders
+        return self._store
 
 
 def abstract_state(state: Any, shardings: Any) -> Any:
@@ -381,7 +386,7 @@ def _with_digests(state: Any) -> tuple[dict[str, jax.Array], dict[str, jax.Array
     return leaves, digests(leaves)
 
 
-def _check_complete(folder: Path, manifest: Manifest, like: Mapping[str, Any]) -> None:
+def _check_complete(folder: Path | str, manifest: Manifest, like: Mapping[str, Any]) -> None:
     """Rejects the checkpoint of another state; lists what differs."""
     saved = manifest.arrays
     check_compatible(folder, like, {path: array.shape for path, array in saved.items()})

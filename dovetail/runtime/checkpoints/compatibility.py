@@ -13,7 +13,7 @@ _LISTED = 10
 
 
 def check_compatible(
-    source: Path,
+    source: Path | str,
     like: Mapping[str, jax.ShapeDtypeStruct],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> None:

@@ -8,9 +8,10 @@ checkpoints/suspect-110/        a checkpoint of a time when a device may have co
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from dovetail.runtime.checkpoints.manifest import (
 )
 from dovetail.runtime.points import reach
 from dovetail.utils import remove_folder
+
+_LOG = logging.getLogger("dovetail")
 
 _KEPT_ASIDE = 2
 """How many damaged checkpoints are kept, for whoever wants to know what happened."""
@@ -103,35 +106,49 @@ class StepFolders:
                 self.of(step).rename(aside)
 
     def remove_partial(self) -> None:
-        """Removes the leftovers of interrupted saves, as far as possible."""
+        """Removes the leftovers of interrupted saves, as far as possible, and says so."""
         for entry in self.path.iterdir() if self.path.is_dir() else []:
             # A step's number, perhaps with a suffix; other names are not checkpoints.
             step, dot, suffix = entry.name.partition(".")
             is_own = _is_step(step) and (not dot or suffix.startswith(("orbax-", "part-")))
             if is_own and not _is_committed(entry):
+                _LOG.warning(
+                    "Step %s has no complete checkpoint: %s has no %s. Its files are removed.",
+                    step,
+                    entry,
+                    NAME,
+                )
                 shutil.rmtree(entry, ignore_errors=True)
 
     def retain(self, newest: int, policy: Retention) -> None:
         """Removes checkpoints that are not kept; never `newest`, which was just verified."""
-        older = [step for step in self.steps() if step < newest]
-        best = self._best(policy.best_mode) if policy.best_mode is not None else None
-        for step in older[: max(len(older) + 1 - policy.keep, 0)]:
-            is_kept = policy.keep_every is not None and step % policy.keep_every == 0
-            if not is_kept and step != best:
-                # The manifest first: a checkpoint that is half removed is none.
-                (self.of(step) / NAME).unlink(missing_ok=True)
-                reach("checkpoint removed")
-                remove_folder(self.of(step))
+        best = best_step(self.entries(), policy.best_mode) if policy.best_mode else None
+        for step in superseded(self.steps(), newest, policy, best):
+            # The manifest first: a checkpoint that is half removed is none.
+            (self.of(step) / NAME).unlink(missing_ok=True)
+            reach("checkpoint removed")
+            remove_folder(self.of(step))
 
-    def _best(self, mode: str) -> int | None:
-        """Returns the step with the best metric; None if no checkpoint has one."""
-        found = {
-            entry.step: entry.manifest.metric
-            for entry in self.entries()
-            if entry.manifest is not None and entry.manifest.metric is not None
-        }
-        choose = min if mode == "min" else max
-        return choose(found, key=lambda step: found[step]) if found else None
+
+def superseded(steps: Sequence[int], newest: int, policy: Retention, best: int | None) -> list[int]:
+    """Returns the steps, of those in ascending order, that a policy does not keep."""
+    older = [step for step in steps if step < newest]
+
+    def is_kept(step: int) -> bool:
+        return step == best or (policy.keep_every is not None and step % policy.keep_every == 0)
+
+    return [s for s in older[: max(len(older) + 1 - policy.keep, 0)] if not is_kept(s)]
+
+
+def best_step(entries: Iterable[Entry], mode: str) -> int | None:
+    """Returns the step with the best metric; None if no checkpoint has one."""
+    found = {
+        entry.step: entry.manifest.metric
+        for entry in entries
+        if entry.manifest is not None and entry.manifest.metric is not None
+    }
+    choose = min if mode == "min" else max
+    return choose(found, key=lambda step: found[step]) if found else None
 
 
 def _is_committed(folder: Path) -> bool:

@@ -7,11 +7,13 @@ in the host's memory, and a state of one group costs training no more than that 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +21,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging as absl_logging
+from etils import epath
 
 from dovetail.runtime.agreement import Agreement
 from dovetail.runtime.checkpoints.layout import Piece, cut, host_bytes
 from dovetail.runtime.checkpoints.manifest import DamagedCheckpointError, Manifest, SavedArray
 from dovetail.runtime.digest import sums_of_part
+from dovetail.utils import make_folder
 
 
 class GroupWriter:
-    """Writes the groups of one checkpoint, in the background."""
+    """Writes the groups of one checkpoint, in the background.
+
+    It uses Orbax's handler, not its `AsyncCheckpointer`. That one begins with a collective on the
+    training thread, which waits for ever for a process whose save has failed; and its temporary
+    folders and renames are not needed, because our manifest is the commit.
+    """
 
     def __init__(self, agreement: Agreement, topics: str, seconds: int) -> None:
         """Takes the prefix of the topics of this save, and the deadline of each of its steps."""
-        import orbax.checkpoint as ocp
-
-        def barrier(*, key: str, timeout_ms: int) -> None:
-            agreement.gather(f"{topics}{key}", None, timeout_ms / 1000)
-
-        # Orbax's own barrier does not say who is missing, and nobody can end its wait.
-        options = ocp.options.AsyncOptions(timeout_secs=seconds, barrier_sync_fn=barrier)
-        self._writer = ocp.AsyncCheckpointer(_handler(), async_options=options)
+        self._agreement, self._topics, self._seconds = agreement, topics, seconds
+        self._handler, self._group, self._futures = _handler(), Path(), list[Any]()
         absl_logging.get_absl_logger().addFilter(_is_not_reported_here)
 
     def write(self, folder: Path, leaves: Mapping[str, jax.Array], pieces: Sequence[Piece]) -> None:
@@ -46,19 +49,38 @@ class GroupWriter:
         import orbax.checkpoint as ocp
 
         for group in range(pieces[-1].group + 1):
+            self.finish()
             here = [piece for piece in pieces if piece.group == group]
             arrays = {piece.name: cut(leaves[piece.path], piece) for piece in here}
-            arguments = ocp.args.PyTreeSave(arrays)
-            self._writer.save(folder.absolute() / str(group), args=arguments, force=True)
+            self._group = folder.absolute() / str(group)
+            # Process 0 makes this folder inside Orbax, and the others would wait for it.
+            make_folder(self._group / "array_metadatas")
+            saving = self._handler.async_save(
+                epath.Path(self._group), args=ocp.args.PyTreeSave(arrays)
+            )
+            self._futures = _run(saving) or []
 
     def finish(self) -> None:
-        """Waits until all groups are written; raises if one was not."""
-        self._writer.wait_until_finished()
+        """Waits until this group is written by all processes; process 0 merges their indices."""
+        if not self._futures:
+            return
+        futures, self._futures = self._futures, []
+        for future in futures:
+            future.result(timeout=self._seconds)
+        self._agreement.gather(f"{self._topics}{self._group.name} is written", None, self._seconds)
+        if self._agreement.index == 0:
+            self._handler.finalize(epath.Path(self._group))
 
     def close(self) -> None:
         """Releases the threads. An error was reported before."""
         with contextlib.suppress(Exception):
-            self._writer.close()
+            self._handler.close()
+
+
+def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Runs a coroutine to its end, in a thread: a notebook has an event loop of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 def _is_not_reported_here(record: logging.LogRecord) -> bool:

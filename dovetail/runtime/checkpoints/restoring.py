@@ -10,12 +10,12 @@ from typing import Any
 
 import jax
 
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, Error
 from dovetail.runtime.agreement import Agreement
-from dovetail.runtime.checkpoints.folders import Entry, StepFolders
+from dovetail.runtime.checkpoints.folders import Entry
 from dovetail.runtime.checkpoints.local.tier import LocalEntry, LocalTier
 from dovetail.runtime.checkpoints.manifest import Manifest
-from dovetail.runtime.checkpoints.orbax_store import read_arrays
+from dovetail.runtime.checkpoints.stores import CheckpointStore
 from dovetail.runtime.digest import digests, read_digests
 from dovetail.runtime.points import reach
 
@@ -35,7 +35,7 @@ class Restorer:
 
     def __init__(
         self,
-        folders: StepFolders,
+        store: CheckpointStore,
         local: LocalTier | None,
         agreement: Agreement,
         suspects: frozenset[int],
@@ -45,39 +45,39 @@ class Restorer:
         """Reads nothing yet.
 
         Args:
-            folders: the checkpoints in the run's folder.
+            store: the durable checkpoints.
             local: the local tier, if this process trains and has one.
             agreement: the processes of the run.
             suspects: steps that are tried last.
             seconds: how long the processes wait for each other.
             topics: the prefix of the topics on which they agree.
         """
-        self._folders, self._local, self._agreement = folders, local, agreement
+        self._store, self._local, self._agreement = store, local, agreement
         self._suspects, self._seconds, self._topics = suspects, seconds, topics
 
     def newest_intact(self, read: Read) -> tuple[int, Any] | None:
         """Reads the newest checkpoint that all processes can read, and that is what was saved."""
         topics = self._topics
         reach("restore begins")
-        entries = self._common_entries(topics)
         try:
+            entries = self._common_entries(topics)
             for number, entry in enumerate(entries):  # a step may be in both tiers
                 found = self._read_intact(entry, read, f"{topics}step {entry.step}, try {number}, ")
                 if found is not None:
                     return entry.step, found[0]
-        except ConfigError as error:  # a mistake of the user, not damage
+        except Error as error:  # a mistake of the user, or a store out of reach: not damage
             self._agreement.withdraw(topics, first_line(error))
             raise
-        if steps := self._folders.steps():
+        if steps := self._store.steps():
             raise ConfigError(
-                f"No checkpoint in {self._folders} can be read (steps {steps}). Move the "
-                "folder away to start from scratch."
+                f"No checkpoint in {self._store} can be read (steps {steps}). Move them away to "
+                "start from scratch."
             )
         return None
 
     def _common_entries(self, topics: str) -> list[Entry]:
         """Returns the checkpoints that all processes see, newest first, suspect ones last."""
-        entries = self._folders.entries()
+        entries = self._store.entries()
         for entry in entries:
             if entry.problem is not None:
                 _pass_over(entry.step, entry.problem)
@@ -126,7 +126,7 @@ class Restorer:
         assert entry.manifest is not None
         if isinstance(entry, LocalEntry) and self._local is not None:
             return self._local.read(entry, like)
-        return read_arrays(self._folders.of(entry.step), entry.manifest, like)
+        return self._store.read_arrays(entry, like)
 
     def _gather(self, topic: str, value: Any) -> list[Any]:
         return self._agreement.gather(topic, value, self._seconds)

@@ -49,7 +49,6 @@ def checked_sums(computed: Mapping[str, jax.Array], step: int) -> dict[str, str]
 class SaveSettings:
     """What all saves of a run share."""
 
-    folders: StepFolders
     agreement: Agreement
     life: Life | None
     max_host_bytes: int
@@ -62,6 +61,7 @@ class Save:
 
     def __init__(
         self,
+        folders: StepFolders,
         settings: SaveSettings,
         step: int,
         leaves: Mapping[str, jax.Array],
@@ -72,6 +72,7 @@ class Save:
         """Copies the arrays; the state may be donated afterwards.
 
         Args:
+            folders: the folders of all checkpoints.
             settings: what all saves share.
             step: the step of the state.
             leaves: its arrays by path.
@@ -80,7 +81,7 @@ class Save:
             metric: what an evaluator found, if the best checkpoint is kept.
         """
         self._settings, self.step, self._topics, self._metric = settings, step, topics, metric
-        self._folder = settings.folders.of(step)
+        self._folders, self._folder = folders, folders.of(step)
         reach("save begins")
         self._shapes = {
             path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in leaves.items()
@@ -118,8 +119,8 @@ class Save:
     def _free_disk(self) -> None:
         """Removes the files of a failed save.
 
-        Others may still write; Orbax would wait for the removed folder until its deadline. So with
-        several processes the next save removes the files, when all are there.
+        With several processes the others may still write into the folder. The next save removes it,
+        when all are there.
         """
         if self._settings.agreement.count == 1 and not (self._folder / NAME).exists():
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -141,7 +142,7 @@ class Save:
         self._verify(manifest)
         reach("save verified")
         if self._settings.agreement.index == 0:
-            self._settings.folders.retain(self.step, self._settings.retention)
+            self._folders.retain(self.step, self._settings.retention)
 
     def _commit(self, manifest: Manifest) -> None:
         """The checkpoint is committed: process 0 writes the manifest, and the others learn it."""
@@ -171,7 +172,7 @@ class Save:
         damaged = sorted(path for wrong in everywhere for path in wrong)
         if damaged:
             if settings.agreement.index == 0:
-                settings.folders.set_aside([self.step])
+                self._folders.set_aside([self.step])
             raise SaveError(
                 f"{damaged[0]} is not on disk as it was saved. The disk or its driver damages "
                 "data, or copies on the devices differ; the checkpoint is set aside"

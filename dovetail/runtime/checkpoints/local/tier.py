@@ -27,10 +27,8 @@ import jax
 from dovetail.config import Component, ConfigError
 from dovetail.runtime.agreement import Agreement
 from dovetail.runtime.checkpoints.folders import Entry
-from dovetail.runtime.checkpoints.local.reading import ShardReader, held_files
 from dovetail.runtime.checkpoints.local.save import LocalSave, LocalSaveSettings
-from dovetail.runtime.checkpoints.local.shard_file import verify_file
-from dovetail.runtime.checkpoints.local.shares import Part, shares
+from dovetail.runtime.checkpoints.local.sources import LocalSource, PeerSource, held_files
 from dovetail.runtime.checkpoints.local.transfer import FileServer, Peer, TransferError
 from dovetail.runtime.checkpoints.manifest import (
     NAME,
@@ -38,6 +36,9 @@ from dovetail.runtime.checkpoints.manifest import (
     Manifest,
     parse_manifest,
 )
+from dovetail.runtime.checkpoints.shards.reading import ShardReader
+from dovetail.runtime.checkpoints.shards.shard_file import verify_file
+from dovetail.runtime.checkpoints.shards.shares import ShareCache
 from dovetail.runtime.lives import Life
 from dovetail.utils import atomic_write, make_folder, remove_folder
 
@@ -93,7 +94,7 @@ class LocalTier(Component):
         self._settings: LocalSaveSettings | None = None
         self._server: FileServer | None = None
         self._peers: dict[int, Peer] = {}
-        self._shares: tuple[Any, list[Part]] | None = None
+        self._shares = ShareCache()
         self._discard_after: int | None = None
 
     def due(self, step: int) -> bool:
@@ -143,7 +144,7 @@ class LocalTier(Component):
         buddy = _buddy(agreement.index, [place["place"] for place in places])
         peer = self._peers[buddy] if self._copy_to_peer and buddy is not None else None
         self._settings = LocalSaveSettings(
-            folder, agreement, life, number, run, peer, max_host_bytes, seconds
+            agreement, life, number, run, max_host_bytes, seconds, folder, peer
         )
 
     def close(self) -> None:
@@ -167,7 +168,8 @@ class LocalTier(Component):
         # A name is used once: a life that comes back to a step after a rollback starts afresh.
         shutil.rmtree(settings.folder / f"{step}-{settings.life_number}", ignore_errors=True)
         settings.agreement.gather(f"{topics}the folder is ready", None, settings.seconds)
-        return LocalSave(settings, step, leaves, self._parts(leaves), digests, topics)
+        parts = self._shares.parts(leaves, settings.agreement.index)
+        return LocalSave(settings, step, leaves, parts, digests, topics)
 
     def saved(self, step: int) -> None:
         """Removes checkpoints that are not kept, now that this step is committed."""
@@ -222,13 +224,26 @@ class LocalTier(Component):
     ) -> dict[str, jax.Array]:
         """Reads arrays onto the devices, from this host's files or those of others."""
         assert entry.manifest is not None
-        settings = self._started()
-        reader = ShardReader(settings.folder, entry.name, entry.holders, self._peers)
-        with reader:
+        with ShardReader(self._sources(entry)) as reader:
             return {
                 path: reader.array(path, entry.manifest.arrays[path], struct.sharding)
                 for path, struct in like.items()
             }
+
+    def _sources(self, entry: LocalEntry) -> dict[int, list[Any]]:
+        """Returns the copies of each file: this host's first, then those of other processes."""
+        found: dict[int, list[Any]] = {}
+        for owner, holders in entry.holders.items():
+            name = f"{entry.name}/{owner}.shards"
+            file = self._started().folder / name
+            here = [LocalSource(file)] if file.exists() else []
+            there = [PeerSource(self._peers[i], name) for i in holders if i in self._peers]
+            found[owner] = [*here, *there]
+
+        def is_elsewhere(owner: int) -> bool:
+            return not isinstance(next(iter(found[owner]), None), LocalSource)
+
+        return {owner: found[owner] for owner in sorted(found, key=is_elsewhere)}
 
     def _with_manifest(self, entry: LocalEntry) -> LocalEntry:
         """Reads the manifest here, or asks a process that has it."""
@@ -250,14 +265,6 @@ class LocalTier(Component):
             raise DamagedCheckpointError("no process has its manifest")
         peer = self._peers[entry.manifest_holders[0]]
         return parse_manifest(peer.get(name, 0, peer.size(name)), f"{name} of {peer.index}")
-
-    def _parts(self, leaves: Mapping[str, jax.Array]) -> list[Part]:
-        """Returns the parts that this process writes; the same for every save of a run."""
-        key = [(path, leaf.shape, leaf.sharding) for path, leaf in leaves.items()]
-        if self._shares is None or self._shares[0] != key:
-            own = shares(leaves).get(self._started().agreement.index, [])
-            self._shares = (key, own)
-        return self._shares[1]
 
     def _names(self) -> list[tuple[int, int]]:
         """Returns step and life of the checkpoints in the folder."""

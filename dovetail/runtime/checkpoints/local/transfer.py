@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.runtime.checkpoints.manifest import DamagedCheckpointError
+from dovetail.runtime.checkpoints.shards.reading import UnreachableError
 from dovetail.utils import flush, make_folder
 
 _NAME = re.compile(r"[0-9]{1,19}-[0-9]{1,9}/([0-9]{1,6}\.shards|manifest\.json)")
@@ -31,7 +32,7 @@ Verify = Callable[[Path], object]
 """Reads a file that has arrived, and raises a DamagedCheckpointError for a damaged one."""
 
 
-class TransferError(Exception):
+class TransferError(UnreachableError):
     """A peer did not send or take a file."""
 
 

@@ -9,14 +9,14 @@ block or a file that is cut off is found before anyone uses the data.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -66,54 +66,60 @@ class ShardIndex:
     shards: tuple[Shard, ...]
 
 
-class ShardFileWriter:
-    """Writes a file of shards. It gets its name only once it is complete and on disk."""
+class Writable(Protocol):
+    """A stream that takes bytes."""
 
-    def __init__(self, file: Path, about: Mapping[str, Any]) -> None:
-        """Opens a temporary file beside it."""
-        self._file, self._about = file, about
-        self._temporary = file.with_name(f"{file.name}.part-{os.getpid()}")
+    def write(self, content: bytes, /) -> int:
+        """Appends bytes, and returns how many."""
+        ...
+
+
+class ShardWriter:
+    """Writes shards to a stream."""
+
+    def __init__(self, stream: Writable, about: Mapping[str, Any]) -> None:
+        """Begins at the start of an empty stream."""
+        self._stream, self._about = stream, about
         self._shards: list[Shard] = []
-        self._stream = self._temporary.open("wb")
-        self._stream.write(_MAGIC)
+        self._offset = stream.write(_MAGIC)
 
     def add(self, path: str, shape: tuple[int, ...], start: tuple[int, ...], part: Any) -> None:
         """Appends a part of an array, which starts at an index of the whole."""
         stop = tuple(a + b for a, b in zip(start, part.shape, strict=True))
         content = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
-        offset, checksums = self._stream.tell(), []
+        offset, checksums = self._offset, []
         for begin in range(0, len(content), _BLOCK_BYTES):
             block = content[begin : begin + _BLOCK_BYTES].tobytes()
             checksums.append(crc32c(block))
             self._stream.write(block)
+            self._offset += len(block)
         dtype = str(part.dtype)
         self._shards.append(Shard(path, shape, dtype, start, stop, offset, tuple(checksums)))
 
-    def commit(self) -> None:
-        """Writes the index, waits until all is on disk, and renames the file."""
+    def finish(self) -> ShardIndex:
+        """Writes the index, after which the content is complete; returns it."""
         index = {"about": dict(self._about), "shards": [asdict(s) for s in self._shards]}
         content = json.dumps(index, separators=(",", ":")).encode()
         self._stream.write(content)
         self._stream.write(_TRAILER.pack(len(content), crc32c(content), _MAGIC))
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-        self._stream.close()
-        self._temporary.replace(self._file)
-        flush(self._file.parent)
+        return ShardIndex(self._about, tuple(self._shards))
 
-    def __enter__(self) -> Self:
-        """Returns the writer."""
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Removes the temporary file, if there still is one."""
-        self._stream.close()
-        self._temporary.unlink(missing_ok=True)
+@contextlib.contextmanager
+def new_shard_file(file: Path, about: Mapping[str, Any]) -> Iterator[ShardWriter]:
+    """Makes a file of shards. It gets its name only once it is complete and on disk."""
+    temporary = file.with_name(f"{file.name}.part-{os.getpid()}")
+    try:
+        with temporary.open("wb") as stream:
+            writer = ShardWriter(stream, about)
+            yield writer
+            writer.finish()
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+        flush(file.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def read_index(read: ReadBytes, size: int, name: str) -> ShardIndex:

@@ -40,3 +40,18 @@ def _holders(leaf: jax.Array) -> dict[tuple[int, ...], list[Any]]:
     for device, index in leaf.sharding.devices_indices_map(leaf.shape).items():
         holders.setdefault(tuple(part.start or 0 for part in index), []).append(device)
     return holders
+
+
+class ShareCache:
+    """The parts that this process writes: the same for every save of a run."""
+
+    def __init__(self) -> None:
+        """Knows no state yet."""
+        self._known: tuple[Any, list[Part]] | None = None
+
+    def parts(self, leaves: Mapping[str, jax.Array], process: int) -> list[Part]:
+        """Returns the parts of a state that a process writes."""
+        key = [(path, leaf.shape, leaf.sharding) for path, leaf in leaves.items()]
+        if self._known is None or self._known[0] != key:
+            self._known = (key, shares(leaves).get(process, []))
+        return self._known[1]

@@ -1,0 +1,168 @@
+"""The checkpoints in an object store, by the names of objects.
+
+    URL/identity.txt              the identity of the run
+    URL/120-3/0.shards            the shards that process 0 wrote, at step 120 in life 3
+    URL/120-3/manifest.json       commits the checkpoint, with the digest of every array
+    URL/100-2/manifest.damaged    a checkpoint that could not be read, or was not what was saved
+    URL/110-2/manifest.suspect    one of a time when a device may have computed wrong results
+
+An object cannot be renamed, so a checkpoint is set aside by another name of its manifest.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail.runtime.checkpoints.folders import Entry, Retention, best_step, superseded
+from dovetail.runtime.checkpoints.manifest import NAME, DamagedCheckpointError, parse_manifest
+from dovetail.runtime.checkpoints.objects.bucket import Bucket
+from dovetail.runtime.checkpoints.shards.reading import shard_of
+from dovetail.runtime.checkpoints.shards.shard_file import Shard, ShardIndex, read_index
+from dovetail.runtime.points import reach
+
+_OBJECT = re.compile(
+    r"(?P<folder>(?P<step>0|[1-9][0-9]{0,18})-(?P<life>0|[1-9][0-9]{0,8}))/"
+    r"((?P<owner>[0-9]{1,6})\.shards|manifest\.(?P<state>json|damaged|suspect))"
+)
+_KEPT_ASIDE = 2
+"""How many damaged checkpoints are kept, for whoever wants to know what happened."""
+
+
+@dataclass(frozen=True)
+class ObjectEntry(Entry):
+    """A checkpoint in an object store."""
+
+    folder: str = ""
+    owners: tuple[int, ...] = ()
+    """The processes whose shards are there."""
+
+
+@dataclass
+class _Folder:
+    """The objects of one checkpoint."""
+
+    step: int
+    life: int
+    names: list[str]
+    owners: list[int]
+    states: set[str]
+
+
+class StoredCheckpoints:
+    """The checkpoints in a bucket. Every call lists the bucket once."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        """Asks nothing yet."""
+        self._bucket = bucket
+
+    def steps(self) -> list[int]:
+        """Returns the steps of all committed checkpoints, oldest first."""
+        return sorted({folder.step for folder in self._committed().values()})
+
+    def entries(self) -> list[Entry]:
+        """Returns the newest life's checkpoint of each step, newest step first."""
+        by_step: dict[int, tuple[str, _Folder]] = {}
+        for name, folder in self._committed().items():
+            if folder.step not in by_step or by_step[folder.step][1].life < folder.life:
+                by_step[folder.step] = (name, folder)
+        return [self._entry(*by_step[step]) for step in sorted(by_step, reverse=True)]
+
+    def folder_of(self, step: int) -> str | None:
+        """Returns the name of the committed checkpoint of a step, that of the newest life."""
+        found = {f.life: name for name, f in self._committed().items() if f.step == step}
+        return found[max(found)] if found else None
+
+    def _entry(self, name: str, folder: _Folder) -> ObjectEntry:
+        owners = tuple(sorted(folder.owners))
+        try:
+            manifest = parse_manifest(self._bucket.read(f"{name}/{NAME}"), f"{name}/{NAME}")
+            if (manifest.step, manifest.life) != (folder.step, folder.life):
+                raise DamagedCheckpointError(f"its manifest is that of step {manifest.step}")
+        except (DamagedCheckpointError, FileNotFoundError, KeyError, TypeError) as error:
+            return ObjectEntry(folder.step, None, str(error), name, owners)
+        return ObjectEntry(folder.step, manifest, None, name, owners)
+
+    def set_aside(self, steps: Iterable[int]) -> None:
+        """Makes damaged checkpoints invisible; keeps a few."""
+        self._rename_manifests(steps, "damaged")
+        folders = self._folders()
+        damaged = [name for name, folder in folders.items() if folder.states == {"damaged"}]
+        newest_last = sorted(damaged, key=lambda name: (folders[name].life, folders[name].step))
+        for name in newest_last[:-_KEPT_ASIDE]:
+            self._bucket.remove(folders[name].names)
+
+    def distrust(self, steps: Iterable[int]) -> None:
+        """Makes suspect checkpoints invisible; keeps all."""
+        self._rename_manifests(steps, "suspect")
+
+    def _rename_manifests(self, steps: Iterable[int], state: str) -> None:
+        wanted = set(steps)
+        for name, folder in self._committed().items():
+            if folder.step in wanted:
+                content = self._bucket.read(f"{name}/{NAME}")
+                self._bucket.write(f"{name}/manifest.{state}", content)
+                self._bucket.remove([f"{name}/{NAME}"])
+
+    def remove_partial(self) -> None:
+        """Removes the shards of saves that were not committed."""
+        for folder in self._folders().values():
+            if not folder.states:
+                self._bucket.remove(folder.names)
+
+    def retain(self, newest: int, policy: Retention) -> None:
+        """Removes checkpoints that are not kept; never `newest`, which was just verified."""
+        best = best_step(self.entries(), policy.best_mode) if policy.best_mode else None
+        old = set(superseded(self.steps(), newest, policy, best))
+        for name, folder in self._committed().items():
+            if folder.step in old:
+                # The manifest first: a checkpoint that is half removed is none.
+                self._bucket.remove([f"{name}/{NAME}"])
+                reach("checkpoint removed")
+                self._bucket.remove(folder.names)
+
+    def _committed(self) -> dict[str, _Folder]:
+        folders = self._folders()
+        return {name: folder for name, folder in folders.items() if "json" in folder.states}
+
+    def _folders(self) -> dict[str, _Folder]:
+        found: dict[str, _Folder] = {}
+        for name in self._bucket.names():
+            match = _OBJECT.fullmatch(name)
+            if match is None:
+                continue
+            new = _Folder(int(match["step"]), int(match["life"]), [], [], set())
+            folder = found.setdefault(match["folder"], new)
+            folder.names.append(name)
+            if match["owner"] is not None:
+                folder.owners.append(int(match["owner"]))
+            else:
+                folder.states.add(match["state"])
+        return found
+
+
+class ObjectSource:
+    """The shards of one process in an object."""
+
+    def __init__(self, bucket: Bucket, name: str) -> None:
+        """Asks nothing yet."""
+        self._bucket, self._name = bucket, name
+        self._about = f"{bucket.url}/{name}"
+
+    @functools.cached_property
+    def index(self) -> ShardIndex:
+        """What the object contains."""
+        read = functools.partial(self._bucket.read, self._name)
+        return read_index(read, self._bucket.size(self._name), self._about)
+
+    def read_shard(self, shard: Shard) -> np.ndarray:
+        """Fetches all bytes of a shard at once."""
+        content = self._bucket.read(self._name, shard.offset, shard.size) if shard.size else b""
+        return shard_of(content, shard, self._about)
+
+    def close(self) -> None:
+        """Has nothing open."""

@@ -1,0 +1,71 @@
+"""One save to an object store: an object with the shards of each process, and the manifest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.runtime.checkpoints.folders import Retention
+from dovetail.runtime.checkpoints.manifest import NAME, Manifest
+from dovetail.runtime.checkpoints.objects.bucket import Bucket
+from dovetail.runtime.checkpoints.objects.checkpoints import ObjectSource, StoredCheckpoints
+from dovetail.runtime.checkpoints.shards.save import ShardSave, ShardSaveSettings
+from dovetail.runtime.checkpoints.shards.shard_file import ShardWriter
+from dovetail.runtime.lives import FencedError
+from dovetail.runtime.points import reach
+
+
+@dataclass(frozen=True)
+class ObjectSaveSettings(ShardSaveSettings):
+    """What all saves of a run to an object store share."""
+
+    bucket: Bucket
+    retention: Retention
+
+
+class ObjectSave(ShardSave):
+    """A save to an object store that has begun."""
+
+    _settings: ObjectSaveSettings
+
+    def _store(self) -> None:
+        """Uploads this process's shards, then reads them back and compares the checksums."""
+        bucket, name = self._settings.bucket, f"{self.name}/{self._settings.agreement.index}.shards"
+        reach("save copied")
+        with bucket.new_object(name) as stream:
+            writer = ShardWriter(stream, self._about())
+            self._write_to(writer)
+            index = writer.finish()
+        reach("save written")
+        source = ObjectSource(bucket, name)
+        for shard in index.shards:
+            source.read_shard(shard)
+
+    def _commit(self, manifest: Manifest) -> None:
+        """Process 0 writes the manifest; the others learn whether it could."""
+        reach("save agreed")
+        problem = None
+        if self._settings.agreement.index == 0:
+            try:
+                self._write_manifest(manifest)
+            except FencedError:
+                raise
+            except Exception as error:  # noqa: BLE001  # all processes report it
+                problem = f"the manifest is not written: {error}"
+        self._agree_on_success("it is committed", problem)
+        reach("save committed")
+        if self._settings.agreement.index == 0:
+            StoredCheckpoints(self._settings.bucket).retain(self.step, self._settings.retention)
+        reach("save verified")
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        bucket, life = self._settings.bucket, self._settings.life
+        name = f"{self.name}/{NAME}"
+        reach("manifest written")
+        bucket.write(name, manifest.text().encode())
+        reach("manifest renamed")
+        try:
+            if life is not None:
+                life.check()  # a newer life may have started in between
+        except FencedError:
+            bucket.remove([name])
+            raise

@@ -1,0 +1,153 @@
+"""The object store as a place for durable checkpoints: any URL that fsspec knows.
+
+Orbax and TensorStore reach S3 and Google Cloud Storage, too, but not another endpoint, and they
+verify no data. The format is that of the local tier: shards by index range with checksums, so a
+checkpoint fits any mesh and any number of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from dovetail.config import REQUIRED, Component, ConfigError
+from dovetail.runtime.agreement import Agreement
+from dovetail.runtime.checkpoints.folders import Entry
+from dovetail.runtime.checkpoints.objects.bucket import Bucket, ObjectStoreError
+from dovetail.runtime.checkpoints.objects.checkpoints import (
+    ObjectEntry,
+    ObjectSource,
+    StoredCheckpoints,
+)
+from dovetail.runtime.checkpoints.objects.save import ObjectSave, ObjectSaveSettings
+from dovetail.runtime.checkpoints.saving import SaveSettings
+from dovetail.runtime.checkpoints.shards.reading import ShardReader
+from dovetail.runtime.checkpoints.shards.shares import ShareCache
+
+_IDENTITY = "identity.txt"
+
+
+class ObjectStore(Component):
+    """Keeps checkpoints under a URL, such as s3://bucket/runs/one or gs://bucket/runs/one."""
+
+    class Config(Component.Config["ObjectStore"]):
+        """Where to.
+
+        Attributes:
+            url: what the names of all objects begin with; one for each run. Credentials and
+                endpoints are those that the library of the URL finds (s3fs, gcsfs, adlfs, ...).
+        """
+
+        url: str = REQUIRED
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self._bucket = Bucket(config.url)
+        self._checkpoints = StoredCheckpoints(self._bucket)
+        self._shares = ShareCache()
+        self._run_folder: Path | None = None
+
+    def open(self, folder: Path) -> None:
+        """Takes the folder of the run, which still holds everything but the checkpoints."""
+        self._run_folder = folder.parent
+
+    def start(self, agreement: Agreement, seconds: int) -> None:
+        """Refuses a URL that cannot be written, or holds the checkpoints of another run."""
+        problem = self._claim() if agreement.index == 0 else None
+        for text in agreement.gather("object store: can be used", problem, seconds):
+            if text is not None:
+                raise ConfigError(f"checkpointer.store.url: {text}")
+
+    def _claim(self) -> str | None:
+        """Writes the identity of this run, or compares it; returns what is wrong."""
+        file = (self._run_folder or Path()) / _IDENTITY
+        own = file.read_bytes() if file.exists() else b""
+        try:
+            try:
+                found = self._bucket.read(_IDENTITY)
+            except FileNotFoundError:
+                self._bucket.write(_IDENTITY, own)
+                found = own
+        except (ObjectStoreError, OSError) as error:
+            text = str(error).removeprefix(f"{self._bucket.url}/{_IDENTITY} ")
+            return (
+                f"{self._bucket.url} {text}. Is the bucket there, and may this process write to it?"
+            )
+        if found == own:
+            return None
+        return (
+            f"{self._bucket.url} holds the checkpoints of a run with another identity (compare its "
+            f"{_IDENTITY} with {file}). Choose another URL."
+        )
+
+    def of(self, step: int) -> str:
+        """Returns the URL of a step's checkpoint."""
+        return f"{self._bucket.url}/{self._checkpoints.folder_of(step) or step}"
+
+    def steps(self) -> list[int]:
+        """Returns the steps that have a manifest."""
+        return self._checkpoints.steps()
+
+    def entries(self) -> list[Entry]:
+        """Returns all committed checkpoints, newest first."""
+        return self._checkpoints.entries()
+
+    def read_arrays(self, entry: Entry, like: Mapping[str, Any]) -> dict[str, jax.Array]:
+        """Reads arrays; each process asks only for what its devices hold."""
+        assert isinstance(entry, ObjectEntry)
+        assert entry.manifest is not None
+        sources = {
+            owner: [ObjectSource(self._bucket, f"{entry.folder}/{owner}.shards")]
+            for owner in entry.owners
+        }
+        with ShardReader(sources) as reader:
+            return {
+                path: reader.array(path, entry.manifest.arrays[path], struct.sharding)
+                for path, struct in like.items()
+            }
+
+    def save(
+        self,
+        settings: SaveSettings,
+        step: int,
+        leaves: Mapping[str, jax.Array],
+        digests: Mapping[str, jax.Array],
+        topics: str,
+        metric: float | None,
+    ) -> ObjectSave:
+        """Begins a save."""
+        life, agreement = settings.life, settings.agreement
+        number = agreement.gather(
+            f"{topics}number of the life", life.number if life else 0, settings.seconds
+        )[0]
+        shared = ObjectSaveSettings(
+            agreement=agreement,
+            life=life,
+            life_number=number,
+            run=self._bucket.url,
+            max_host_bytes=settings.max_host_bytes,
+            seconds=settings.seconds,
+            bucket=self._bucket,
+            retention=settings.retention,
+        )
+        parts = self._shares.parts(leaves, agreement.index)
+        return ObjectSave(shared, step, leaves, parts, digests, topics, metric)
+
+    def set_aside(self, steps: Iterable[int]) -> None:
+        """Gives manifests of damaged checkpoints another name."""
+        self._checkpoints.set_aside(steps)
+
+    def distrust(self, steps: Iterable[int]) -> None:
+        """Gives manifests of suspect checkpoints another name."""
+        self._checkpoints.distrust(steps)
+
+    def remove_partial(self) -> None:
+        """Removes shards without a manifest."""
+        self._checkpoints.remove_partial()
+
+    def __str__(self) -> str:
+        """Returns the URL, for messages."""
+        return self._bucket.url

@@ -1,0 +1,1 @@
+"""Shards of arrays in files, by index range with checksums: the format of two tiers."""

@@ -1,0 +1,136 @@
+"""Where the durable checkpoints of a run are: the interface, and the run folder as the default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+
+from dovetail.config import Component
+from dovetail.runtime.agreement import Agreement
+from dovetail.runtime.checkpoints.folders import Entry, StepFolders
+from dovetail.runtime.checkpoints.orbax_store import read_arrays
+from dovetail.runtime.checkpoints.saving import Save, SaveSettings
+
+
+class PendingSave(Protocol):
+    """A save that has begun."""
+
+    step: int
+
+    def result(self) -> Exception | None:
+        """Waits for the end, and returns why the save failed, or None."""
+        ...
+
+
+class CheckpointStore(Protocol):
+    """Keeps checkpoints by step. Every process of a run has one, for the same place."""
+
+    def open(self, folder: Path) -> None:
+        """Takes the folder of the run's checkpoints; reads and writes nothing yet."""
+        ...
+
+    def start(self, agreement: Agreement, seconds: int) -> None:
+        """Begins to train: checks that the place can be used, together with all processes."""
+        ...
+
+    def of(self, step: int) -> Path | str:
+        """Returns where the checkpoint of a step is."""
+        ...
+
+    def steps(self) -> list[int]:
+        """Returns the steps of all committed checkpoints, oldest first; some may be damaged."""
+        ...
+
+    def entries(self) -> list[Entry]:
+        """Returns all committed checkpoints, newest first, and problems of their manifests."""
+        ...
+
+    def read_arrays(self, entry: Entry, like: Mapping[str, Any]) -> dict[str, jax.Array]:
+        """Reads arrays of a checkpoint onto the devices, each with its sharding."""
+        ...
+
+    def save(
+        self,
+        settings: SaveSettings,
+        step: int,
+        leaves: Mapping[str, jax.Array],
+        digests: Mapping[str, jax.Array],
+        topics: str,
+        metric: float | None,
+    ) -> PendingSave:
+        """Begins a save; the arrays may be donated as soon as this returns."""
+        ...
+
+    def set_aside(self, steps: Iterable[int]) -> None:
+        """Makes damaged checkpoints invisible, so that their steps can be saved again."""
+        ...
+
+    def distrust(self, steps: Iterable[int]) -> None:
+        """Makes suspect checkpoints invisible; a person may find that they are good."""
+        ...
+
+    def remove_partial(self) -> None:
+        """Removes the leftovers of interrupted saves, as far as possible."""
+        ...
+
+
+class RunFolderStore(Component):
+    """Keeps the checkpoints in the folder of the run, written and read by Orbax.
+
+    With several hosts, that folder is on storage that all of them share.
+    """
+
+    def open(self, folder: Path) -> None:
+        """Takes the folder."""
+        self.folders = StepFolders(folder)
+
+    def start(self, agreement: Agreement, seconds: int) -> None:
+        """The run folder was made and locked before."""
+
+    def of(self, step: int) -> Path:
+        """Returns the folder of a step."""
+        return self.folders.of(step)
+
+    def steps(self) -> list[int]:
+        """Returns the steps that have a folder with a manifest."""
+        return self.folders.steps()
+
+    def entries(self) -> list[Entry]:
+        """Returns all committed checkpoints, newest first."""
+        return self.folders.entries()
+
+    def read_arrays(self, entry: Entry, like: Mapping[str, Any]) -> dict[str, jax.Array]:
+        """Reads arrays with Orbax."""
+        assert entry.manifest is not None
+        return read_arrays(self.folders.of(entry.step), entry.manifest, like)
+
+    def save(
+        self,
+        settings: SaveSettings,
+        step: int,
+        leaves: Mapping[str, jax.Array],
+        digests: Mapping[str, jax.Array],
+        topics: str,
+        metric: float | None,
+    ) -> PendingSave:
+        """Begins a save with Orbax."""
+        return Save(self.folders, settings, step, leaves, digests, topics, metric)
+
+    def set_aside(self, steps: Iterable[int]) -> None:
+        """Renames the folders to `damaged-*`; the newest two are kept."""
+        self.folders.set_aside(steps)
+
+    def distrust(self, steps: Iterable[int]) -> None:
+        """Renames the folders to `suspect-*`."""
+        self.folders.distrust(steps)
+
+    def remove_partial(self) -> None:
+        """Removes folders without a manifest."""
+        self.folders.remove_partial()
+
+    def __str__(self) -> str:
+        """Returns the path, for messages."""
+        return str(self.folders)
