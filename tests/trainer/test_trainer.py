@@ -23,7 +23,7 @@ from dovetail.learner import (
 from dovetail.module import Module, parameter
 from dovetail.parallel import HostMemory, MeshLayout
 from dovetail.runtime import abstract_state
-from dovetail.runtime.checkpoints import checkpointer
+from dovetail.runtime.checkpoints import stores
 from dovetail.trainer import (
     HeldOutLoss,
     Hooks,
@@ -205,7 +205,7 @@ def test_a_last_save_that_fails_is_reported(config, tmp_path, caplog, monkeypatc
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpointer, "Save", fail)
+    monkeypatch.setattr(stores, "Save", fail)
     outcome = train(config, tmp_path / "run")
     assert outcome.step == 12, "training went on"
     assert not outcome.saved
