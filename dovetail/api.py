@@ -24,6 +24,7 @@ from dovetail.config import (
     apply_overrides,
     collect_reports,
     import_packages,
+    own_modules,
 )
 from dovetail.experiments import ConfigKeys, cache_keys, cached_keys, find_experiment
 from dovetail.targets import Machine, apply_target, create_virtual_devices, local_mismatch
@@ -140,10 +141,16 @@ class Experiment:
             "experiment": self.name,
             "features": list(self.features),
             "overrides": list(self.overrides),
-            "imports": list(self.imports),
+            "imports": list(dict.fromkeys([*self.imports, *self._own_modules()])),
             "entry_points": list(self.entry_points),
         }
         return record if self.target_name is None else record | {"target": self.target_name}
+
+    def _own_modules(self) -> list[str]:
+        """Returns the modules of your components that no package in `imports` contains."""
+        packages = tuple(f"{name}." for name in self.imports)
+        found = own_modules(self.resolved.config)
+        return [name for name in found if not f"{name}.".startswith(packages)]
 
     def train(
         self,

@@ -54,6 +54,16 @@ _SHOW_CURSOR = b"\x1b[?25h"  # a progress line hides it
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit code."""
+    code = _run_safely(argv)
+    if argv is None:  # the process ends with it
+        from dovetail.utils import set_exit_code
+
+        set_exit_code(code)
+    return code
+
+
+def _run_safely(argv: Sequence[str] | None) -> int:
+    """Runs the command line; every failure becomes a message and an exit code."""
     # Importing JAX makes a hundred thousand objects that all stay. Collecting garbage after every
     # 700 new ones takes longer than most of our own imports.
     gc.set_threshold(50_000, 20, 20)
@@ -172,7 +182,7 @@ def _refuse_unknown(
 
 def _report_failure(error: Exception) -> int:
     """Prints what went wrong, and returns the exit code."""
-    from dovetail.config import ConfigError, Error, failed_user_line
+    from dovetail.config import ConfigError, Error, failed_user_line, imported_packages
 
     if isinstance(error, ConfigError):
         return _complain(_with_notes(error), 2)
@@ -189,15 +199,19 @@ def _report_failure(error: Exception) -> int:
     if _is_backend_failure(error):
         return _complain(f"JAX cannot use its devices: {backend_failure(error)} {hint}", 1)
     if not isinstance(error, FloatingPointError) and (line := failed_user_line(error)):
-        return _complain(f"{line}. {hint}", 2)
+        return _complain(f"{line}{'' if line.endswith('?') else '.'} {hint}", 2)
     if isinstance(error, OSError | FloatingPointError):
         return _complain(f"{_one_line(error)} {hint}", 1)
     text = f"{type(error).__name__}: {_one_line(error)}".removesuffix(f": {type(error).__name__}")
-    return _complain(
-        f"internal error: {text}; run with DOVETAIL_TRACEBACK=1 for the traceback, and please "
-        "report it",
-        1,
-    )
+    text += "".join(f", {note}" for note in _path_notes(error))
+    if packages := ", ".join(sorted(imported_packages())):
+        advice = (
+            f"Do the components of {packages} take and return what their interfaces say? If they "
+            f"do, please report it {hint}"
+        )
+    else:
+        advice = f"Please report it {hint}"
+    return _complain(f"internal error: {text.rstrip('.')}. {advice}", 1)
 
 
 def backend_failure(error: Exception) -> str:
@@ -230,8 +244,11 @@ def _complain(message: object, code: int) -> int:
 
 
 def _with_notes(error: Exception) -> str:
-    notes = [note for note in getattr(error, "__notes__", []) if note.startswith("in the module")]
-    return "\n  ".join([str(error), *notes])
+    return "\n  ".join([str(error), *_path_notes(error)])
+
+
+def _path_notes(error: Exception) -> list[str]:
+    return [note for note in getattr(error, "__notes__", []) if note.startswith("in the module")]
 
 
 def _one_line(error: Exception) -> str:

@@ -21,7 +21,7 @@ from dovetail.config import ConfigError
 from dovetail.hardware import MFU_FORMULA
 from dovetail.runtime.heartbeat import is_worker
 from dovetail.runtime.supervisor.spares import wait_until_needed
-from dovetail.utils import Progress, launched_index, set_exit_code
+from dovetail.utils import Progress, launched_index
 
 if TYPE_CHECKING:
     from dovetail.run import PreparedRun
@@ -131,7 +131,6 @@ def _train(
     try:
         return prepared.train(chosen.about(), reports=chosen.reports, hooks=hooks)
     except Interrupted as error:
-        set_exit_code(_STOPPED)
         log(f"dovetail: {error}")
         return _STOPPED
     except FaultError as error:

@@ -13,7 +13,12 @@ from dovetail.config.overrides import (
     modifiers,
     value_choices,
 )
-from dovetail.config.packages import import_packages, missing_entry_points, missing_imports
+from dovetail.config.packages import (
+    import_packages,
+    missing_entry_points,
+    missing_imports,
+    own_modules,
+)
 from dovetail.config.provenance import through
 from dovetail.config.registry import (
     Registry,
@@ -21,6 +26,7 @@ from dovetail.config.registry import (
     failed_user_line,
     import_package,
     import_submodules,
+    imported_packages,
     register_function,
 )
 from dovetail.config.text import all_values, from_text, json_values, to_text
@@ -54,6 +60,7 @@ __all__ = [
     "import_package",
     "import_packages",
     "import_submodules",
+    "imported_packages",
     "incidental",
     "interchangeable_with",
     "is_old_field",
@@ -64,6 +71,7 @@ __all__ = [
     "modifiers",
     "nearest",
     "opaque",
+    "own_modules",
     "register_function",
     "replace",
     "same",

@@ -12,11 +12,20 @@ import sys
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
+from dovetail.config.base import Component, Config
 from dovetail.config.errors import ConfigError
-from dovetail.config.registry import import_package, imported_packages
+from dovetail.config.registry import (
+    component_name,
+    import_package,
+    imported_packages,
+    script_module,
+)
+from dovetail.config.traverse import visit
 
 ENTRY_POINTS = "dovetail"
+_OWN = __name__.partition(".")[0]
 
 
 def import_packages(names: Iterable[str] = ()) -> list[str]:
@@ -34,8 +43,26 @@ def import_packages(names: Iterable[str] = ()) -> list[str]:
 
 
 def missing_imports(names: Iterable[str]) -> list[str]:
-    """Returns those of the named packages that nobody has imported in this process."""
-    return [name for name in names if name not in imported_packages()]
+    """Returns those of the named modules that nobody has imported in this process."""
+    there = imported_packages() | {script_module()}
+
+    def is_there(name: str) -> bool:
+        return name in sys.modules or any(f"{name}.".startswith(f"{each}.") for each in there)
+
+    return [name for name in names if not is_there(name)]
+
+
+def own_modules(config: Config[Any]) -> list[str]:
+    """Returns the modules of a user's components in a config: who reads its text needs them."""
+    installed = {point.module for point in metadata.entry_points(group=ENTRY_POINTS)}
+    found = set()
+    for _, each in visit(config):
+        component = each.builds()
+        if isinstance(component, type) and issubclass(component, Component):
+            module = component_name(component).partition(":")[0]
+            if module.partition(".")[0] not in (_OWN, "__main__"):
+                found.add(module)
+    return sorted(m for m in found if not any(f"{m}.".startswith(f"{p}.") for p in installed))
 
 
 def missing_entry_points(modules: Iterable[str]) -> list[str]:

@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
 from dovetail.config.errors import ConfigError, did_you_mean, nearest
@@ -108,6 +109,9 @@ _functions: dict[str, Any] = {}
 _function_names: dict[int, str] = {}
 _packages: set[str] = set()  # imported by the user, so their own functions may be named
 
+_MISTAKES = (TypeError, ValueError, AttributeError, LookupError, NameError, NotImplementedError)
+_DEVICE_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
+
 
 def register_component(component: type) -> None:
     """Registers a component by its name in text. Called for every class that extends Component."""
@@ -154,18 +158,40 @@ def imported_packages() -> frozenset[str]:
     return frozenset(_packages)
 
 
+def script_module() -> str | None:
+    """Returns the name by which the script that runs can be imported; None in a notebook.
+
+    Python calls it `__main__`, which is another module in every process.
+    """
+    main = sys.modules.get("__main__")
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    name = spec.name if spec is not None else Path(file).stem if file else ""
+    pieces = name.split(".")
+    return name if all(piece.isidentifier() for piece in pieces) and pieces[0] != _OWN else None
+
+
 def import_package(name: str) -> None:
     """Imports a user's package (`--import`), so that text may name its components and functions.
 
     All files of a package are imported, so that its `__init__.py` may be empty.
     """
+    if not all(piece.isidentifier() for piece in name.split(".")):
+        stem = Path(name).stem
+        raise ConfigError(
+            f"--import {name}: expected the name of a module, such as mypackage.layers, got a path "
+            f"or another text. For a file, start in its folder and pass {stem}."
+        )
+    if name == script_module():  # a second import would define its classes again
+        return
     try:
         if hasattr(importlib.import_module(name), "__path__"):
             import_submodules(name)
-    except ImportError as error:
-        raise ConfigError(
-            f"--import {name}: {error}. Is it installed, or in the folder you start from?"
-        ) from error
+    except ModuleNotFoundError as error:
+        if error.name is None or f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(
+                f"--import {name}: {error}. Is it installed, or in the folder you start from?"
+            ) from error
+        raise ConfigError(f"--import {name}: {_failed_line(error)}.") from error
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:  # the user's code may raise anything
@@ -177,20 +203,33 @@ def _failed_line(error: BaseException) -> str:
     """Returns the file, line and message of an error in a user's module."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {error}"
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = [each for each in frames if not each.filename.startswith("<frozen importlib")][-1]
+    return f"{frame.filename}:{frame.lineno}: {_message(error)}"
 
 
 def failed_user_line(error: Exception) -> str | None:
-    """Returns the file, line and message of an error that a user's package raised, else None."""
+    """Returns the file, line and message of an error in a user's package, else None.
+
+    An error in a function that it calls is one of that call. Exceptions that are no mistakes of
+    the caller are excluded: files and devices fail by themselves.
+    """
     roots = {name.partition(".")[0] for name in _packages}
+    in_own = False
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         root = str(frame.f_globals.get("__name__")).partition(".")[0]
         if root in roots:
-            return f"{frame.f_code.co_filename}:{line}: {type(error).__name__}: {error}"
-        if root == _OWN:  # a library that it calls is neither
-            return None
+            is_mistake = not in_own or isinstance(error, _MISTAKES)
+            is_device = type(error).__name__ in _DEVICE_ERRORS
+            where = f"{frame.f_code.co_filename}:{line}"
+            return f"{where}: {_message(error)}" if is_mistake and not is_device else None
+        in_own = in_own or root == _OWN
     return None
+
+
+def _message(error: BaseException) -> str:
+    text = str(error).rstrip(".")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def component_name(component: type) -> str:
@@ -290,6 +329,8 @@ def unknown_name(name: str, where: str, choices: list[str] | None = None) -> Con
 
 def _text_name(module: str, qualname: str) -> str:
     """Returns `dovetail.<subpackage>:Name` for the package's own names, else `module:Name`."""
+    if module == "__main__":
+        module = script_module() or module
     pieces = module.split(".")
     return f"{'.'.join(pieces[:2]) if pieces[0] == _OWN else module}:{qualname}"
 
@@ -298,7 +339,7 @@ def _names(name: str, old_names: dict[str, str]) -> Iterator[str]:
     """Yields the names that a name in text may mean today, best first."""
     module, colon, short = name.partition(":")
     if not colon or module.split(".")[0] != _OWN:
-        yield name
+        yield _text_name(module, short) if colon else name
         return
     current = _text_name(module, short)
     # Names were once written with the full module path: such a name is older than the table.
@@ -417,7 +458,7 @@ def _list_function(full_name: str, function: Any) -> str:
 
 
 def _resolve_loaded(module: str, qualname: str) -> Any:
-    found: Any = sys.modules.get(module)
+    found: Any = sys.modules.get("__main__" if module == script_module() else module)
     for piece in qualname.split("."):
         found = getattr(found, piece, None)
     return found

@@ -204,6 +204,7 @@ def repeated(module: M, count: int, axis: str = "layers", *, active: int | None 
 
 def _in_own_frame(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a method so that it runs in its own module's frame."""
+    promises_result = method.__annotations__.get("return", None) not in (None, "None")
 
     @functools.wraps(method)
     def call(self: Module, *args: Any, **kwargs: Any) -> Any:
@@ -213,6 +214,10 @@ def _in_own_frame(method: Callable[..., Any]) -> Callable[..., Any]:
         own = frame.enter(self)
         with running(own):
             result = method(self, *args, **kwargs)
+            if result is None and method.__name__ == "__call__" and promises_result:
+                raise ConfigError(
+                    f"{type(self).__name__}.__call__ returned None. Does it end with `return`?"
+                )
         return _stepwise(result, own) if inspect.isgenerator(result) else result
 
     return call

@@ -181,11 +181,21 @@ def train_run(
             for report in reports:
                 hooks.log(report)
             hooks.log(f"training {about.get('experiment', 'a model')} in {folder.path}")
-            return trainer.train(folder.path, hooks, stop)
+            return _checked(trainer, trainer.train(folder.path, hooks, stop))
         finally:
             if profiler is not None:
                 profiler.finish()
             folder.release()
+
+
+def _checked(trainer: Trainer, outcome: Any) -> Outcome:
+    """Refuses what is no outcome: a training loop of one's own may have forgotten it."""
+    if not isinstance(outcome, Outcome):
+        raise ConfigError(
+            f"{type(trainer).__name__}.train: expected an Outcome, got {outcome!r}. End it with "
+            "`return Outcome(step, stop.received, saved=self.checkpointer.finish())`."
+        )
+    return outcome
 
 
 def _claim(trainer: Trainer, folder: RunFolder, about: dict[str, Any]) -> None:

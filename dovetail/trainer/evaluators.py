@@ -47,11 +47,15 @@ class HeldOutLoss(PeriodicEvaluator):
         super().__init__(config)
         self.num_batches = config.num_batches
 
+    def check_input(self, source: object) -> None:
+        """Raises a ConfigError for an input without held-out data."""
+        if not isinstance(source, HasHeldOut):
+            raise missing_from_input(self, source, "held-out data (`held_out`)")
+
     def evaluate(self, evaluation: Evaluation) -> Metrics:
         """Returns the means over the held-out batches."""
-        if not isinstance(evaluation.input, HasHeldOut):
-            raise missing_from_input(self, evaluation, "held-out data (`held_out`)")
-        source = evaluation.input.held_out(self.num_batches)
+        self.check_input(evaluation.input)
+        source = cast("HasHeldOut", evaluation.input).held_out(self.num_batches)
         spec = source.spec()
         shardings = jax.tree.map(lambda leaf: evaluation.placement.sharding(leaf.axes), spec)
         run = _evaluation_step(evaluation.model)
@@ -70,19 +74,22 @@ class ByteTrigram(PeriodicEvaluator):
     class Config(PeriodicEvaluator.Config["ByteTrigram"]):
         """Only how often it runs."""
 
+    def check_input(self, source: object) -> None:
+        """Raises a ConfigError for an input without prepared text."""
+        if not isinstance(source, HasPreparedData) or not has_tokenizer(source):
+            raise missing_from_input(self, source, "prepared text (`prepare`, `tokenizer`)")
+
     def evaluate(self, evaluation: Evaluation) -> Metrics:
         """Returns the trigram's bits per byte."""
-        source = evaluation.input
-        if not isinstance(source, HasPreparedData) or not has_tokenizer(source):
-            raise missing_from_input(self, evaluation, "prepared text (`prepare`, `tokenizer`)")
-        return {"bits_per_byte": trigram_bits_per_byte(cast("Any", source))}
+        self.check_input(evaluation.input)
+        return {"bits_per_byte": trigram_bits_per_byte(cast("Any", evaluation.input))}
 
 
-def missing_from_input(evaluator: object, evaluation: Evaluation, what: str) -> ConfigError:
+def missing_from_input(evaluator: object, source: object, what: str) -> ConfigError:
     """Returns the error for an input without the capability that an evaluator needs."""
     return ConfigError(
         f"evaluators: {type(evaluator).__name__} needs an input with {what}, and "
-        f"{type(evaluation.input).__name__} has none. Remove the evaluator, or extend the input."
+        f"{type(source).__name__} has none. Remove the evaluator, or extend the input."
     )
 
 

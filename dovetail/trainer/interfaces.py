@@ -165,3 +165,12 @@ class Evaluator(Protocol):
     def evaluate(self, evaluation: Evaluation) -> Metrics:
         """Returns metrics and texts by name."""
         ...
+
+
+@runtime_checkable
+class ChecksInput(Protocol):
+    """An evaluator that needs more of the input than batches; asked before training."""
+
+    def check_input(self, source: object) -> None:
+        """Raises a ConfigError if the input does not have it."""
+        ...

@@ -194,7 +194,11 @@ class TrainingLoop:
         A request to stop ends the wait: the state is a saved one, or the initial one.
         """
         compiling = BackgroundCall(contextvars.copy_context().run, self._compile)
-        state, first = self._restore_or_initialize()
+        try:
+            state, first = self._restore_or_initialize()
+        except BaseException:
+            compiling.abandon()
+            raise
         while not compiling.done(_SECONDS_BETWEEN_LOOKS):
             self.stop.look(self.folder, self.trainer.stop_notices)
             if self.stop.received is not None and self.agreement.count == 1:

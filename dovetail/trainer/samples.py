@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from dovetail.config import ConfigOf
 from dovetail.data import Tokenizer, has_tokenizer
@@ -44,11 +44,15 @@ class Samples(PeriodicEvaluator):
         self.judges = {name: child.build() for name, child in config.judges.items()}
         self._generator: Generator | None = None
 
+    def check_input(self, source: object) -> None:
+        """Raises a ConfigError for an input without a tokenizer."""
+        if not has_tokenizer(source):
+            raise missing_from_input(self, source, "a tokenizer (`tokenizer`)")
+
     def evaluate(self, evaluation: Evaluation) -> Metrics:
         """Returns each judge's score, and the first samples."""
-        if not has_tokenizer(evaluation.input):
-            raise missing_from_input(self, evaluation, "a tokenizer (`tokenizer`)")
-        tokenizer = evaluation.input.tokenizer
+        self.check_input(evaluation.input)
+        tokenizer = cast("Any", evaluation.input).tokenizer
         with default_choices():  # a run's kernel settings are for its train step
             results = self._generator_for(evaluation, tokenizer).generate(
                 self.prompts,

@@ -32,6 +32,7 @@ from dovetail.runtime import (
 from dovetail.trainer.feed import device_batch
 from dovetail.trainer.initialization import Initialization, RandomInit, initial_state
 from dovetail.trainer.interfaces import (
+    ChecksInput,
     DeviceCheck,
     Evaluator,
     StateLearner,
@@ -137,6 +138,9 @@ class Trainer(Component):
             prepare: prepares the data. Without it, only the presence of the corpus is checked.
         """
         self.program().check()
+        for evaluator in self.evaluators.values():
+            if isinstance(evaluator, ChecksInput):
+                evaluator.check_input(self.input)
         if isinstance(self.input, HasPreparedData) and not prepare:
             self.input.check_data()
         elif isinstance(self.input, HasPreparedData):

@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-_exit_code = 1
+_exit_code: int | None = None
 
 
 def set_exit_code(code: int) -> None:
-    """Says with which code the process will exit, in case abandoned calls are still running."""
+    """Says with which code the process will exit, so that it need not wait for abandoned calls."""
     global _exit_code  # noqa: PLW0603  # an exit handler is not told the code
     _exit_code = code
 
@@ -41,17 +41,19 @@ class BackgroundCall:
         return not self._thread.is_alive()
 
     def abandon(self) -> None:
-        """Lets the process exit while the call is running.
+        """Lets the process exit while the call is running: at once if its exit code is known.
 
-        Python would end the thread in the middle of compiled code, which aborts the process.
+        Else the exit waits. Python would end the thread in the middle of compiled code, which
+        aborts the process.
         """
-        atexit.register(self._exit_at_once)
+        atexit.register(self._exit)
 
-    def _exit_at_once(self) -> None:
-        if self._thread.is_alive():
+    def _exit(self) -> None:
+        if self._thread.is_alive() and _exit_code is not None:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(_exit_code)
+        self._thread.join()
 
     def result(self) -> Any:
         """Waits for the end, and returns the result or raises the error of the call."""

@@ -61,7 +61,7 @@ def test_a_bug_is_one_line_that_asks_for_a_report(fail, monkeypatch):
     (line,) = said.splitlines()
     assert line.startswith("dovetail: internal error: ZeroDivisionError: ")
     assert "DOVETAIL_TRACEBACK=1" in line
-    assert "please report it" in line
+    assert "Please report it" in line
     monkeypatch.setenv("DOVETAIL_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
         fail(lambda: 1 // 0)
@@ -208,3 +208,25 @@ def test_an_error_of_the_runtime_is_its_sentence(fail, kind, code):
         code,
         "dovetail: It is so.\n",
     )
+
+
+@pytest.mark.slow
+def test_weights_that_do_not_fit_end_the_run_while_the_step_compiles(tmp_path):
+    """The exit does not wait for the compiler, and Python does not abort in its thread."""
+    small = ["-m", "dovetail", "train", "tiny-lm", *TINY, "evaluators={}", "--steps", "1"]
+    parent, child = str(tmp_path / "parent"), str(tmp_path / "child")
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+    def run(*argv):
+        return subprocess.run(
+            [sys.executable, *small, *argv],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert run("--run", parent).returncode == 0
+    done = run("--run", child, "--with", f"from-run:path={parent}", "model.width=48")
+    assert done.returncode == 2, done.stderr
+    assert "Configure the model with the sizes of the saved one." in done.stderr

@@ -179,3 +179,52 @@ def test_a_bug_that_ones_own_code_meets_is_still_a_bug(package, monkeypatch, cap
     monkeypatch.setattr("dovetail.layers.FeedForward.Config.__init__", lambda *_, **__: 1 // 0)
     assert main(["config", "show", "tiny-lm", "--import", name, "--with", name]) == 1
     assert "internal error: ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "code", "words"),
+    [
+        ("self.times * super", "self.tims * super", 2, ":20: AttributeError: Twice has no 'tims'"),
+        ("(self, x_BSE):", "(self, x_BSE) -> object:", 2, None),
+        ("super().__call__(x_BSE)", "super().__call__(x_BSE)[..., :3]", 1, "incompatible shapes"),
+    ],
+    ids=["a name", "no result", "a shape"],
+)
+def test_a_mistake_in_a_layer_of_ones_own_is_located(
+    right, wrong, code, words, package, capsys, tmp_path, request
+):
+    """It is no bug of Dovetail, and a supervisor need not try again."""
+    name = package("my_" + request.node.callspec.id.replace(" ", "_"))
+    text = MINE.replace("NAME", name).replace(right, wrong)
+    if words is None:
+        text = text.replace("return self.times", "self.times")
+        words = "Twice.__call__ returned None. Does it end with `return`?\n  in the module decoder/"
+    (tmp_path / name / "__init__.py").write_text(text)
+    assert main(train_with(name)) == code
+    message = capsys.readouterr().err
+    assert words in message
+    assert name in message or "(Twice)" in message
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("my_import", "my_import.py:2: ModuleNotFoundError: No module named 'nonesuch'."),
+        ("./my_import.py", "For a file, start in its folder and pass my_import."),
+        ("my_impart", "No module named 'my_impart'. Is it installed, or in the folder"),
+    ],
+)
+def test_an_import_that_fails_says_where(name, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("my_import.py").write_text("import json\nimport nonesuch\n")
+    assert main(["config", "show", "tiny-lm", "--import", name]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_loop_of_ones_own_without_an_outcome_is_told(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("dovetail.trainer.Trainer.train", lambda *_, **__: None)
+    argv = ["train", "tiny-lm", *TINY, "evaluators={}", "--run", str(tmp_path / "run")]
+    assert main(argv) == 2
+    assert "Trainer.train: expected an Outcome, got None." in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Every example runs, at sizes that a test can afford."""
 
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -67,7 +68,7 @@ def test_own_input_learns_digits(example):
 
 
 def test_own_input_as_a_script(tmp_path):
-    """Classes of a script are in `__main__`, and its run can be resumed by the script."""
+    """Its run can be resumed by the script, and opened elsewhere with the script as a module."""
     root = {"PYTHONPATH": str(EXAMPLES.parent), "XDG_CACHE_HOME": str(tmp_path)}
     for steps in (2, 4):
         subprocess.run(
@@ -77,8 +78,20 @@ def test_own_input_as_a_script(tmp_path):
             check=True,
             capture_output=True,
         )
-    assert "__main__:DigitClassifier" in next(tmp_path.glob("runs/*/config.txt")).read_text()
-    assert [path.name for path in tmp_path.glob("runs/*/checkpoints/4")] == ["4"]
+    (run,) = tmp_path.glob("runs/*")
+    assert "own_input:DigitClassifier" in (run / "config.txt").read_text()
+    assert json.loads((run / "run.json").read_text())["imports"] == ["own_input"]
+    assert (run / "checkpoints" / "4").is_dir()
+    opened = subprocess.run(
+        [sys.executable, "-m", "dovetail", "evaluate", run, "--import", "own_input"],
+        cwd=EXAMPLES,
+        env=os.environ | root,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert opened.returncode == 2
+    assert "has no evaluators" in opened.stderr
 
 
 def test_own_trainer_loop_stops_at_ctrl_c_and_continues(example, monkeypatch):

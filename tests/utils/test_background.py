@@ -34,3 +34,18 @@ print("the end")
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (75, "the end\n", "")
+
+
+def test_without_an_exit_code_the_exit_waits_for_it():
+    """A script may have caught the error because of which a call was abandoned."""
+    program = """
+import time
+from dovetail.utils import BackgroundCall
+call = BackgroundCall(lambda: (time.sleep(0.5), print("called")))
+call.abandon()
+print("the end")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the end\ncalled\n", "")
