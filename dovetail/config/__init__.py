@@ -14,6 +14,8 @@ from dovetail.config.overrides import (
     value_choices,
 )
 from dovetail.config.packages import (
+    failed_user_line,
+    import_package,
     import_packages,
     missing_entry_points,
     missing_imports,
@@ -23,8 +25,6 @@ from dovetail.config.provenance import through
 from dovetail.config.registry import (
     Registry,
     component_name,
-    failed_user_line,
-    import_package,
     import_submodules,
     imported_packages,
     register_function,

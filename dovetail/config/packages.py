@@ -1,5 +1,7 @@
 """Packages outside of Dovetail: those that a user names, and installed ones that ask for it.
 
+An error in such a package is located in it: the user can mend it, and Dovetail has no bug.
+
 An installed package asks to be imported by an entry point of the group `dovetail`:
 
     [project.entry-points.dovetail]
@@ -8,7 +10,9 @@ An installed package asks to be imported by an entry point of the group `dovetai
 
 from __future__ import annotations
 
+import importlib
 import sys
+import traceback
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
@@ -18,14 +22,18 @@ from dovetail.config.base import Component, Config
 from dovetail.config.errors import ConfigError
 from dovetail.config.registry import (
     component_name,
-    import_package,
+    import_submodules,
     imported_packages,
+    register_package,
     script_module,
 )
 from dovetail.config.traverse import visit
 
 ENTRY_POINTS = "dovetail"
 _OWN = __name__.partition(".")[0]
+
+_MISTAKES = (TypeError, ValueError, AttributeError, LookupError, NameError, NotImplementedError)
+_DEVICE_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
 
 
 def import_packages(names: Iterable[str] = ()) -> list[str]:
@@ -40,6 +48,35 @@ def import_packages(names: Iterable[str] = ()) -> list[str]:
     for name in names:
         import_package(name)
     return sorted(found)
+
+
+def import_package(name: str) -> None:
+    """Imports a user's package (`--import`), so that text may name its components and functions.
+
+    All files of a package are imported, so that its `__init__.py` may be empty.
+    """
+    if not all(piece.isidentifier() for piece in name.split(".")):
+        stem = Path(name).stem
+        raise ConfigError(
+            f"--import {name}: expected the name of a module, such as mypackage.layers, got a path "
+            f"or another text. For a file, start in its folder and pass {stem}."
+        )
+    if name == script_module():  # a second import would define its classes again
+        return
+    try:
+        if hasattr(importlib.import_module(name), "__path__"):
+            import_submodules(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(
+                f"--import {name}: {error}. Is it installed, or in the folder you start from?"
+            ) from error
+        raise ConfigError(f"--import {name}: {_failed_line(error)}.") from error
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        raise ConfigError(f"--import {name}: {_failed_line(error)}.") from error
+    register_package(name)
 
 
 def missing_imports(names: Iterable[str]) -> list[str]:
@@ -71,6 +108,25 @@ def missing_entry_points(modules: Iterable[str]) -> list[str]:
     return [name for name in modules if name not in provided]
 
 
+def failed_user_line(error: Exception) -> str | None:
+    """Returns the file, line and message of an error in a user's package, else None.
+
+    An error in a function that it calls is one of that call. Exceptions that are no mistakes of
+    the caller are excluded: files and devices fail by themselves.
+    """
+    roots = {name.partition(".")[0] for name in imported_packages()}
+    in_own = False
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        root = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if root in roots:
+            is_mistake = not in_own or isinstance(error, _MISTAKES)
+            is_device = type(error).__name__ in _DEVICE_ERRORS
+            where = f"{frame.f_code.co_filename}:{line}"
+            return f"{where}: {_message(error)}" if is_mistake and not is_device else None
+        in_own = in_own or root == _OWN
+    return None
+
+
 def _import_entry_point(point: metadata.EntryPoint) -> str:
     try:
         import_package(point.module)
@@ -82,3 +138,17 @@ def _import_entry_point(point: metadata.EntryPoint) -> str:
             "uninstall it."
         ) from error
     return point.module
+
+
+def _failed_line(error: BaseException) -> str:
+    """Returns the file, line and message of an error in a user's module."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = [each for each in frames if not each.filename.startswith("<frozen importlib")][-1]
+    return f"{frame.filename}:{frame.lineno}: {_message(error)}"
+
+
+def _message(error: BaseException) -> str:
+    text = str(error).rstrip(".")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,9 +108,6 @@ _functions: dict[str, Any] = {}
 _function_names: dict[int, str] = {}
 _packages: set[str] = set()  # imported by the user, so their own functions may be named
 
-_MISTAKES = (TypeError, ValueError, AttributeError, LookupError, NameError, NotImplementedError)
-_DEVICE_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
-
 
 def register_component(component: type) -> None:
     """Registers a component by its name in text. Called for every class that extends Component."""
@@ -153,6 +149,11 @@ def register_function(name: Any) -> Any:
     return found
 
 
+def register_package(name: str) -> None:
+    """Lets config text name the functions of a user's package."""
+    _packages.add(name)
+
+
 def imported_packages() -> frozenset[str]:
     """Returns the packages that `import_package` has imported in this process."""
     return frozenset(_packages)
@@ -168,68 +169,6 @@ def script_module() -> str | None:
     name = spec.name if spec is not None else Path(file).stem if file else ""
     pieces = name.split(".")
     return name if all(piece.isidentifier() for piece in pieces) and pieces[0] != _OWN else None
-
-
-def import_package(name: str) -> None:
-    """Imports a user's package (`--import`), so that text may name its components and functions.
-
-    All files of a package are imported, so that its `__init__.py` may be empty.
-    """
-    if not all(piece.isidentifier() for piece in name.split(".")):
-        stem = Path(name).stem
-        raise ConfigError(
-            f"--import {name}: expected the name of a module, such as mypackage.layers, got a path "
-            f"or another text. For a file, start in its folder and pass {stem}."
-        )
-    if name == script_module():  # a second import would define its classes again
-        return
-    try:
-        if hasattr(importlib.import_module(name), "__path__"):
-            import_submodules(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or f"{name}.".startswith(f"{error.name}."):
-            raise ConfigError(
-                f"--import {name}: {error}. Is it installed, or in the folder you start from?"
-            ) from error
-        raise ConfigError(f"--import {name}: {_failed_line(error)}.") from error
-    except ConfigError:
-        raise
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise ConfigError(f"--import {name}: {_failed_line(error)}.") from error
-    _packages.add(name)
-
-
-def _failed_line(error: BaseException) -> str:
-    """Returns the file, line and message of an error in a user's module."""
-    if isinstance(error, SyntaxError):
-        return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
-    frames = traceback.extract_tb(error.__traceback__)
-    frame = [each for each in frames if not each.filename.startswith("<frozen importlib")][-1]
-    return f"{frame.filename}:{frame.lineno}: {_message(error)}"
-
-
-def failed_user_line(error: Exception) -> str | None:
-    """Returns the file, line and message of an error in a user's package, else None.
-
-    An error in a function that it calls is one of that call. Exceptions that are no mistakes of
-    the caller are excluded: files and devices fail by themselves.
-    """
-    roots = {name.partition(".")[0] for name in _packages}
-    in_own = False
-    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        root = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if root in roots:
-            is_mistake = not in_own or isinstance(error, _MISTAKES)
-            is_device = type(error).__name__ in _DEVICE_ERRORS
-            where = f"{frame.f_code.co_filename}:{line}"
-            return f"{where}: {_message(error)}" if is_mistake and not is_device else None
-        in_own = in_own or root == _OWN
-    return None
-
-
-def _message(error: BaseException) -> str:
-    text = str(error).rstrip(".")
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def component_name(component: type) -> str:
