@@ -33,7 +33,7 @@ class Story:
     def __init__(self, index: int, folder: Path) -> None:
         from dovetail.runtime import Checkpointer, open_agreement, take_life
 
-        self.index, self.folder, self.opens = index, folder, 0
+        self.index, self.folder, self.opens, self.bytes_read = index, folder, 0, 0
         self.agreement = open_agreement()
         self.life = take_life(folder / "lives") if index == 0 else None
         self.config = Checkpointer.Config(keep=10, deadline_seconds=60)
@@ -41,6 +41,7 @@ class Story:
     def tell(self) -> None:
         self.say("saved", self.save(1) and self.save(2))
         self.say("restored", self.restored())
+        self.say("bytes read", self.bytes_read)
         self.damage_own_file(step=2)
         self.say("restored after damage", self.restored())
         self.say("one cannot write", self.save_where_one_fails(3))
@@ -72,7 +73,11 @@ class Story:
             sharding = NamedSharding(mesh, PartitionSpec(*axes))
             return jax.make_array_from_callback(array.shape, sharding, lambda i: array[i])
 
-        return {"params": {"w": place(values, "x")}, "step": place(np.int32(step))}
+        copied = np.random.default_rng(step).normal(size=(8, 64)).astype(np.float32)
+        return {
+            "params": {"copied": place(copied), "w": place(values, "x")},
+            "step": place(np.int32(step)),
+        }
 
     def save(self, step: int) -> bool:
         checkpointer = self.opened()
@@ -85,7 +90,7 @@ class Story:
         like = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.state(0)
         )
-        step, state = self.opened().restore(like)
+        step, state = self.counted(self.opened()).restore(like)
         expected = self.state(step)
         pairs = zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True)
         same = [
@@ -94,6 +99,20 @@ class Story:
             for a, b in zip(left.addressable_shards, right.addressable_shards, strict=True)
         ]
         return [step, all(same)]
+
+    def counted(self, checkpointer: Any) -> Any:
+        """Counts the bytes that this process reads."""
+        store = checkpointer._store
+        read_arrays = store.read_arrays
+
+        def counting(*arguments: Any) -> Any:
+            arrays = read_arrays(*arguments)
+            shards = [shard for array in arrays.values() for shard in array.addressable_shards]
+            self.bytes_read = sum(shard.data.nbytes for shard in shards)
+            return arrays
+
+        store.read_arrays = counting
+        return checkpointer
 
     def damage_own_file(self, step: int) -> None:
         """Process 1 damages the data that only it reads."""

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from dovetail.config import ConfigError
 from dovetail.runtime import Agreement, BadState, Checkpointer, FencedError, suspects, take_life
-from dovetail.runtime.checkpoints import saving
+from dovetail.runtime.checkpoints import resharding, saving
 from dovetail.runtime.checkpoints.layout import divide, host_bytes
 from dovetail.runtime.checkpoints.manifest import NAME
 
@@ -199,7 +199,7 @@ def test_a_large_array_is_saved_in_slices(tmp_path: Path) -> None:
     assert same(restored, state(3))
 
 
-@pytest.mark.parametrize("max_bytes", [4096, 2**30])
+@pytest.mark.parametrize("max_bytes", [2048, 4096, 2**30])
 def test_any_mesh_reads_what_another_saved(tmp_path: Path, max_bytes: int) -> None:
     def sharded(axes: tuple[int, ...], spec: P) -> NamedSharding:
         names = ("x", "y")[: len(axes)]
@@ -220,6 +220,33 @@ def test_any_mesh_reads_what_another_saved(tmp_path: Path, max_bytes: int) -> No
         _, restored = opened(tmp_path).restore(structs)
         assert same(restored, state(5))
         assert restored["params"]["stack/weight"].sharding == wanted
+
+
+@pytest.mark.parametrize(
+    ("shape", "spec", "sliced_axis", "expected"),
+    [
+        ((4, 8), P("fsdp"), None, P(("fsdp", "data"), ())),
+        ((2, 8), P("fsdp"), None, P(("fsdp",), ("data",))),
+        ((8, 8), P(None, "data"), None, P(None, "data")),
+        ((3, 5), P(), None, P()),
+        ((4, 8), P("fsdp"), 0, P((), ("fsdp", "data"))),
+    ],
+    ids=["copies", "another axis", "no copies", "does not divide", "slices"],
+)
+def test_copies_are_read_once(
+    shape: Any, spec: P, sliced_axis: int | None, expected: P, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if each row of the mesh were a process."""
+    monkeypatch.setattr(resharding, "_process_axes", lambda mesh: ["data"])
+    mesh = jax.make_mesh((2, 2), ("data", "fsdp"), (AxisType.Auto,) * 2)
+    array = jnp.arange(float(np.prod(shape))).reshape(shape)
+    sharding = NamedSharding(mesh, spec)
+    struct = jax.ShapeDtypeStruct(shape, array.dtype, sharding=sharding)
+    reading = resharding.read_sharding(struct, sliced_axis)
+    assert reading == NamedSharding(mesh, expected)
+    (found,) = resharding.reshard({"w": jax.device_put(array, reading)}, {"w": struct}).values()
+    assert found.sharding == sharding
+    assert same(found, array)
 
 
 def test_groups_are_as_small_as_asked_for() -> None:

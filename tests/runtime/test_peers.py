@@ -42,6 +42,8 @@ def test_two_processes_agree_on_every_checkpoint(tmp_path: Path) -> None:
     for one in said:
         assert one["saved"] is True
         assert one["restored"] == [2, True]
+        # Two of the four shards of both arrays, and the step on both devices.
+        assert one["bytes read"] == (4 * 64 * 64 + 8 * 64) * 4 // 2 + 2 * 4, "each byte once"
         assert one["restored after damage"] == [1, True], "although only process 1 met the damage"
         assert one["one cannot write"] == [False, True], "both know, at once"
         assert one["saved again"] is True

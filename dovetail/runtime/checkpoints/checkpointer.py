@@ -36,7 +36,7 @@ from dovetail.runtime.checkpoints.local.tier import LocalTier
 from dovetail.runtime.checkpoints.manifest import DamagedCheckpointError, Manifest
 from dovetail.runtime.checkpoints.objects.store import ObjectStore
 from dovetail.runtime.checkpoints.orbax_store import zeros
-from dovetail.runtime.checkpoints.restoring import Restorer, first_line
+from dovetail.runtime.checkpoints.restoring import Reading, Restorer, first_line
 from dovetail.runtime.checkpoints.saving import BadStateError, SaveSettings
 from dovetail.runtime.checkpoints.stores import CheckpointStore, PendingSave, RunFolderStore
 from dovetail.runtime.digest import digests, named_leaves
@@ -247,19 +247,22 @@ class Checkpointer(Component):
             like: the state as shapes, dtypes and shardings.
         """
         structs, treedef = named_leaves(like), jax.tree.structure(like)
-
+        saved = {path: struct for path, struct in structs.items() if struct.size}
         restorer = self._restorer()
 
-        def read(entry: Entry) -> Any:
+        def build(arrays: Mapping[str, jax.Array]) -> Any:
+            leaves = [arrays[path] if path in saved else zeros(structs[path]) for path in structs]
+            return jax.tree.unflatten(treedef, leaves)
+
+        def read(entry: Entry) -> Reading:
             folder = self._opened().of(entry.step)
             if entry.manifest is None:
-                return old_format.read_state(Path(folder), like), {}
+                state = old_format.read_state(Path(folder), like)
+                return Reading({}, {}, lambda _: state)
             _check_complete(folder, entry.manifest, structs)
-            saved = {path: struct for path, struct in structs.items() if struct.size}
             arrays = restorer.read_arrays(entry, saved)
             _check_step(entry.step, arrays)
-            leaves = [arrays[path] if path in saved else zeros(structs[path]) for path in structs]
-            return jax.tree.unflatten(treedef, leaves), arrays
+            return Reading(arrays, saved, build)
 
         found = restorer.newest_intact(read)
         if found is not None:
@@ -281,17 +284,21 @@ class Checkpointer(Component):
         """
         restorer = self._restorer()
 
-        def read(entry: Entry) -> Any:
+        def read(entry: Entry) -> Reading:
             folder = self._opened().of(entry.step)
             if entry.manifest is None:
-                return old_format.read_parameters(Path(folder), like), {}
+                parameters = old_format.read_parameters(Path(folder), like)
+                return Reading({}, {}, lambda _: parameters)
             names = _parameter_names(entry.manifest)
             shapes = {path: entry.manifest.arrays[name].shape for path, name in names.items()}
             check_compatible(folder, like, shapes)
             wanted = {names[path]: like[path] for path in like if path in names}
-            arrays = restorer.read_arrays(entry, wanted)
-            found = {path: arrays[names[path]] for path in like if path in names}
-            return {path: array.astype(like[path].dtype) for path, array in found.items()}, arrays
+
+            def build(arrays: Mapping[str, jax.Array]) -> Any:
+                found = {path: arrays[names[path]] for path in like if path in names}
+                return {path: array.astype(like[path].dtype) for path, array in found.items()}
+
+            return Reading(restorer.read_arrays(entry, wanted), wanted, build)
 
         return restorer.newest_intact(read)
 

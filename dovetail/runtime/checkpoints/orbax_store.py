@@ -26,6 +26,7 @@ from etils import epath
 from dovetail.runtime.agreement import Agreement
 from dovetail.runtime.checkpoints.layout import Piece, cut, host_bytes
 from dovetail.runtime.checkpoints.manifest import DamagedCheckpointError, Manifest, SavedArray
+from dovetail.runtime.checkpoints.resharding import read_sharding
 from dovetail.runtime.digest import sums_of_part
 from dovetail.utils import make_folder
 
@@ -111,13 +112,13 @@ def saved_arrays(
 def read_arrays(
     folder: Path, manifest: Manifest, like: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.Array]:
-    """Reads arrays onto the devices, each with its sharding; they have the dtypes of the file."""
-    structs = {
-        path: jax.ShapeDtypeStruct(
-            struct.shape, jnp.dtype(manifest.arrays[path].dtype), sharding=struct.sharding
-        )
-        for path, struct in like.items()
-    }
+    """Reads arrays onto the devices, with the dtypes of the file and shardings to be changed."""
+
+    def as_read(struct: jax.ShapeDtypeStruct, saved: SavedArray) -> jax.ShapeDtypeStruct:
+        sharding = read_sharding(struct, saved.axis if saved.slices else None)
+        return jax.ShapeDtypeStruct(struct.shape, jnp.dtype(saved.dtype), sharding=sharding)
+
+    structs = {path: as_read(struct, manifest.arrays[path]) for path, struct in like.items()}
     result: dict[str, jax.Array] = {}
     for group, pieces in _by_group(manifest, structs).items():
         for piece, array in _read_pieces(folder / str(group), pieces, structs):

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -15,6 +15,7 @@ from dovetail.runtime.agreement import Agreement
 from dovetail.runtime.checkpoints.folders import Entry
 from dovetail.runtime.checkpoints.local.tier import LocalEntry, LocalTier
 from dovetail.runtime.checkpoints.manifest import Manifest
+from dovetail.runtime.checkpoints.resharding import reshard
 from dovetail.runtime.checkpoints.stores import CheckpointStore
 from dovetail.runtime.digest import digests, read_digests
 from dovetail.runtime.points import reach
@@ -26,8 +27,22 @@ _SECONDS_BEFORE_RETRY = 0.5
 
 _MAX_MESSAGE = 400
 
-Read = Callable[[Entry], tuple[Any, Mapping[str, jax.Array]]]
-"""Reads a checkpoint; returns the result, and the arrays to verify by path."""
+
+class Reading(NamedTuple):
+    """What one process has read of a checkpoint.
+
+    Attributes:
+        arrays: the arrays by path, to be resharded and verified.
+        like: their shapes and final shardings.
+        build: makes the result from the resharded arrays.
+    """
+
+    arrays: Mapping[str, jax.Array]
+    like: Mapping[str, jax.ShapeDtypeStruct]
+    build: Callable[[Mapping[str, jax.Array]], Any]
+
+
+Read = Callable[[Entry], Reading]
 
 
 class Restorer:
@@ -94,23 +109,23 @@ class Restorer:
 
     def _read_intact(self, entry: Entry, read: Read, topic: str) -> tuple[Any] | None:
         """Returns the result of `read`, if it succeeded and is intact on all processes."""
-        problem, found = None, None
-        arrays: Mapping[str, jax.Array] = {}
+        problem, reading = None, Reading({}, {}, dict)
         try:
-            found, arrays = _read_with_retry(read, entry)
+            reading = _read_with_retry(read, entry)
         except ConfigError:
             raise
         except Exception as error:  # noqa: BLE001  # a damaged checkpoint can raise anything
             problem = first_line(error)
         reach("restore read")
-        # The digests are computed by all processes together, so all must have their arrays.
+        # What follows is done by all processes together, so all must have their arrays.
         if self._agree_on_damage(entry, f"{topic}is read", problem):
             return None
+        arrays = reshard(reading.arrays, reading.like)
         damaged = _damaged(entry.manifest, arrays)
         if self._agree_on_damage(entry, f"{topic}is intact", damaged):
             return None
         reach("restore verified")
-        return (found,)
+        return (reading.build(arrays),)
 
     def _agree_on_damage(self, entry: Entry, topic: str, problem: str | None) -> bool:
         problems = self._gather(topic, problem)
@@ -158,7 +173,7 @@ def _damaged(manifest: Manifest | None, arrays: Mapping[str, jax.Array]) -> str 
     return f"{wrong[0]} is damaged: its digest is {got}, expected {expected}{more}"
 
 
-def _read_with_retry(read: Read, entry: Entry) -> tuple[Any, Mapping[str, jax.Array]]:
+def _read_with_retry(read: Read, entry: Entry) -> Reading:
     """Retries a failed read once: failures of a network disk can be transient."""
     try:
         return read(entry)

@@ -49,7 +49,11 @@ class CheckpointStore(Protocol):
         ...
 
     def read_arrays(self, entry: Entry, like: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """Reads arrays of a checkpoint onto the devices, each with its sharding."""
+        """Reads arrays of a checkpoint onto the devices.
+
+        Each has the sharding of its struct, or one from which it is resharded (`resharding.py`).
+        This must not be a collective: a process may fail to read.
+        """
         ...
 
     def save(

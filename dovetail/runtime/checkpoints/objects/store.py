@@ -23,6 +23,7 @@ from dovetail.runtime.checkpoints.objects.checkpoints import (
     StoredCheckpoints,
 )
 from dovetail.runtime.checkpoints.objects.save import ObjectSave, ObjectSaveSettings
+from dovetail.runtime.checkpoints.resharding import read_sharding
 from dovetail.runtime.checkpoints.saving import SaveSettings
 from dovetail.runtime.checkpoints.shards.reading import ShardReader
 from dovetail.runtime.checkpoints.shards.shares import ShareCache
@@ -96,7 +97,7 @@ class ObjectStore(Component):
         return self._checkpoints.entries()
 
     def read_arrays(self, entry: Entry, like: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """Reads arrays; each process asks only for what its devices hold."""
+        """Reads arrays; no two processes ask for the same bytes, if that can be."""
         assert isinstance(entry, ObjectEntry)
         assert entry.manifest is not None
         sources = {
@@ -105,7 +106,7 @@ class ObjectStore(Component):
         }
         with ShardReader(sources) as reader:
             return {
-                path: reader.array(path, entry.manifest.arrays[path], struct.sharding)
+                path: reader.array(path, entry.manifest.arrays[path], read_sharding(struct, None))
                 for path, struct in like.items()
             }
 
