@@ -1,44 +1,15 @@
 """Two real processes save and restore together: they never use two different steps."""
 
-import json
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-PATIENCE = 300
-
-
-def run_pair(folder: Path, story: str) -> list[dict[str, object]]:
-    """Returns what each process said."""
-    with socket.socket() as listener:
-        listener.bind(("localhost", 0))
-        address = f"localhost:{listener.getsockname()[1]}"
-    command = [sys.executable, "-m", "tests.runtime.peers", address]
-    pair = []
-    for index in (0, 1):
-        arguments = [*command, str(index), str(folder), story]
-        with (folder / f"{index}.txt").open("w") as log:
-            pair.append(subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=log, text=True))
-    try:
-        outputs = [process.communicate(timeout=PATIENCE)[0] for process in pair]
-    finally:
-        for process in pair:
-            process.kill()
-    for index, process in enumerate(pair):
-        assert process.returncode == 0, (folder / f"{index}.txt").read_text()[-3000:]
-    said = []
-    for output in outputs:
-        entries = (json.loads(line) for line in output.splitlines() if line.startswith("{"))
-        said.append({name: value for entry in entries for name, value in entry.items()})
-    return said
+from tests.runtime.two_processes import run_pair
 
 
 @pytest.mark.slow
 def test_two_processes_agree_on_every_checkpoint(tmp_path: Path) -> None:
-    said = run_pair(tmp_path, "durable")
+    said = run_pair("tests.runtime.peers", tmp_path, "durable")
     for one in said:
         assert one["saved"] is True
         assert one["restored"] == [2, True]
@@ -59,7 +30,7 @@ def test_two_processes_agree_on_every_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_keep_copies_for_each_other(tmp_path: Path) -> None:
-    said = run_pair(tmp_path, "local")
+    said = run_pair("tests.runtime.peers", tmp_path, "local")
     for one in said:
         assert one["saved"] is True
         assert one["restored"] == [14, True]
