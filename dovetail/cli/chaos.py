@@ -5,7 +5,7 @@ point, a hang, a full disk, a damaged checkpoint, a signal. It is good if the ru
 with the same losses and the same final state, bit for bit.
 
   dovetail chaos
-  dovetail chaos --trials 300 --seed 7
+  dovetail chaos --trials 300 --seed 7 --results chaos.jsonl
   dovetail chaos --kinds "flipped bit,kill"
   dovetail chaos --control "no digest"
 """
@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dovetail.cli.output import print_json, say
+from dovetail.cli.output import print_json
 from dovetail.config import ConfigError, did_you_mean
 from dovetail.utils import Progress, format_table
 
@@ -38,22 +38,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="break the runtime on purpose (such as 'no digest'): the trial must fail",
     )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        metavar="FILE",
+        help="add each result to this file; trials that it has already are not run again",
+    )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.set_defaults(handler=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the trials; the exit code is 1 if one was not survived."""
-    from dovetail.runtime.chaos import Chaos
+    from dovetail.runtime.chaos import Chaos, append_result, read_results
 
     trials = _trials(arguments)
-    results = []
+    before = [] if arguments.results is None else read_results(arguments.results)
+    results = [result for result in before if result.trial in trials]
+    trials = [trial for trial in trials if trial not in [result.trial for result in results]]
     with tempfile.TemporaryDirectory(prefix="dovetail-chaos-") as scratch:
         chaos = Chaos(Path(scratch), arguments.control)
         with Progress("chaos", enabled=not arguments.json) as progress:
             for index, trial in enumerate(trials, 1):
                 progress.stage(f"{index} of {len(trials)}: {trial}")
                 results.append(chaos.run(trial))
+                if arguments.results is not None:
+                    append_result(arguments.results, results[-1])
                 if results[-1].problem is not None and not arguments.json:
                     progress.say(f"NOT SURVIVED: {trial}: {results[-1].problem}")
     if arguments.json:
@@ -90,13 +100,17 @@ def _trials(arguments: argparse.Namespace) -> list[Trial]:
 
 def _print(results: list[Result], seed: int) -> None:
     """Prints what was not survived, and a row for each kind."""
-    from dovetail.runtime.chaos import summary
+    from dovetail.runtime.chaos import loss_bound, summary
     from dovetail.runtime.chaos.report import HEADER
 
     bad = [result for result in results if result.problem is not None or not result.injected]
     for result in bad:
         problem = result.problem or "the fault was not injected"
-        say(f"{result.trial}, seed {result.trial.seed}: {problem}")
-    say(format_table(summary(results), header=list(HEADER)))
+        print(f"{result.trial}, seed {result.trial.seed}: {problem}")
+    print(format_table(summary(results), header=list(HEADER)))
     survived = len(results) - len(bad)
-    say(f"{survived} of {len(results)} faults survived without loss (seed {seed})")
+    print(f"{survived} of {len(results)} faults survived without loss (seed {seed})")
+    if not bad:
+        print(
+            f"With 95% confidence, fewer than {loss_bound(survived):.1%} of such faults lose a run."
+        )

@@ -68,6 +68,31 @@ def test_a_summary_counts_by_kind() -> None:
     assert summary(results) == [["kill", "1", "2 of 3", "1 of 2", "1", "5", *spreads]]
 
 
+def test_results_in_a_file_are_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = []
+
+    def pretend(_: Chaos, trial: Trial) -> Result:
+        run.append(trial)
+        return Result(trial, True, 2, 1, 9.0, Delays(1.0, 2.0, None), None, "supervisor: ...")
+
+    monkeypatch.setattr(Chaos, "run", pretend)
+    file = tmp_path / "results.jsonl"
+    argv = ["chaos", "--kinds", "kill,segfault", "--results", str(file)]
+    assert main([*argv, "--trials", "5"]) == 0
+    assert len(run) == 6, "five of the first kind, and one of the other"
+    capsys.readouterr()
+    assert main([*argv, "--trials", "7"]) == 0
+    assert len(run) == 8
+    shown = capsys.readouterr().out
+    assert "8 of 8 faults survived" in shown
+    assert "fewer than 31.2% of such faults lose a run" in shown
+    file.write_text(file.read_text() + "{}\n")
+    assert main(argv) == 2
+    assert f"{file}: line 9 is not a result of `dovetail chaos`" in capsys.readouterr().err
+
+
 def test_an_unknown_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chaos", "--kinds", "kil"]) == 2
     assert "there is no 'kil'. Did you mean 'kill'" in capsys.readouterr().err
