@@ -4,7 +4,7 @@
 #   PYTHON=python3.13   use that Python, in an environment of its own (.venv-3.13); otherwise the one found, in .venv
 #   LOCKED=1            install the exact versions of locks/requirements-<version>.txt instead of the newest
 #   ARGS="..."          more arguments for pytest:  make test ARGS="tests/config -x"
-#   ALL=1               run the whole sweep: make sweep ALL=1
+#   ALL=1               run the whole sweep, or all slow tests: make sweep slow ALL=1
 #   WORKERS=4           run the tests in this many processes; each holds 8 virtual devices and about 3 GB
 
 .DEFAULT_GOAL := help
@@ -41,10 +41,10 @@ test: $(stamp)-dev ## Run the tests, without the slow ones
 	$(bin)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 sweep: $(stamp)-dev ## Run a third of the tests marked sweep, chosen by the commit; ALL=1 runs all
-	$(bin)/python -m pytest -m sweep $(if $(ALL),,--third-of-sweep=$(commit)) --numprocesses $(WORKERS) $(ARGS)
+	$(bin)/python -m pytest -m sweep $(if $(ALL),,--third=$(commit)) --numprocesses $(WORKERS) $(ARGS)
 
-slow: $(stamp)-dev ## Run the tests marked slow
-	DOVETAIL_TEST_OPTIMISED=1 $(bin)/python -m pytest -m slow --numprocesses $(WORKERS) $(ARGS)
+slow: $(stamp)-dev ## Run a third of the tests marked slow, chosen by the commit; ALL=1 runs all
+	DOVETAIL_TEST_OPTIMISED=1 $(bin)/python -m pytest -m slow $(if $(ALL),,--third=$(commit)) --numprocesses $(WORKERS) $(ARGS)
 
 parity: $(stamp)-parity ## Compare every model family with transformers, which needs torch
 	DOVETAIL_PARITY=1 $(bin)/python -m pytest tests/parity $(ARGS)

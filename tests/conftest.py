@@ -53,25 +53,30 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 shape_suffixes.install([f"dovetail.{subpackage}" for subpackage in CHECKED])
 
 
+_LONG = ("sweep", "slow")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the choice of a third of the sweep."""
-    parser.addoption("--third-of-sweep", metavar="COMMIT", help="run a third, chosen by a hash")
+    """Adds the choice of a third of the sweep and of the slow tests."""
+    parser.addoption(
+        "--third", metavar="COMMIT", help="run a third of long tests, chosen by a hash"
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Says which third of the sweep runs."""
-    commit = config.getoption("--third-of-sweep")
+    """Says which third of the long tests runs."""
+    commit = config.getoption("--third")
     if not commit:
         return None
     third = rotation.third_of(commit) + 1
-    return f"sweep: third {third} of 3, chosen by commit {commit[:12]} (make sweep ALL=1 runs all)"
+    return f"third {third} of 3, chosen by commit {commit[:12]} (make sweep slow ALL=1 runs all)"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Leaves the heavy cases to the sweep, and of the sweep one third where that is asked for."""
+    """Leaves the heavy cases to the sweep, and of long tests one third where that is asked for."""
     for item in items:
         if is_heavy(item.nodeid):
             item.add_marker(pytest.mark.sweep)
@@ -79,9 +84,9 @@ def pytest_collection_modifyitems(
         stale = stale_patterns(item.nodeid for item in items)
         if stale:
             raise pytest.UsageError(f"tests/heavy.py: these match no test: {stale}")
-    if commit := config.getoption("--third-of-sweep"):
-        sweep = [item.nodeid for item in items if item.get_closest_marker("sweep")]
-        left_out = set(sweep) - rotation.select(sweep, rotation.third_of(commit))
+    if commit := config.getoption("--third"):
+        long = [item.nodeid for item in items if any(map(item.get_closest_marker, _LONG))]
+        left_out = set(long) - rotation.select(long, rotation.third_of(commit))
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
         items[:] = [item for item in items if item.nodeid not in left_out]
 

@@ -1,4 +1,4 @@
-"""The rotating third of the sweep: `make sweep` runs a third of it, chosen by a hash of the commit.
+"""The rotating third: `make sweep` and `make slow` run a third, chosen by a hash of the commit.
 
 The cases of each test function are dealt out in turn, so that every third holds a third of every
 function's cases, and three commits in different thirds together run all of them.
