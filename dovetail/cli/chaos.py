@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--results",
         type=Path,
         metavar="FILE",
-        help="add each result to this file; trials that it has already are not run again",
+        help="add each result to this file, and do not repeat the trials that it has",
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.set_defaults(handler=run)
@@ -50,20 +50,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the trials; the exit code is 1 if one was not survived."""
-    from dovetail.runtime.chaos import Chaos, append_result, read_results
+    from dovetail.runtime.chaos import Chaos, ResultsFile
 
     trials = _trials(arguments)
-    before = [] if arguments.results is None else read_results(arguments.results)
-    results = [result for result in before if result.trial in trials]
-    trials = [trial for trial in trials if trial not in [result.trial for result in results]]
+    file = None if arguments.results is None else ResultsFile(arguments.results)
+    results = [] if file is None else file.of(trials)
+    done = {result.trial for result in results}
+    trials = [trial for trial in trials if trial not in done]
     with tempfile.TemporaryDirectory(prefix="dovetail-chaos-") as scratch:
         chaos = Chaos(Path(scratch), arguments.control)
         with Progress("chaos", enabled=not arguments.json) as progress:
             for index, trial in enumerate(trials, 1):
                 progress.stage(f"{index} of {len(trials)}: {trial}")
                 results.append(chaos.run(trial))
-                if arguments.results is not None:
-                    append_result(arguments.results, results[-1])
+                if file is not None:
+                    file.add(results[-1])
                 if results[-1].problem is not None and not arguments.json:
                     progress.say(f"NOT SURVIVED: {trial}: {results[-1].problem}")
     if arguments.json:
@@ -81,6 +82,8 @@ def _trials(arguments: argparse.Namespace) -> list[Trial]:
         if arguments.control not in CONTROLS:
             near = did_you_mean(arguments.control, CONTROLS)
             raise ConfigError(f"--control: there is no {arguments.control!r}. {near}")
+        if arguments.results is not None:
+            raise ConfigError("--results: leave it out with --control, whose trials must fail.")
         return [trial(CONTROLS[arguments.control], arguments.seed)]
     trials = short_trials(arguments.seed)
     if arguments.trials is not None:

@@ -88,9 +88,16 @@ def test_results_in_a_file_are_not_run_again(
     shown = capsys.readouterr().out
     assert "8 of 8 faults survived" in shown
     assert "fewer than 31.2% of such faults lose a run" in shown
-    file.write_text(file.read_text() + "{}\n")
-    assert main(argv) == 2
-    assert f"{file}: line 9 is not a result of `dovetail chaos`" in capsys.readouterr().err
+    before = file.read_text()
+    for line, words in (
+        ("{}", "line 9 is not a result of `dovetail chaos`"),
+        (before.splitlines()[0].replace('"code": {', '"code": {"x": 1, '), "line 9 was obtained"),
+    ):
+        file.write_text(before + line + "\n")
+        assert main(argv) == 2
+        assert f"{file}: {words}" in capsys.readouterr().err
+    assert main([*argv, "--control", "no digest"]) == 2
+    assert "leave it out with --control" in capsys.readouterr().err
 
 
 def test_an_unknown_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,8 @@
 from dovetail.runtime.chaos.harness import Chaos
 from dovetail.runtime.chaos.judging import Result
 from dovetail.runtime.chaos.kinds import CONTROLS, KINDS
-from dovetail.runtime.chaos.report import append_result, loss_bound, read_results, summary
+from dovetail.runtime.chaos.report import loss_bound, summary
+from dovetail.runtime.chaos.results_file import ResultsFile
 from dovetail.runtime.chaos.trials import Trial, long_trials, short_trials, trial
 
 __all__ = [
@@ -11,11 +12,10 @@ __all__ = [
     "KINDS",
     "Chaos",
     "Result",
+    "ResultsFile",
     "Trial",
-    "append_result",
     "long_trials",
     "loss_bound",
-    "read_results",
     "short_trials",
     "summary",
     "trial",

@@ -1,16 +1,11 @@
-"""The results of many trials: in a file, and in a table with one row for each kind of fault."""
+"""The results of many trials in a table: one row for each kind of fault."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
-from dovetail.config import ConfigError
-from dovetail.runtime.chaos.judging import Delays, Result
-from dovetail.runtime.chaos.trials import Trial
+from dovetail.runtime.chaos.judging import Result
 
 HEADER = (
     "kind of fault",
@@ -25,34 +20,10 @@ HEADER = (
 )
 
 
-def read_results(file: Path) -> list[Result]:
-    """Returns the results in a file that `append_result` wrote; none if there is no file."""
-    if not file.exists():
-        return []
-    results = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            values = json.loads(line)
-            values |= {"trial": Trial(**values["trial"]), "delays": Delays(**values["delays"])}
-            results.append(Result(**values))
-        except (ValueError, TypeError, KeyError) as error:
-            raise ConfigError(
-                f"{file}: line {number} is not a result of `dovetail chaos` ({error}). Remove the "
-                "line, or name another file."
-            ) from error
-    return results
-
-
-def append_result(file: Path, result: Result) -> None:
-    """Adds a result to a file, so that an interrupted series of trials can go on."""
-    with file.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps(dataclasses.asdict(result)) + "\n")
-
-
 def loss_bound(trials: int) -> float:
-    """Returns which fraction of faults loses a run at most, if none of these trials did.
+    """Returns the upper bound (95% confidence) of the fraction of faults that lose a run.
 
-    With 95% confidence: were it more, `trials` survived faults would be less likely than 5%.
+    It holds if no trial lost one: with a larger fraction, that has a probability below 5%.
     """
     bound: float = 1 - 0.05 ** (1 / trials)
     return bound
