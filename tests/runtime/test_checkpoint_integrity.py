@@ -249,6 +249,14 @@ def test_copies_are_read_once(
     assert same(found, array)
 
 
+def test_copies_of_offloaded_arrays_are_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resharding, "_process_axes", lambda mesh: ["data"])
+    mesh = jax.make_mesh((2,), ("data",), (AxisType.Auto,))
+    sharding = NamedSharding(mesh, P(), memory_kind="pinned_host")
+    struct = jax.ShapeDtypeStruct((4, 8), jnp.float32, sharding=sharding)
+    assert resharding.read_sharding(struct, None) == sharding
+
+
 def test_groups_are_as_small_as_asked_for() -> None:
     leaves = {"a": jnp.zeros((10, 100)), "b": jnp.zeros(3), "c": jnp.zeros((1, 5000))}
     pieces = divide(leaves, 1000)

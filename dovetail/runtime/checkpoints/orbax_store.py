@@ -112,7 +112,7 @@ def saved_arrays(
 def read_arrays(
     folder: Path, manifest: Manifest, like: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.Array]:
-    """Reads arrays onto the devices, with the dtypes of the file and shardings to be changed."""
+    """Reads arrays onto the devices, with the dtypes of the file and the shardings for reading."""
 
     def as_read(struct: jax.ShapeDtypeStruct, saved: SavedArray) -> jax.ShapeDtypeStruct:
         sharding = read_sharding(struct, saved.axis if saved.slices else None)

@@ -5,7 +5,8 @@ Two shardings of a state are not those in which it should be read:
 - Arrays that are replicated over processes, as with data parallelism. Every process would read the
   same bytes from the storage. Instead each reads a shard of its own, and they all-gather.
 - Arrays that were saved in slices along an axis that is sharded now, as by a pipeline. A slice may
-  not divide over the devices, so another axis is sharded while it is read.
+  not divide over the devices, and writing it into such an array is a collective. So another axis is
+  sharded while the array is read; if none divides, the array is replicated until then.
 
 Resharding is a collective. It must wait until all processes have read their arrays, or one that
 failed would leave the others waiting.
@@ -35,7 +36,10 @@ def read_sharding(struct: jax.ShapeDtypeStruct, sliced_axis: int | None) -> Any:
     mesh = sharding.mesh
     before = _axes_by_dimension(sharding.spec, len(struct.shape))
     axes = list(before)
-    unplaced = [axis for axis in _process_axes(mesh) if axis not in sum(axes, ())]
+    unplaced: list[str] = []
+    if sharding.memory_kind in (None, mesh.devices.flat[0].default_memory().kind):
+        # Offloaded arrays are not gathered: that would need room for them on the devices.
+        unplaced = [axis for axis in _process_axes(mesh) if axis not in sum(axes, ())]
     if sliced_axis is not None:
         unplaced, axes[sliced_axis] = [*axes[sliced_axis], *unplaced], ()
     for axis in unplaced:

@@ -97,7 +97,7 @@ class ObjectStore(Component):
         return self._checkpoints.entries()
 
     def read_arrays(self, entry: Entry, like: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """Reads arrays; no two processes ask for the same bytes, if that can be."""
+        """Reads arrays; processes with copies of an array download a shard each."""
         assert isinstance(entry, ObjectEntry)
         assert entry.manifest is not None
         sources = {
