@@ -1,6 +1,6 @@
 """Packages outside of Dovetail: those that a user names, and installed ones that ask for it.
 
-An error in such a package is located in it: the user can mend it, and Dovetail has no bug.
+An error that such a package raises is reported with its file and line, so that the user can fix it.
 
 An installed package asks to be imported by an entry point of the group `dovetail`:
 
@@ -90,7 +90,7 @@ def missing_imports(names: Iterable[str]) -> list[str]:
 
 
 def own_modules(config: Config[Any]) -> list[str]:
-    """Returns the modules of a user's components in a config: who reads its text needs them."""
+    """Returns the modules outside of Dovetail that must be imported to read the config's text."""
     installed = {point.module for point in metadata.entry_points(group=ENTRY_POINTS)}
     found = set()
     for _, each in visit(config):
@@ -111,8 +111,8 @@ def missing_entry_points(modules: Iterable[str]) -> list[str]:
 def failed_user_line(error: Exception) -> str | None:
     """Returns the file, line and message of an error in a user's package, else None.
 
-    An error in a function that it calls is one of that call. Exceptions that are no mistakes of
-    the caller are excluded: files and devices fail by themselves.
+    If Dovetail's code raised it, the line is that of the call, for exceptions that wrong arguments
+    cause. Errors of files and devices are not the caller's.
     """
     roots = {name.partition(".")[0] for name in imported_packages()}
     in_own = False

@@ -204,7 +204,7 @@ def repeated(module: M, count: int, axis: str = "layers", *, active: int | None 
 
 def _in_own_frame(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a method so that it runs in its own module's frame."""
-    promises_result = method.__annotations__.get("return", None) not in (None, "None")
+    may_return_none = "None" in str(method.__annotations__.get("return", ""))
 
     @functools.wraps(method)
     def call(self: Module, *args: Any, **kwargs: Any) -> Any:
@@ -214,7 +214,7 @@ def _in_own_frame(method: Callable[..., Any]) -> Callable[..., Any]:
         own = frame.enter(self)
         with running(own):
             result = method(self, *args, **kwargs)
-            if result is None and method.__name__ == "__call__" and promises_result:
+            if result is None and method.__name__ == "__call__" and not may_return_none:
                 raise ConfigError(
                     f"{type(self).__name__}.__call__ returned None. Does it end with `return`?"
                 )

@@ -189,7 +189,7 @@ def train_run(
 
 
 def _checked(trainer: Trainer, outcome: Any) -> Outcome:
-    """Refuses what is no outcome: a training loop of one's own may have forgotten it."""
+    """Checks the return value of `train`, which a user's trainer may have forgotten."""
     if not isinstance(outcome, Outcome):
         raise ConfigError(
             f"{type(trainer).__name__}.train: expected an Outcome, got {outcome!r}. End it with "

@@ -41,10 +41,10 @@ class BackgroundCall:
         return not self._thread.is_alive()
 
     def abandon(self) -> None:
-        """Lets the process exit while the call is running: at once if its exit code is known.
+        """Lets the process exit while the call is running, if `set_exit_code` was called.
 
-        Else the exit waits. Python would end the thread in the middle of compiled code, which
-        aborts the process.
+        Otherwise the exit waits for the call: if Python ends a thread in compiled code, the process
+        aborts.
         """
         atexit.register(self._exit)
 

@@ -212,7 +212,7 @@ def test_an_error_of_the_runtime_is_its_sentence(fail, kind, code):
 
 @pytest.mark.slow
 def test_weights_that_do_not_fit_end_the_run_while_the_step_compiles(tmp_path):
-    """The exit does not wait for the compiler, and Python does not abort in its thread."""
+    """Python would abort in the compiler's thread."""
     small = ["-m", "dovetail", "train", "tiny-lm", *TINY, "evaluators={}", "--steps", "1"]
     parent, child = str(tmp_path / "parent"), str(tmp_path / "child")
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}

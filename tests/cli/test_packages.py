@@ -185,7 +185,12 @@ def test_a_bug_that_ones_own_code_meets_is_still_a_bug(package, monkeypatch, cap
     ("right", "wrong", "code", "words"),
     [
         ("self.times * super", "self.tims * super", 2, ":20: AttributeError: Twice has no 'tims'"),
-        ("(self, x_BSE):", "(self, x_BSE) -> object:", 2, None),
+        (
+            "return self.times",
+            "self.times",
+            2,
+            "Twice.__call__ returned None. Does it end with `return`?\n  in the module decoder/",
+        ),
         ("super().__call__(x_BSE)", "super().__call__(x_BSE)[..., :3]", 1, "incompatible shapes"),
     ],
     ids=["a name", "no result", "a shape"],
@@ -196,9 +201,6 @@ def test_a_mistake_in_a_layer_of_ones_own_is_located(
     """It is no bug of Dovetail, and a supervisor need not try again."""
     name = package("my_" + request.node.callspec.id.replace(" ", "_"))
     text = MINE.replace("NAME", name).replace(right, wrong)
-    if words is None:
-        text = text.replace("return self.times", "self.times")
-        words = "Twice.__call__ returned None. Does it end with `return`?\n  in the module decoder/"
     (tmp_path / name / "__init__.py").write_text(text)
     assert main(train_with(name)) == code
     message = capsys.readouterr().err
