@@ -28,8 +28,14 @@ from numpy.typing import NDArray
 
 from dovetail.config import ConfigError
 from dovetail.data.interfaces import SPLITS, SplitSummary
-from dovetail.utils import atomic_folder, atomic_write, locked, try_lock, user_cache_folder
-from dovetail.utils.files import TEMPORARY
+from dovetail.utils import (
+    TEMPORARY,
+    atomic_folder,
+    atomic_write,
+    locked,
+    try_lock,
+    user_cache_folder,
+)
 
 FORMAT = 1
 META = "meta.json"

@@ -5,8 +5,9 @@ The lock of the run folder does not help then: not every file system has locks, 
 that is cut off is gone. So each life takes a number in the run folder, and a commit by an older
 life is refused.
 
-`lives/000003.json` also says from which step the life went on, which step it reached and how it
-ended. A checkpoint after which two lives died within a few steps is suspect.
+`lives/000003.json` also says from which step the life continued, which step it reached and saved,
+and how it ended. A checkpoint after which two lives died within a few steps is suspect. A run that
+has saved a step does not start from scratch because its checkpoints are gone.
 """
 
 from __future__ import annotations
@@ -30,7 +31,13 @@ _SECONDS_BETWEEN_RECORDS = 1.0
 
 
 class FencedError(RunError):
-    """A newer life of the run has started, so this one must not write."""
+    """A newer life of the run has started, so this one must not write.
+
+    Attributes:
+        restored: the step from which the newer life continued; None if that is not known.
+    """
+
+    restored: int | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,8 @@ class LifeRecord:
     started: float
     restored: int | None = None
     reached: int | None = None
+    saved: int | None = None
+    """The newest step in the durable store that was verified."""
     ended: str | None = None
 
 
@@ -70,10 +79,12 @@ class Life:
         if newest > self.number:
             newer = _read(self._folder, newest)
             where = "" if newer is None else f" on {newer.host}, process id {newer.pid}"
-            raise FencedError(
+            error = FencedError(
                 f"Life {newest} of this run has started{where}, so life {self.number} writes no "
                 "more checkpoints. This process was stopped or cut off for a while; end it."
             )
+            error.restored = None if newer is None else newer.restored
+            raise error
 
     def went_on_from(self, step: int) -> None:
         """Records the step that was restored; 0 for a new run."""
@@ -85,6 +96,17 @@ class Life:
         self.record = replace(self.record, reached=step)
         if time.monotonic() - self._last_write >= _SECONDS_BETWEEN_RECORDS:
             self._write()
+
+    def saved(self, step: int) -> None:
+        """Records a verified save in the durable store."""
+        self.record = replace(self.record, saved=step)
+        self._write()
+
+    def before(self) -> LifeRecord | None:
+        """Returns the earlier life that came furthest: in saved steps, then in reached ones."""
+        numbers = (number for number in _numbers(self._folder) if number < self.number)
+        found = (record for n in numbers if (record := _read(self._folder, n)) is not None)
+        return max(found, key=lambda life: (life.saved or 0, life.reached or 0), default=None)
 
     def ended(self, how: str) -> None:
         """Records an orderly end; a life without one was killed."""

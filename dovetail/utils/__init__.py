@@ -5,6 +5,7 @@ Importing this package is cheap: Rich, filelock and platformdirs are imported wh
 
 from dovetail.utils.background import BackgroundCall, set_exit_code
 from dovetail.utils.files import (
+    TEMPORARY,
     atomic_folder,
     atomic_write,
     flush,
@@ -28,6 +29,7 @@ from dovetail.utils.progress import Progress
 from dovetail.utils.tables import format_table
 
 __all__ = [
+    "TEMPORARY",
     "BackgroundCall",
     "Lock",
     "Progress",

@@ -168,7 +168,7 @@ def test_generate_refuses_another_corpus_for_a_run_without_a_tokenizer(edited, c
 
 def test_generate_leaves_a_damaged_checkpoint_where_it_is(edited, capsys):
     folder = edited()
-    damaged = folder / "checkpoints" / "9"
+    damaged = folder / "checkpoints" / "9-1"
     damaged.mkdir()
     (damaged / "_CHECKPOINT_METADATA").write_text("{}")
     before = sorted(folder.rglob("*"))

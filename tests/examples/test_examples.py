@@ -81,7 +81,7 @@ def test_own_input_as_a_script(tmp_path):
     (run,) = tmp_path.glob("runs/*")
     assert "own_input:DigitClassifier" in (run / "config.txt").read_text()
     assert json.loads((run / "run.json").read_text())["imports"] == ["own_input"]
-    assert (run / "checkpoints" / "4").is_dir()
+    assert (run / "checkpoints" / "4-2").is_dir()
     opened = subprocess.run(
         [sys.executable, "-m", "dovetail", "evaluate", run, "--import", "own_input"],
         cwd=EXAMPLES,

@@ -117,7 +117,8 @@ class Story:
     def damage_own_file(self, step: int) -> None:
         """Process 1 damages the data that only it reads."""
         if self.index == 1:
-            folder = self.folder / "checkpoints" / str(step) / "0" / "ocdbt.process_1"
+            checkpoint = next((self.folder / "checkpoints").glob(f"{step}-*"))
+            folder = checkpoint / "0" / "ocdbt.process_1"
             file = max(folder.rglob("*"), key=lambda path: path.stat().st_size * path.is_file())
             # The end of the file can be metadata that nobody reads again.
             file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])

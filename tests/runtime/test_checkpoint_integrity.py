@@ -299,9 +299,8 @@ def test_an_older_life_cannot_commit(tmp_path: Path) -> None:
     assert old.finish()
     new = take_life(tmp_path / "lives")
     assert new.number == 2
-    old.save(2, state(2))
     with pytest.raises(FencedError, match=r"Life 2 of this run has started on .*, so life 1"):
-        old.finish()
+        old.save(2, state(2))
     assert opened(tmp_path / "checkpoints").steps() == [1]
 
 
@@ -309,9 +308,8 @@ def test_a_removed_run_folder_ends_the_run(tmp_path: Path) -> None:
     checkpointer = opened(tmp_path / "run" / "checkpoints")
     checkpointer.start(Agreement(), take_life(tmp_path / "run" / "lives"))
     shutil.rmtree(tmp_path / "run")
-    checkpointer.save(1, state(1))
     with pytest.raises(FencedError, match=r"run was removed or replaced while life 1 trained"):
-        checkpointer.finish()
+        checkpointer.save(1, state(1))
 
 
 def test_a_checkpoint_that_kills_twice_is_suspect(tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ from dovetail.runtime.checkpoints.local.tier import LocalTier
 from dovetail.runtime.checkpoints.local.transfer import FileServer, Peer, TransferError
 from dovetail.runtime.checkpoints.manifest import DamagedCheckpointError
 from dovetail.runtime.checkpoints.shards import save
+from dovetail.runtime.checkpoints.shards.assignment import assign_shards
 from dovetail.runtime.checkpoints.shards.shard_file import (
     ShardWriter,
     new_shard_file,
     verify_file,
 )
-from dovetail.runtime.checkpoints.shards.shares import shares
 
 
 def placed(values: Any, mesh: tuple[int, ...], *axes: str | None) -> jax.Array:
@@ -102,11 +102,26 @@ def test_old_ones_are_removed(tmp_path: Path) -> None:
     assert steps == ["6-1", "8-1"]
 
 
-def test_the_last_save_goes_to_the_run_folder(tmp_path: Path) -> None:
+def test_the_last_save_goes_to_both_tiers(tmp_path: Path) -> None:
     checkpointer = saved(tmp_path, 2)
+    checkpointer.save_last(5, state(5))
+    assert checkpointer.finish()
+    assert checkpointer.steps() == [5]
+    (file,) = files(tmp_path, 5)
+    written = file.stat().st_mtime_ns
+    checkpointer.save_last(5, state(5))
+    assert checkpointer.finish()
+    assert file.stat().st_mtime_ns == written, "it is there"
+
+
+def test_a_finished_run_that_is_restarted_saves_nothing(tmp_path: Path) -> None:
+    saved(tmp_path, 2).save_last(4, state(4))
+    checkpointer = opened(tmp_path)
+    assert restored(checkpointer) == 4
+    (file,) = files(tmp_path, 4)
     checkpointer.save_last(4, state(4))
     assert checkpointer.finish()
-    assert checkpointer.steps() == [4]
+    assert files(tmp_path, 4) == [file], "that of the first life"
 
 
 def test_no_flipped_bit_is_restored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -219,9 +234,50 @@ def test_host_memory_is_bounded(tmp_path: Path) -> None:
     assert restored(opened(tmp_path)) == 2
 
 
+@pytest.mark.parametrize("max_bytes", [1, 16, 48, 1000])
+def test_large_shards_are_cut_into_slices(max_bytes: int) -> None:
+    """The slices of an array cover it once, and none is larger than the limit if it can be cut."""
+    values = np.arange(8 * 12, dtype=np.float32).reshape(8, 12)
+    arrays = {
+        "w": placed(values, (2, 2), "data", "model"),
+        "v": placed(values, (2, 2), None, "model"),
+        "s": placed(np.float32(7), (2, 2)),
+    }
+    (slices,) = assign_shards(arrays, max_bytes).values()
+    for path in ("w", "v"):
+        found = np.full((8, 12), -1, np.float32)
+        own = [each for each in slices if each.path == path]
+        for each, data in save._copies(arrays, own):
+            here = tuple(slice(s, s + n) for s, n in zip(each.start, data.shape, strict=True))
+            assert (found[here] == -1).all(), "written once"
+            found[here] = data
+            assert data.nbytes <= max(max_bytes, 4 * min(data.shape)) or data.shape[each.axis] == 1
+        np.testing.assert_array_equal(found, values)
+    assert [each.path for each in slices].count("s") == 1
+
+
+def test_what_the_disk_changed_is_noticed_before_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The host computes the digests of what it reads back; checksums of blocks are of the host."""
+    checkpointer = saved(tmp_path, 2)
+    add = ShardWriter.add
+
+    def add_damaged(self: ShardWriter, path: str, shape: Any, start: Any, data: Any) -> None:
+        damaged = np.where(data == data.max(), 0, data) if path == "params/v" else data
+        add(self, path, shape, start, damaged)
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, "dovetail"):
+        patched.setattr(ShardWriter, "add", add_damaged)
+        checkpointer.save(4, state(4))
+        checkpointer.finish()
+    assert "params/v is not stored as it is on the devices" in caplog.text
+    assert restored(opened(tmp_path)) == 2
+
+
 def test_every_shard_is_written_once() -> None:
     arrays = {"w": state(0)["params"]["w"], "b": state(0)["params"]["b"]}
-    (parts,) = shares(arrays).values()
+    (parts,) = assign_shards(arrays).values()
     assert sorted((part.path, part.start) for part in parts) == [
         ("b", (0,)),
         *(("w", (row, column)) for row in (0, 2, 4, 6) for column in (0, 6)),

@@ -90,8 +90,6 @@ def state(step: int, mesh: tuple[int, int] = (4, 2)) -> dict[str, Any]:
 def opened(run: Path, url: str, **values: Any) -> Checkpointer:
     store = ObjectStore.Config(url=url)
     checkpointer: Checkpointer = Checkpointer.Config(every=1, store=store, **values).build()
-    run.mkdir(exist_ok=True)
-    (run / "identity.txt").write_text("a run\n")
     checkpointer.open(run / "checkpoints")
     checkpointer.start(Agreement(), take_life(run / "lives"))
     return checkpointer
@@ -120,7 +118,8 @@ def restored(checkpointer: Checkpointer, mesh: tuple[int, int] = (4, 2)) -> int 
 def test_what_was_saved_is_restored_on_any_mesh(url: str, tmp_path: Path, mesh: Any) -> None:
     saved(tmp_path / "run", url, 1, 2)
     assert restored(opened(tmp_path / "run", url), mesh) == 2
-    assert not list((tmp_path / "run" / "checkpoints").glob("*")), "nothing is in the run folder"
+    in_run_folder = [file.name for file in (tmp_path / "run" / "checkpoints").iterdir()]
+    assert in_run_folder == ["run-id"], "the checkpoints are in the store alone"
 
 
 def test_the_newest_the_best_and_those_at_an_interval_are_kept(url: str, tmp_path: Path) -> None:
@@ -132,7 +131,7 @@ def test_the_newest_the_best_and_those_at_an_interval_are_kept(url: str, tmp_pat
     assert checkpointer.steps() == [3, 4, 7, 8]
     assert {name.split("/")[0] for name in Bucket(url).names()} == {
         *("3-1", "4-1", "7-1", "8-1"),
-        "identity.txt",
+        "run-id",
     }
 
 
@@ -183,9 +182,8 @@ def test_a_save_that_was_interrupted_is_no_checkpoint_and_is_removed(
 def test_an_older_life_cannot_commit(url: str, tmp_path: Path) -> None:
     old = saved(tmp_path / "run", url, 1)
     saved(tmp_path / "run", url, 2)
-    old.save(3, state(3))
     with pytest.raises(FencedError):
-        old.finish()
+        old.save(3, state(3))
     assert restored(opened(tmp_path / "run", url)) == 2
 
 
@@ -220,12 +218,36 @@ def test_a_store_that_goes_away_does_not_stop_training(
 
 def test_the_checkpoints_of_another_run_are_refused(url: str, tmp_path: Path) -> None:
     saved(tmp_path / "run", url, 1)
-    other = Checkpointer.Config(store=ObjectStore.Config(url=url)).build()
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "identity.txt").write_text("another run\n")
-    other.open(tmp_path / "other" / "checkpoints")
-    with pytest.raises(ConfigError, match=r"holds the checkpoints of a run with another identity"):
-        other.start(Agreement(), None)
+    with pytest.raises(ConfigError, match=r"holds the checkpoints of another run .*Choose another"):
+        opened(tmp_path / "other", url)
+    run_id = (tmp_path / "run" / "checkpoints" / "run-id").read_text()
+    (tmp_path / "other" / "checkpoints" / "run-id").write_text(run_id)
+    assert restored(opened(tmp_path / "other", url)) == 1, "as the message says"
+
+
+def test_a_store_that_is_out_of_reach_is_tried_again_by_a_later_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first life has a wrong URL, more likely; a later one meets an outage."""
+    import fsspec
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("503 Slow Down")
+
+    url = f"memory://{tmp_path.name}"
+    memory = fsspec.get_filesystem_class("memory")
+    with monkeypatch.context() as patched:
+        patched.setattr(memory, "_open", fail)
+        patched.setattr(memory, "cat_file", fail)
+        with pytest.raises(ConfigError, match="503 Slow Down"):
+            opened(tmp_path / "new", url)
+    saved(tmp_path / "run", url, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(memory, "_open", fail)
+        patched.setattr(memory, "cat_file", fail)
+        with pytest.raises(ObjectStoreError, match="503 Slow Down"):
+            opened(tmp_path / "run", url)
+    assert restored(opened(tmp_path / "run", url)) == 1
 
 
 @pytest.mark.parametrize(
@@ -271,4 +293,4 @@ def test_the_command_line_trains_continues_and_generates(
     assert main([*argv, "--steps", "3"]) == 0
     assert "resumed from step 2" in capsys.readouterr().err
     assert main(["generate", folder, "--tokens", "2", "--json"]) == 0
-    assert not list((tmp_path / "run" / "checkpoints").glob("*"))
+    assert [file.name for file in (tmp_path / "run" / "checkpoints").iterdir()] == ["run-id"]

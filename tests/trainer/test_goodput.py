@@ -40,7 +40,7 @@ def test_every_second_of_a_resumed_run_is_accounted(config, tmp_path):
         f'dovetail_goodput{{run="run"}} {last["goodput"]!r}' in (run / "metrics.prom").read_text()
     )
 
-    shutil.rmtree(run / "checkpoints" / "12")
+    shutil.rmtree(run / "checkpoints" / "12-1")
     time.sleep(0.2)
     second = train(config, run)
     found = goodput(run)

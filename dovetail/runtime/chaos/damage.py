@@ -69,7 +69,8 @@ def truncate_of_one(checkpoint: Path, choose: random.Random) -> None:
 
 def rename(checkpoint: Path, choose: random.Random) -> None:
     """The checkpoint pretends to be that of a later step."""
-    checkpoint.rename(checkpoint.with_name(str(int(checkpoint.name) + choose.randrange(1, 3))))
+    step, _, life = checkpoint.name.partition("-")
+    checkpoint.rename(checkpoint.with_name(f"{int(step) + choose.randrange(1, 3)}-{life}"))
 
 
 def lose_host(hosts: Path, choose: random.Random) -> None:

@@ -26,14 +26,18 @@ from typing import Any
 
 import jax
 
-from dovetail.config import Component, ConfigError, ConfigOf
+from dovetail.config import Component, ConfigError, ConfigOf, RunError
 from dovetail.runtime.agreement import Agreement, open_agreement
 from dovetail.runtime.checkpoints import old_format
-from dovetail.runtime.checkpoints.compatibility import check_compatible
+from dovetail.runtime.checkpoints.compatibility import (
+    check_compatible,
+    check_complete,
+    parameter_names,
+)
 from dovetail.runtime.checkpoints.folders import Entry, Retention
 from dovetail.runtime.checkpoints.intervals import SaveInterval
-from dovetail.runtime.checkpoints.local.tier import LocalTier
-from dovetail.runtime.checkpoints.manifest import DamagedCheckpointError, Manifest
+from dovetail.runtime.checkpoints.local.tier import LocalEntry, LocalTier
+from dovetail.runtime.checkpoints.manifest import DamagedCheckpointError
 from dovetail.runtime.checkpoints.objects.store import ObjectStore
 from dovetail.runtime.checkpoints.orbax_store import zeros
 from dovetail.runtime.checkpoints.restoring import Reading, Restorer, first_line
@@ -105,7 +109,9 @@ class Checkpointer(Component):
         self._store, self._is_open = config.store.build(), False
         self._agreement: Agreement | None = None
         self._life: Life | None = None
-        self._rounds = 0
+        self._life_number = self._rounds = 0
+        self._intact: set[tuple[str, int]] = set()
+        """Tiers and steps of checkpoints that are known to be good: restored, or saved."""
         self._local: LocalTier | None = config.local.build() if config.local else None
         self._due_step: int | None = None
         self._pending: dict[str, PendingSave] = {}
@@ -125,10 +131,12 @@ class Checkpointer(Component):
         """Begins to train, as one life of the run; checkpoints of suspect steps come last."""
         self._agreement, self._life, self._suspects = agreement, life, suspects
         config: Any = self.config
-        self._opened().start(agreement, config.deadline_seconds)
+        number = life.number if life is not None else 0  # process 0 has the record
+        self._life_number = self._gather("number of the life", number)[0]
+        self._opened().start(agreement, config.deadline_seconds, self._life_number)
         if self._local is not None:
             limits = (config.max_host_bytes, config.deadline_seconds)
-            self._local.start(self._folder.absolute(), agreement, life, *limits)
+            self._local.start(self._folder.absolute(), agreement, life, self._life_number, *limits)
 
     def due(self, step: int) -> bool:
         """Says whether a save is due after this step, to any tier."""
@@ -156,20 +164,34 @@ class Checkpointer(Component):
             self._save_durably(step, leaves, computed)
 
     def save_last(self, step: int, state: Any) -> None:
-        """Starts a save of the state that a run ends with, to the run's folder."""
-        self._save_durably(step, *_with_digests(state))
+        """Starts a save of the state that a run ends with, to all tiers.
+
+        That to the local tier is the first to be complete: a preempted machine may be gone soon.
+        """
+        leaves, computed = _with_digests(state)
+        if self._local is not None and self._local.is_started:
+            self._finish_pending(_LOCAL)
+            if not self._have_saved(_LOCAL, step, self._next_round("last local save")):
+                self._save_locally(step, leaves, computed)
+        self._save_durably(step, leaves, computed)
+
+    def _have_saved(self, tier: str, step: int, topics: str) -> bool:
+        """Says whether a tier has a step, as when a finished run is restarted."""
+        there = self._local if tier == _LOCAL and self._local is not None else self._store
+        has_it = (tier, step) in self._intact and step in there.steps()
+        return all(self._gather(f"{topics}is there", has_it))
 
     def _save_durably(self, step: int, leaves: Any, computed: Any) -> None:
         self._finish_pending(_DURABLE)
         self._saved = True
         topics = self._next_round(f"save of step {step}")
         try:
-            is_there = step in self.steps() and step not in self._passed_over
-            if all(self._gather(f"{topics}is there", is_there)):
-                return  # a finished run was restarted
+            if self._have_saved(_DURABLE, step, topics):
+                return
             if self._peers().index == 0:
-                self._opened().set_aside([*self._passed_over, *([step] if is_there else [])])
-                self._opened().remove_partial()
+                self._settings().check_life()
+                self._opened().set_aside(self._passed_over)
+                self._opened().prepare(step)
             self._passed_over = []
             self._gather(f"{topics}the folder is ready", None)
             self._pending[_DURABLE] = self._opened().save(
@@ -177,7 +199,7 @@ class Checkpointer(Component):
             )
         except Exception as error:  # noqa: BLE001  # training continues after any error of the disk
             self._peers().withdraw(topics, first_line(error))
-            self._report(step, error)
+            self._report(_DURABLE, step, error)
 
     def _save_locally(self, step: int, leaves: Any, computed: Any) -> None:
         """The durable tier may still be writing an earlier step; the local one does not wait."""
@@ -188,7 +210,7 @@ class Checkpointer(Component):
             self._pending[_LOCAL] = self._local.save(step, leaves, computed, topics)
         except Exception as error:  # noqa: BLE001  # training continues after any error of the disk
             self._peers().withdraw(topics, first_line(error))
-            self._report(step, error)
+            self._report(_LOCAL, step, error)
 
     def _is_due_locally(self, step: int) -> bool:
         return self._local is not None and self._local.is_started and self._local.due(step)
@@ -200,7 +222,7 @@ class Checkpointer(Component):
         return self._saved
 
     def close(self) -> None:
-        """Ends what the other processes use of this one."""
+        """Stops the server from which peers read this process's files."""
         if self._local is not None:
             self._local.close()
 
@@ -259,17 +281,45 @@ class Checkpointer(Component):
             if entry.manifest is None:
                 state = old_format.read_state(Path(folder), like)
                 return Reading({}, {}, lambda _: state)
-            _check_complete(folder, entry.manifest, structs)
+            check_complete(folder, entry.manifest, structs)
             arrays = restorer.read_arrays(entry, saved)
             _check_step(entry.step, arrays)
             return Reading(arrays, saved, build)
 
         found = restorer.newest_intact(read)
-        if found is not None:
-            self._passed_over = [step for step in self.steps() if step > found[0]]
-            if self._local is not None and self._local.is_started:
-                self._local.restored(found[0])
-        return found
+        if found is None:
+            self._check_loss()
+            return None
+        entry, state = found
+        tier = _LOCAL if isinstance(entry, LocalEntry) else _DURABLE
+        self._intact = {known for known in self._intact if known[1] <= entry.step}
+        self._intact.add((tier, entry.step))
+        self._passed_over = [step for step in self.steps() if step > entry.step]
+        if self._local is not None and self._local.is_started:
+            self._local.restored(entry.step)
+        return entry.step, state
+
+    def _check_loss(self) -> None:
+        """Refuses to start from scratch if an earlier life has saved a step.
+
+        Raises:
+            RunError: on all processes, because the checkpoints of this run are gone.
+        """
+        before = self._life.before() if self._life is not None else None
+        lost = (before.saved, before.reached) if before is not None else (None, None)
+        saved, reached = self._gather(f"{self._next_round('restore')}lost steps", lost)[0]
+        if saved:
+            raise RunError(
+                f"{self._opened()} has no checkpoint, but an earlier life of this run has saved "
+                f"step {saved} there. Restore the checkpoints from a copy. To start again at step "
+                "0, choose another run folder or remove this one."
+            )
+        if reached and self._peers().index == 0:
+            _LOG.warning(
+                "An earlier life of this run has reached step %d, but no checkpoint is left. "
+                "Training starts again at step 0.",
+                reached,
+            )
 
     def restore_parameters(
         self, like: Mapping[str, jax.ShapeDtypeStruct]
@@ -289,7 +339,7 @@ class Checkpointer(Component):
             if entry.manifest is None:
                 parameters = old_format.read_parameters(Path(folder), like)
                 return Reading({}, {}, lambda _: parameters)
-            names = _parameter_names(entry.manifest)
+            names = parameter_names(entry.manifest)
             shapes = {path: entry.manifest.arrays[name].shape for path, name in names.items()}
             check_compatible(folder, like, shapes)
             wanted = {names[path]: like[path] for path in like if path in names}
@@ -300,7 +350,8 @@ class Checkpointer(Component):
 
             return Reading(restorer.read_arrays(entry, wanted), wanted, build)
 
-        return restorer.newest_intact(read)
+        found = restorer.newest_intact(read)
+        return None if found is None else (found[0].step, found[1])
 
     def _finish_pending(self, tier: str) -> None:
         save = self._pending.pop(tier, None)
@@ -308,13 +359,13 @@ class Checkpointer(Component):
             return
         failure = save.result()
         if failure is not None:
-            self._report(save.step, failure)
-        elif tier == _LOCAL and self._local is not None:
-            self._local.saved(save.step)
+            self._report(tier, save.step, failure)
+        else:
+            self._intact.add((tier, save.step))
 
-    def _report(self, step: int, error: Exception) -> None:
+    def _report(self, tier: str, step: int, error: Exception) -> None:
         """Records and logs a failed save."""
-        self._saved = False
+        self._saved = self._saved and tier == _LOCAL
         if isinstance(error, FencedError):
             raise error
         if isinstance(error, BadStateError):
@@ -345,6 +396,7 @@ class Checkpointer(Component):
         return SaveSettings(
             agreement=self._peers(),
             life=self._life,
+            life_number=self._life_number,
             max_host_bytes=config.max_host_bytes,
             seconds=config.deadline_seconds,
             retention=Retention(
@@ -393,31 +445,8 @@ def _with_digests(state: Any) -> tuple[dict[str, jax.Array], dict[str, jax.Array
     return leaves, digests(leaves)
 
 
-def _check_complete(folder: Path | str, manifest: Manifest, like: Mapping[str, Any]) -> None:
-    """Rejects the checkpoint of another state; lists what differs."""
-    saved = manifest.arrays
-    check_compatible(folder, like, {path: array.shape for path, array in saved.items()})
-    wanted = {path for path, struct in like.items() if struct.size}
-    if missing := sorted(wanted - saved.keys()):
-        unknown = ", ".join(sorted(saved.keys() - wanted)[:3])
-        raise ConfigError(
-            f"{folder} lacks {missing[0]} and {len(missing) - 1} other arrays of this state"
-            + (f"; it has {unknown}, ... instead" if unknown else "")
-            + ". Resume with the model and optimizer that the run began with."
-        )
-
-
 def _check_step(step: int, arrays: Mapping[str, jax.Array]) -> None:
     """Compares the state's own step, if it has one, with that of its folder."""
     own = arrays.get("step")
     if own is not None and own.ndim == 0 and int(own) != step:
         raise DamagedCheckpointError(f"its state is that of step {int(own)}")
-
-
-def _parameter_names(manifest: Manifest) -> dict[str, str]:
-    """Returns the name of each saved parameter and variable in the state, by path."""
-    names: dict[str, str] = {}
-    for group in ("variables/", "params/", "ema/"):  # averages come last, so that they win
-        found = (name for name in manifest.arrays if name.startswith(group))
-        names |= {name.removeprefix(group): name for name in found}
-    return names

@@ -1,19 +1,26 @@
-"""The folders of checkpoints: one per step, and what interrupted or damaged ones leave.
+"""The folders of checkpoints: one per step and life, and what interrupted or damaged ones leave.
 
-checkpoints/120/manifest.json   commits the checkpoint
-checkpoints/120/0/              the first group of arrays, as Orbax writes it
-checkpoints/damaged-100/        a checkpoint that could not be read, or was not what was saved
-checkpoints/suspect-110/        a checkpoint of a time when a device may have computed wrong results
+checkpoints/120-3/manifest.json   commits the checkpoint of step 120, which life 3 saved
+checkpoints/120-3/0/              the first group of arrays, as Orbax writes it
+checkpoints/damaged-100-2/        a checkpoint that could not be read, or was not what was saved
+checkpoints/suspect-110-2/        one of a time when a device may have computed wrong results
+
+Two lives never write into the same folder, and a life changes only folders of its own and of
+earlier lives. So a process that was stopped in the middle of a save, and wakes up after its
+successor has saved the same step, can only spoil its own files. Folders without a life are those of
+earlier versions, or of a checkpointer that runs by itself.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import secrets
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from dovetail.runtime.checkpoints import old_format
 from dovetail.runtime.checkpoints.manifest import (
@@ -23,17 +30,29 @@ from dovetail.runtime.checkpoints.manifest import (
     read_manifest,
 )
 from dovetail.runtime.points import reach
-from dovetail.utils import remove_folder
+from dovetail.utils import TEMPORARY, atomic_write, make_folder, remove_folder
 
 _LOG = logging.getLogger("dovetail")
 
+_NAME = re.compile(r"(?P<step>0|[1-9][0-9]{0,18})(-(?P<life>[1-9][0-9]{0,8}))?")
 _KEPT_ASIDE = 2
-"""How many damaged checkpoints are kept, for whoever wants to know what happened."""
+"""How many damaged checkpoints are kept, to find out what happened."""
+
+
+class CheckpointName(NamedTuple):
+    """The step and the life that a checkpoint's folder is named after."""
+
+    step: int
+    life: int
+
+    def __str__(self) -> str:
+        """Returns the name of the folder."""
+        return f"{self.step}-{self.life}" if self.life else str(self.step)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A committed checkpoint; `manifest` is None in the format of before."""
+    """A committed checkpoint; a legacy one has no manifest."""
 
     step: int
     manifest: Manifest | None
@@ -59,33 +78,42 @@ class StepFolders:
     """The folder of the checkpoints of a run."""
 
     def __init__(self, path: Path) -> None:
-        """Reads nothing yet."""
-        self.path = path.absolute()
+        """Reads nothing yet. Who trains sets `life` to the number of this life."""
+        self.path, self.life = path.absolute(), 0
 
     def __str__(self) -> str:
         """Returns the path, for messages."""
         return str(self.path)
 
     def of(self, step: int) -> Path:
-        """Returns the folder of a step."""
-        return self.path / str(step)
+        """Returns the folder of the checkpoint of a step, that of the newest life."""
+        lives = [name.life for name in self._committed() if name.step == step]
+        return self._folder(CheckpointName(step, max(lives, default=0)))
+
+    def new(self, step: int) -> Path:
+        """Returns the folder into which this life saves a step."""
+        return self._folder(CheckpointName(step, self.life))
+
+    def _folder(self, name: CheckpointName) -> Path:
+        return self.path / str(name)
 
     def steps(self) -> list[int]:
         """Returns the steps of all committed checkpoints, oldest first; some may be damaged."""
-        if not self.path.is_dir():
-            return []
-        committed = (entry for entry in self.path.iterdir() if _is_committed(entry))
-        return sorted(int(entry.name) for entry in committed)
+        return sorted({name.step for name in self._committed()})
 
     def entries(self) -> list[Entry]:
         """Returns all committed checkpoints, newest first, and problems of their manifests."""
         return [self._entry(step) for step in reversed(self.steps())]
 
     def _entry(self, step: int) -> Entry:
+        folder = self.of(step)
         try:
-            return Entry(step, read_manifest(self.of(step)))
+            manifest = read_manifest(folder)
+            if manifest is not None:
+                _check_name(folder, manifest)
         except (DamagedCheckpointError, OSError, KeyError, TypeError) as error:
             return Entry(step, None, str(error))
+        return Entry(step, manifest)
 
     def set_aside(self, steps: Iterable[int]) -> None:
         """Renames damaged checkpoints, so that their steps can be saved again; a few are kept."""
@@ -98,36 +126,70 @@ class StepFolders:
         """Renames suspect checkpoints; a person may find that they are good, so all are kept."""
         self._rename(steps, "suspect")
 
-    def _rename(self, steps: Iterable[int], name: str) -> None:
-        for step in steps:
-            aside = self.path / f"{name}-{step}"
-            shutil.rmtree(aside, ignore_errors=True)  # an earlier one of the same step
-            if self.of(step).is_dir():
-                self.of(step).rename(aside)
+    def _rename(self, steps: Iterable[int], reason: str) -> None:
+        wanted = set(steps)
+        for name in self._own():
+            if name.step in wanted:
+                aside = self.path / f"{reason}-{name}"
+                shutil.rmtree(aside, ignore_errors=True)  # an earlier one of the same name
+                self._folder(name).rename(aside)
 
-    def remove_partial(self) -> None:
-        """Removes the leftovers of interrupted saves, as far as possible, and says so."""
-        for entry in self.path.iterdir() if self.path.is_dir() else []:
-            # A step's number, perhaps with a suffix; other names are not checkpoints.
-            step, dot, suffix = entry.name.partition(".")
-            is_own = _is_step(step) and (not dot or suffix.startswith(("orbax-", "part-")))
-            if is_own and not _is_committed(entry):
+    def prepare(self, step: int) -> None:
+        """Removes the leftovers of interrupted saves, and of this life's earlier save of a step."""
+        if _is_committed(self.new(step)):
+            self._remove(self.new(step))
+        self._remove_partial()
+
+    def _remove_partial(self) -> None:
+        """Removes folders without a manifest, as far as possible, and says so."""
+        for folder in self.path.iterdir() if self.path.is_dir() else []:
+            base, dot, suffix = folder.name.partition(".")
+            name = _parsed(base)
+            if name is None or name.life > self.life or _is_committed(folder):
+                continue
+            if not dot or f".{suffix}".startswith((TEMPORARY, ".orbax-")):
                 _LOG.warning(
-                    "Step %s has no complete checkpoint: %s has no %s. Its files are removed.",
-                    step,
-                    entry,
+                    "Step %d has no complete checkpoint: %s has no %s. Its files are removed.",
+                    name.step,
+                    folder,
                     NAME,
                 )
-                shutil.rmtree(entry, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
 
     def retain(self, newest: int, policy: Retention) -> None:
         """Removes checkpoints that are not kept; never `newest`, which was just verified."""
         best = best_step(self.entries(), policy.best_mode) if policy.best_mode else None
-        for step in superseded(self.steps(), newest, policy, best):
-            # The manifest first: a checkpoint that is half removed is none.
-            (self.of(step) / NAME).unlink(missing_ok=True)
-            reach("checkpoint removed")
-            remove_folder(self.of(step))
+        old = superseded(self.steps(), newest, policy, best)
+        for name in self._own():
+            if name.step in old or (name.step == newest and name.life < self.life):
+                self._remove(self._folder(name))
+
+    def _remove(self, folder: Path) -> None:
+        """Removes a checkpoint, its manifest first: what is removed in part is no checkpoint."""
+        (folder / NAME).unlink(missing_ok=True)
+        reach("checkpoint removed")
+        remove_folder(folder)
+
+    def _own(self) -> list[CheckpointName]:
+        """Returns the committed checkpoints of this life and of earlier ones."""
+        return [name for name in self._committed() if name.life <= self.life]
+
+    def _committed(self) -> list[CheckpointName]:
+        folders = self.path.iterdir() if self.path.is_dir() else []
+        names = (_parsed(folder.name) for folder in folders if _is_committed(folder))
+        return [name for name in names if name is not None]
+
+
+def run_id(checkpoints: Path) -> str:
+    """Returns the random name of a run: a folder that was removed and made again is another run."""
+    file = checkpoints / "run-id"
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        run = secrets.token_hex(8)
+        make_folder(checkpoints)
+        atomic_write(file, run + "\n")
+        return run
 
 
 def superseded(steps: Sequence[int], newest: int, policy: Retention, best: int | None) -> list[int]:
@@ -151,10 +213,21 @@ def best_step(entries: Iterable[Entry], mode: str) -> int | None:
     return choose(found, key=lambda step: found[step]) if found else None
 
 
+def _check_name(folder: Path, manifest: Manifest) -> None:
+    """Compares what the manifest says with the name of the folder, which may be a copy."""
+    name = _parsed(folder.name)
+    if name is None or manifest.step != name.step or name.life not in (0, manifest.life):
+        raise DamagedCheckpointError(
+            f"{folder} is a copy of the checkpoint of step {manifest.step} and life {manifest.life}"
+        )
+
+
 def _is_committed(folder: Path) -> bool:
-    return _is_step(folder.name) and ((folder / NAME).exists() or old_format.is_committed(folder))
+    is_complete = (folder / NAME).exists() or old_format.is_committed(folder)
+    return _parsed(folder.name) is not None and is_complete
 
 
-def _is_step(name: str) -> bool:
-    """Returns whether a name is that of a step: ASCII digits without leading zeros."""
-    return re.fullmatch(r"0|[1-9][0-9]{0,18}", name) is not None
+def _parsed(name: str) -> CheckpointName | None:
+    """Returns the step and the life that a folder is named after; None for other names."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else CheckpointName(int(found["step"]), int(found["life"] or 0))

@@ -1,7 +1,7 @@
 """The manifest of a checkpoint: its commit marker, with the digest of every array.
 
 It is written last, so a checkpoint without one is the leftover of an interrupted save. It proves
-what was saved: a manifest that was changed, copied to another step, or cut off is refused.
+what was saved: a manifest that was changed or cut off is refused, and so is that of another step.
 """
 
 from __future__ import annotations
@@ -66,18 +66,13 @@ def read_manifest(folder: Path) -> Manifest | None:
     """Returns the manifest of a checkpoint; None if it has none.
 
     Raises:
-        DamagedCheckpointError: if the manifest is damaged, or that of another step.
+        DamagedCheckpointError: if the manifest is damaged.
     """
     file = folder / NAME
     try:
-        manifest = parse_manifest(file.read_bytes(), str(file))
+        return parse_manifest(file.read_bytes(), str(file))
     except FileNotFoundError:
         return None
-    if str(manifest.step) != folder.name:
-        raise DamagedCheckpointError(
-            f"{folder} is a copy of the checkpoint of step {manifest.step}"
-        )
-    return manifest
 
 
 def parse_manifest(text: bytes, name: str) -> Manifest:

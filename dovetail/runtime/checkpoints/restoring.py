@@ -70,7 +70,7 @@ class Restorer:
         self._store, self._local, self._agreement = store, local, agreement
         self._suspects, self._seconds, self._topics = suspects, seconds, topics
 
-    def newest_intact(self, read: Read) -> tuple[int, Any] | None:
+    def newest_intact(self, read: Read) -> tuple[Entry, Any] | None:
         """Reads the newest checkpoint that all processes can read, and that is what was saved."""
         topics = self._topics
         reach("restore begins")
@@ -79,7 +79,7 @@ class Restorer:
             for number, entry in enumerate(entries):  # a step may be in both tiers
                 found = self._read_intact(entry, read, f"{topics}step {entry.step}, try {number}, ")
                 if found is not None:
-                    return entry.step, found[0]
+                    return entry, found[0]
         except Error as error:  # a mistake of the user, or a store out of reach: not damage
             self._agreement.withdraw(topics, first_line(error))
             raise
@@ -112,7 +112,7 @@ class Restorer:
         problem, reading = None, Reading({}, {}, dict)
         try:
             reading = _read_with_retry(read, entry)
-        except ConfigError:
+        except Error:  # a mistake of the user, or storage out of reach: not damage
             raise
         except Exception as error:  # noqa: BLE001  # a damaged checkpoint can raise anything
             problem = first_line(error)
@@ -177,7 +177,7 @@ def _read_with_retry(read: Read, entry: Entry) -> Reading:
     """Retries a failed read once: failures of a network disk can be transient."""
     try:
         return read(entry)
-    except ConfigError:
+    except Error:
         raise
     except Exception as error:  # noqa: BLE001  # a damaged checkpoint raises it again
         _LOG.warning(

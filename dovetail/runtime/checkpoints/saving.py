@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ from dovetail.runtime.digest import add_sums, read_digests
 from dovetail.runtime.lives import FencedError, Life
 from dovetail.runtime.points import reach
 from dovetail.utils import flush_tree, make_folder
+
+_LOG = logging.getLogger("dovetail")
 
 
 class SaveError(Exception):
@@ -51,9 +54,16 @@ class SaveSettings:
 
     agreement: Agreement
     life: Life | None
+    """The record of this life, in process 0."""
+    life_number: int
     max_host_bytes: int
     seconds: int
     retention: Retention
+
+    def check_life(self) -> None:
+        """Raises a FencedError if a newer life of the run has started."""
+        if self.life is not None:
+            self.life.check()
 
 
 class Save:
@@ -81,7 +91,7 @@ class Save:
             metric: what an evaluator found, if the best checkpoint is kept.
         """
         self._settings, self.step, self._topics, self._metric = settings, step, topics, metric
-        self._folders, self._folder = folders, folders.of(step)
+        self._folders, self._folder = folders, folders.new(step)
         reach("save begins")
         self._shapes = {
             path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in leaves.items()
@@ -120,7 +130,8 @@ class Save:
         """Removes the files of a failed save.
 
         With several processes the others may still write into the folder. The next save removes it,
-        when all are there.
+        when all are there. No other life writes there, but a newer one may read a checkpoint that
+        was committed before the failure.
         """
         if self._settings.agreement.count == 1 and not (self._folder / NAME).exists():
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -131,7 +142,7 @@ class Save:
         sums = checked_sums(self._digests, self.step)
         manifest = Manifest(
             self.step,
-            self._settings.life.number if self._settings.life is not None else 0,
+            self._settings.life_number,
             saved_arrays(self._shapes, self._pieces, sums),
             self._metric,
         )
@@ -141,24 +152,36 @@ class Save:
         reach("save committed")
         self._verify(manifest)
         reach("save verified")
+        if self._settings.life is not None:
+            self._settings.life.saved(self.step)
         if self._settings.agreement.index == 0:
-            self._folders.retain(self.step, self._settings.retention)
+            self._retain()
 
     def _commit(self, manifest: Manifest) -> None:
         """The checkpoint is committed: process 0 writes the manifest, and the others learn it."""
         if self._settings.agreement.index == 0:
-            life = self._settings.life
             flush_tree(self._folder)
-            if life is not None:
-                life.check()
+            self._settings.check_life()
             manifest.write(self._folder)
-            try:
-                if life is not None:
-                    life.check()  # a newer life may have started in between
-            except FencedError:
-                (self._folder / NAME).unlink(missing_ok=True)
-                raise
+            self._check_after_commit()
         self._agree("it is committed", None)
+
+    def _check_after_commit(self) -> None:
+        """Takes the commit back if a newer life has started in between, from an older step."""
+        try:
+            self._settings.check_life()
+        except FencedError as error:
+            if error.restored not in (None, self.step):
+                (self._folder / NAME).unlink(missing_ok=True)
+            raise
+
+    def _retain(self) -> None:
+        """Removes old checkpoints. A failure costs disk space; this save has succeeded."""
+        self._settings.check_life()
+        try:
+            self._folders.retain(self.step, self._settings.retention)
+        except OSError as error:
+            _LOG.warning("Old checkpoints in %s cannot be removed: %s.", self._folders, error)
 
     def _verify(self, manifest: Manifest) -> None:
         """Reads the files back, each process a share, and compares the digests."""

@@ -32,8 +32,12 @@ class CheckpointStore(Protocol):
         """Takes the folder of the run's checkpoints; reads and writes nothing yet."""
         ...
 
-    def start(self, agreement: Agreement, seconds: int) -> None:
-        """Begins to train: checks that the place can be used, together with all processes."""
+    def start(self, agreement: Agreement, seconds: int, life: int) -> None:
+        """Begins to train: checks that the place can be used, together with all processes.
+
+        Checkpoints of later lives than `life` are not changed: this process may have been stopped
+        for a while, and another one continues the run.
+        """
         ...
 
     def of(self, step: int) -> Path | str:
@@ -76,8 +80,12 @@ class CheckpointStore(Protocol):
         """Makes suspect checkpoints invisible; a person may find that they are good."""
         ...
 
-    def remove_partial(self) -> None:
-        """Removes the leftovers of interrupted saves, as far as possible."""
+    def prepare(self, step: int) -> None:
+        """Makes room for a save of a step.
+
+        Removes what interrupted saves have left, as far as possible. If this life has saved the
+        step before, that checkpoint is not known to be good, and is removed, too.
+        """
         ...
 
 
@@ -91,8 +99,9 @@ class RunFolderStore(Component):
         """Takes the folder."""
         self.folders = StepFolders(folder)
 
-    def start(self, agreement: Agreement, seconds: int) -> None:
-        """The run folder was made and locked before."""
+    def start(self, agreement: Agreement, seconds: int, life: int) -> None:
+        """Takes the number of the life; the run folder was made and locked before."""
+        self.folders.life = life
 
     def of(self, step: int) -> Path:
         """Returns the folder of a step."""
@@ -131,9 +140,9 @@ class RunFolderStore(Component):
         """Renames the folders to `suspect-*`."""
         self.folders.distrust(steps)
 
-    def remove_partial(self) -> None:
-        """Removes folders without a manifest."""
-        self.folders.remove_partial()
+    def prepare(self, step: int) -> None:
+        """Removes folders without a manifest, and that into which the step will be saved."""
+        self.folders.prepare(step)
 
     def __str__(self) -> str:
         """Returns the path, for messages."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dovetail.runtime.checkpoints.local.sources import LocalSource
 from dovetail.runtime.checkpoints.local.transfer import Peer
 from dovetail.runtime.checkpoints.manifest import NAME, Manifest
 from dovetail.runtime.checkpoints.shards.save import ShardSave, ShardSaveSettings
@@ -19,6 +21,8 @@ class LocalSaveSettings(ShardSaveSettings):
 
     folder: Path
     peer: Peer | None
+    retain: Callable[[int], None]
+    """Removes checkpoints that are not kept, once that of a step is committed."""
 
 
 class LocalSave(ShardSave):
@@ -26,7 +30,7 @@ class LocalSave(ShardSave):
 
     _settings: LocalSaveSettings
 
-    def _store(self) -> None:
+    def _store(self) -> LocalSource:
         """Writes this process's file, and sends a copy to its peer."""
         settings = self._settings
         folder = settings.folder / self.name
@@ -38,6 +42,7 @@ class LocalSave(ShardSave):
         if settings.peer is not None:
             settings.peer.put(file, f"{self.name}/{file.name}")
         reach("local save copied to a peer")
+        return LocalSource(file)
 
     def _commit(self, manifest: Manifest) -> None:
         """Writes the manifest on every host.
@@ -51,3 +56,4 @@ class LocalSave(ShardSave):
             problem = f"the manifest cannot be written: {error}"
         reach("local save committed")
         self._agree_on_success("it is committed", problem)
+        self._settings.retain(self.step)

@@ -26,7 +26,7 @@ import jax
 
 from dovetail.config import Component, ConfigError
 from dovetail.runtime.agreement import Agreement
-from dovetail.runtime.checkpoints.folders import Entry
+from dovetail.runtime.checkpoints.folders import Entry, run_id
 from dovetail.runtime.checkpoints.local.save import LocalSave, LocalSaveSettings
 from dovetail.runtime.checkpoints.local.sources import LocalSource, PeerSource, held_files
 from dovetail.runtime.checkpoints.local.transfer import FileServer, Peer, TransferError
@@ -36,11 +36,12 @@ from dovetail.runtime.checkpoints.manifest import (
     Manifest,
     parse_manifest,
 )
+from dovetail.runtime.checkpoints.resharding import read_sharding
+from dovetail.runtime.checkpoints.shards.assignment import ShardAssignment
 from dovetail.runtime.checkpoints.shards.reading import ShardReader
 from dovetail.runtime.checkpoints.shards.shard_file import verify_file
-from dovetail.runtime.checkpoints.shards.shares import ShareCache
 from dovetail.runtime.lives import Life
-from dovetail.utils import atomic_write, make_folder, remove_folder
+from dovetail.utils import make_folder, remove_folder
 
 _LOG = logging.getLogger("dovetail")
 
@@ -94,7 +95,7 @@ class LocalTier(Component):
         self._settings: LocalSaveSettings | None = None
         self._server: FileServer | None = None
         self._peers: dict[int, Peer] = {}
-        self._shares = ShareCache()
+        self._assignment = ShardAssignment()
         self._discard_after: int | None = None
 
     def due(self, step: int) -> bool:
@@ -111,13 +112,14 @@ class LocalTier(Component):
         checkpoints: Path,
         agreement: Agreement,
         life: Life | None,
+        life_number: int,
         max_host_bytes: int,
         seconds: int,
     ) -> None:
         """Begins to train; all processes tell each other where their files are."""
-        run_id = _run_id(checkpoints) if agreement.index == 0 else ""
-        about = (run_id, life.number if life else 0, secrets.token_hex(16))
-        run, number, token = agreement.gather("local tier: the run", about, seconds)[0]
+        own_id = run_id(checkpoints) if agreement.index == 0 else ""
+        about = (own_id, secrets.token_hex(16))
+        run, token = agreement.gather("local tier: the run", about, seconds)[0]
         root = self._root or str(checkpoints / "local")
         folder = Path(root.replace("{process}", str(agreement.index))).absolute() / run
         try:
@@ -144,7 +146,7 @@ class LocalTier(Component):
         buddy = _buddy(agreement.index, [place["place"] for place in places])
         peer = self._peers[buddy] if self._copy_to_peer and buddy is not None else None
         self._settings = LocalSaveSettings(
-            agreement, life, number, run, max_host_bytes, seconds, folder, peer
+            agreement, life, life_number, run, max_host_bytes, seconds, folder, peer, self._retain
         )
 
     def close(self) -> None:
@@ -168,10 +170,10 @@ class LocalTier(Component):
         # A name is used once: a life that comes back to a step after a rollback starts afresh.
         shutil.rmtree(settings.folder / f"{step}-{settings.life_number}", ignore_errors=True)
         settings.agreement.gather(f"{topics}the folder is ready", None, settings.seconds)
-        parts = self._shares.parts(leaves, settings.agreement.index)
-        return LocalSave(settings, step, leaves, parts, digests, topics)
+        slices = self._assignment.slices(leaves, settings.agreement.index, settings.max_host_bytes)
+        return LocalSave(settings, step, leaves, slices, digests, topics)
 
-    def saved(self, step: int) -> None:
+    def _retain(self, step: int) -> None:
         """Removes checkpoints that are not kept, now that this step is committed."""
         names = sorted(self._names(), reverse=True)
         kept = {name for name in names if name[0] <= step and self._is_committed(name)}
@@ -226,7 +228,7 @@ class LocalTier(Component):
         assert entry.manifest is not None
         with ShardReader(self._sources(entry)) as reader:
             return {
-                path: reader.array(path, entry.manifest.arrays[path], struct.sharding)
+                path: reader.array(path, entry.manifest.arrays[path], read_sharding(struct, None))
                 for path, struct in like.items()
             }
 
@@ -256,15 +258,21 @@ class LocalTier(Component):
         return replace(entry, manifest=manifest)
 
     def _manifest(self, entry: LocalEntry) -> Manifest:
-        settings = self._started()
+        """Returns the first intact copy: this host's, or that of a peer."""
         name = f"{entry.name}/{NAME}"
-        file = settings.folder / name
+        file = self._started().folder / name
+        problem: Exception = DamagedCheckpointError("no process has its manifest")
         if file.exists():
-            return parse_manifest(file.read_bytes(), str(file))
-        if not entry.manifest_holders:
-            raise DamagedCheckpointError("no process has its manifest")
-        peer = self._peers[entry.manifest_holders[0]]
-        return parse_manifest(peer.get(name, 0, peer.size(name)), f"{name} of {peer.index}")
+            try:
+                return parse_manifest(file.read_bytes(), str(file))
+            except (DamagedCheckpointError, OSError) as error:
+                problem = error
+        for peer in (self._peers[i] for i in entry.manifest_holders if i in self._peers):
+            try:
+                return parse_manifest(peer.get(name, 0, peer.size(name)), f"{name} of {peer.index}")
+            except (DamagedCheckpointError, TransferError, OSError) as error:
+                problem = error
+        raise problem
 
     def _names(self) -> list[tuple[int, int]]:
         """Returns step and life of the checkpoints in the folder."""
@@ -289,18 +297,6 @@ class LocalTier(Component):
         if self._settings is None:
             raise RuntimeError("Call LocalTier.start first.")
         return self._settings
-
-
-def _run_id(checkpoints: Path) -> str:
-    """Returns the identity of a run: a folder that was removed and made again is another run."""
-    file = checkpoints / "run-id"
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        run = secrets.token_hex(8)
-        make_folder(checkpoints)
-        atomic_write(file, run + "\n")
-        return run
 
 
 def _buddy(index: int, places: list[str]) -> int | None:

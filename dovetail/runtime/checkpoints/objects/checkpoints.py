@@ -1,6 +1,6 @@
 """The checkpoints in an object store, by the names of objects.
 
-    URL/identity.txt              the identity of the run
+    URL/run-id                    the random name of the run
     URL/120-3/0.shards            the shards that process 0 wrote, at step 120 in life 3
     URL/120-3/manifest.json       commits the checkpoint, with the digest of every array
     URL/100-2/manifest.damaged    a checkpoint that could not be read, or was not what was saved
@@ -30,7 +30,7 @@ _OBJECT = re.compile(
     r"((?P<owner>[0-9]{1,6})\.shards|manifest\.(?P<state>json|damaged|suspect))"
 )
 _KEPT_ASIDE = 2
-"""How many damaged checkpoints are kept, for whoever wants to know what happened."""
+"""How many damaged checkpoints are kept, to find out what happened."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class StoredCheckpoints:
     """The checkpoints in a bucket. Every call lists the bucket once."""
 
     def __init__(self, bucket: Bucket) -> None:
-        """Asks nothing yet."""
-        self._bucket = bucket
+        """Asks nothing yet. Who trains sets `life`: later lives' checkpoints are not changed."""
+        self._bucket, self.life = bucket, 0
 
     def steps(self) -> list[int]:
         """Returns the steps of all committed checkpoints, oldest first."""
@@ -102,28 +102,37 @@ class StoredCheckpoints:
 
     def _rename_manifests(self, steps: Iterable[int], state: str) -> None:
         wanted = set(steps)
-        for name, folder in self._committed().items():
+        for name, folder in self._own().items():
             if folder.step in wanted:
                 content = self._bucket.read(f"{name}/{NAME}")
                 self._bucket.write(f"{name}/manifest.{state}", content)
                 self._bucket.remove([f"{name}/{NAME}"])
 
-    def remove_partial(self) -> None:
-        """Removes the shards of saves that were not committed."""
-        for folder in self._folders().values():
-            if not folder.states:
+    def prepare(self, step: int) -> None:
+        """Removes the shards of interrupted saves, and this life's earlier save of a step."""
+        for name, folder in self._folders().items():
+            if (folder.step, folder.life) == (step, self.life) and "json" in folder.states:
+                self._remove(name, folder)
+            elif not folder.states and folder.life <= self.life:
                 self._bucket.remove(folder.names)
 
     def retain(self, newest: int, policy: Retention) -> None:
         """Removes checkpoints that are not kept; never `newest`, which was just verified."""
         best = best_step(self.entries(), policy.best_mode) if policy.best_mode else None
         old = set(superseded(self.steps(), newest, policy, best))
-        for name, folder in self._committed().items():
-            if folder.step in old:
-                # The manifest first: a checkpoint that is half removed is none.
-                self._bucket.remove([f"{name}/{NAME}"])
-                reach("checkpoint removed")
-                self._bucket.remove(folder.names)
+        for name, folder in self._own().items():
+            if folder.step in old or (folder.step == newest and folder.life < self.life):
+                self._remove(name, folder)
+
+    def _remove(self, name: str, folder: _Folder) -> None:
+        """Removes a checkpoint, its manifest first: what is removed in part is no checkpoint."""
+        self._bucket.remove([f"{name}/{NAME}"])
+        reach("checkpoint removed")
+        self._bucket.remove(folder.names)
+
+    def _own(self) -> dict[str, _Folder]:
+        """Returns the committed checkpoints of this life and of earlier ones."""
+        return {name: each for name, each in self._committed().items() if each.life <= self.life}
 
     def _committed(self) -> dict[str, _Folder]:
         folders = self._folders()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from dovetail.runtime.checkpoints.folders import Retention
 from dovetail.runtime.checkpoints.manifest import NAME, Manifest
-from dovetail.runtime.checkpoints.objects.bucket import Bucket
+from dovetail.runtime.checkpoints.objects.bucket import Bucket, ObjectStoreError
 from dovetail.runtime.checkpoints.objects.checkpoints import ObjectSource, StoredCheckpoints
 from dovetail.runtime.checkpoints.shards.save import ShardSave, ShardSaveSettings
 from dovetail.runtime.checkpoints.shards.shard_file import ShardWriter
 from dovetail.runtime.lives import FencedError
 from dovetail.runtime.points import reach
+
+_LOG = logging.getLogger("dovetail")
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,7 @@ class ObjectSaveSettings(ShardSaveSettings):
     """What all saves of a run to an object store share."""
 
     bucket: Bucket
+    checkpoints: StoredCheckpoints
     retention: Retention
 
 
@@ -27,18 +31,16 @@ class ObjectSave(ShardSave):
 
     _settings: ObjectSaveSettings
 
-    def _store(self) -> None:
-        """Uploads this process's shards, then reads them back and compares the checksums."""
+    def _store(self) -> ObjectSource:
+        """Uploads this process's shards."""
         bucket, name = self._settings.bucket, f"{self.name}/{self._settings.agreement.index}.shards"
         reach("save copied")
         with bucket.new_object(name) as stream:
             writer = ShardWriter(stream, self._about())
             self._write_to(writer)
-            index = writer.finish()
+            writer.finish()
         reach("save written")
-        source = ObjectSource(bucket, name)
-        for shard in index.shards:
-            source.read_shard(shard)
+        return ObjectSource(bucket, name)
 
     def _commit(self, manifest: Manifest) -> None:
         """Process 0 writes the manifest; the others learn whether it could."""
@@ -53,9 +55,20 @@ class ObjectSave(ShardSave):
                 problem = f"the manifest is not written: {error}"
         self._agree_on_success("it is committed", problem)
         reach("save committed")
+        reach("save verified")  # what is stored was read back before the commit
+        if self._settings.life is not None:
+            self._settings.life.saved(self.step)
         if self._settings.agreement.index == 0:
-            StoredCheckpoints(self._settings.bucket).retain(self.step, self._settings.retention)
-        reach("save verified")
+            self._retain()
+
+    def _retain(self) -> None:
+        """Removes old checkpoints. A failure costs storage; this save has succeeded."""
+        if self._settings.life is not None:
+            self._settings.life.check()
+        try:
+            self._settings.checkpoints.retain(self.step, self._settings.retention)
+        except (ObjectStoreError, OSError) as error:
+            _LOG.warning("Old checkpoints cannot be removed: %s.", error)
 
     def _write_manifest(self, manifest: Manifest) -> None:
         bucket, life = self._settings.bucket, self._settings.life
@@ -66,6 +79,7 @@ class ObjectSave(ShardSave):
         try:
             if life is not None:
                 life.check()  # a newer life may have started in between
-        except FencedError:
-            bucket.remove([name])
+        except FencedError as error:
+            if error.restored not in (None, self.step):  # else the newer life may read it
+                bucket.remove([name])
             raise

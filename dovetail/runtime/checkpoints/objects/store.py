@@ -15,7 +15,7 @@ import jax
 
 from dovetail.config import REQUIRED, Component, ConfigError
 from dovetail.runtime.agreement import Agreement
-from dovetail.runtime.checkpoints.folders import Entry
+from dovetail.runtime.checkpoints.folders import Entry, run_id
 from dovetail.runtime.checkpoints.objects.bucket import Bucket, ObjectStoreError
 from dovetail.runtime.checkpoints.objects.checkpoints import (
     ObjectEntry,
@@ -25,10 +25,11 @@ from dovetail.runtime.checkpoints.objects.checkpoints import (
 from dovetail.runtime.checkpoints.objects.save import ObjectSave, ObjectSaveSettings
 from dovetail.runtime.checkpoints.resharding import read_sharding
 from dovetail.runtime.checkpoints.saving import SaveSettings
+from dovetail.runtime.checkpoints.shards.assignment import ShardAssignment
 from dovetail.runtime.checkpoints.shards.reading import ShardReader
-from dovetail.runtime.checkpoints.shards.shares import ShareCache
 
-_IDENTITY = "identity.txt"
+_RUN_ID = "run-id"
+_UNREACHABLE, _OTHER_RUN = "unreachable", "other run"
 
 
 class ObjectStore(Component):
@@ -48,40 +49,48 @@ class ObjectStore(Component):
         super().__init__(config)
         self._bucket = Bucket(config.url)
         self._checkpoints = StoredCheckpoints(self._bucket)
-        self._shares = ShareCache()
-        self._run_folder: Path | None = None
+        self._assignment = ShardAssignment()
+        self._folder = Path()
 
     def open(self, folder: Path) -> None:
-        """Takes the folder of the run, which still holds everything but the checkpoints."""
-        self._run_folder = folder.parent
+        """Takes the folder in which the checkpoints would be otherwise."""
+        self._folder = folder
 
-    def start(self, agreement: Agreement, seconds: int) -> None:
-        """Refuses a URL that cannot be written, or holds the checkpoints of another run."""
-        problem = self._claim() if agreement.index == 0 else None
-        for text in agreement.gather("object store: can be used", problem, seconds):
-            if text is not None:
-                raise ConfigError(f"checkpointer.store.url: {text}")
+    def start(self, agreement: Agreement, seconds: int, life: int) -> None:
+        """Refuses a URL that cannot be written, or holds the checkpoints of another run.
 
-    def _claim(self) -> str | None:
-        """Writes the identity of this run, or compares it; returns what is wrong."""
-        file = (self._run_folder or Path()) / _IDENTITY
-        own = file.read_bytes() if file.exists() else b""
+        Raises:
+            ConfigError: if the URL is wrong.
+            ObjectStoreError: if a run that has used it before cannot reach it now.
+        """
+        self._checkpoints.life = life
+        problem = self._claim() if agreement.index == 0 else (None, "")
+        kind, text = agreement.gather("object store: can be used", problem, seconds)[0]
+        if kind == _OTHER_RUN or (kind == _UNREACHABLE and life <= 1):
+            raise ConfigError(f"checkpointer.store.url: {text}")
+        if kind == _UNREACHABLE:
+            raise ObjectStoreError(text)
+
+    def _claim(self) -> tuple[str | None, str]:
+        """Writes the id of this run, or compares it; returns what is wrong: its kind and a text."""
+        own = run_id(self._folder)
         try:
             try:
-                found = self._bucket.read(_IDENTITY)
+                found = self._bucket.read(_RUN_ID).decode(errors="replace").strip()
             except FileNotFoundError:
-                self._bucket.write(_IDENTITY, own)
+                self._bucket.write(_RUN_ID, f"{own}\n".encode())
                 found = own
         except (ObjectStoreError, OSError) as error:
-            text = str(error).removeprefix(f"{self._bucket.url}/{_IDENTITY} ")
-            return (
+            text = str(error).removeprefix(f"{self._bucket.url}/{_RUN_ID} ")
+            return _UNREACHABLE, (
                 f"{self._bucket.url} {text}. Is the bucket there, and may this process write to it?"
             )
         if found == own:
-            return None
-        return (
-            f"{self._bucket.url} holds the checkpoints of a run with another identity (compare its "
-            f"{_IDENTITY} with {file}). Choose another URL."
+            return None, ""
+        return _OTHER_RUN, (
+            f"{self._bucket.url} holds the checkpoints of another run ({found}; this one is "
+            f"{own}). Choose another URL. If the folder of that run is lost and this one shall "
+            f"continue it, write its id into {self._folder / _RUN_ID}."
         )
 
     def of(self, step: int) -> str:
@@ -120,22 +129,19 @@ class ObjectStore(Component):
         metric: float | None,
     ) -> ObjectSave:
         """Begins a save."""
-        life, agreement = settings.life, settings.agreement
-        number = agreement.gather(
-            f"{topics}number of the life", life.number if life else 0, settings.seconds
-        )[0]
         shared = ObjectSaveSettings(
-            agreement=agreement,
-            life=life,
-            life_number=number,
+            agreement=settings.agreement,
+            life=settings.life,
+            life_number=settings.life_number,
             run=self._bucket.url,
             max_host_bytes=settings.max_host_bytes,
             seconds=settings.seconds,
             bucket=self._bucket,
+            checkpoints=self._checkpoints,
             retention=settings.retention,
         )
-        parts = self._shares.parts(leaves, agreement.index)
-        return ObjectSave(shared, step, leaves, parts, digests, topics, metric)
+        slices = self._assignment.slices(leaves, settings.agreement.index, settings.max_host_bytes)
+        return ObjectSave(shared, step, leaves, slices, digests, topics, metric)
 
     def set_aside(self, steps: Iterable[int]) -> None:
         """Gives manifests of damaged checkpoints another name."""
@@ -145,9 +151,9 @@ class ObjectStore(Component):
         """Gives manifests of suspect checkpoints another name."""
         self._checkpoints.distrust(steps)
 
-    def remove_partial(self) -> None:
-        """Removes shards without a manifest."""
-        self._checkpoints.remove_partial()
+    def prepare(self, step: int) -> None:
+        """Removes shards without a manifest, and the objects that the step will be saved to."""
+        self._checkpoints.prepare(step)
 
     def __str__(self) -> str:
         """Returns the URL, for messages."""

@@ -1,12 +1,16 @@
 """A save of shards: copied to the host, stored in the background, agreed on, and committed.
 
-The training thread only copies shards to the host; a background thread does the rest. At most
-`max_host_bytes` wait to be stored: the training thread waits while there are more.
+The training thread only copies shards to the host, in slices; a background thread does the rest. At
+most `max_host_bytes` are on the host at a time: the training thread waits while there are more.
+
+Before the commit, the sums of all stored slices must add up to the digests that the devices
+computed. Otherwise replicas differ, or a copy was damaged on its way.
 """
 
 from __future__ import annotations
 
 import abc
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +23,10 @@ import numpy as np
 from dovetail.runtime.agreement import Agreement
 from dovetail.runtime.checkpoints.manifest import Manifest, SavedArray
 from dovetail.runtime.checkpoints.saving import SaveError, checked_sums
+from dovetail.runtime.checkpoints.shards.assignment import ShardSlice
+from dovetail.runtime.checkpoints.shards.reading import ShardSource
 from dovetail.runtime.checkpoints.shards.shard_file import ShardWriter
-from dovetail.runtime.checkpoints.shards.shares import Part
+from dovetail.runtime.digest import add_sums, sums_of_part
 from dovetail.runtime.lives import Life
 
 
@@ -44,22 +50,23 @@ class ShardSave(abc.ABC):
         settings: ShardSaveSettings,
         step: int,
         leaves: Mapping[str, jax.Array],
-        parts: Sequence[Part],
+        slices: Sequence[ShardSlice],
         digests: Mapping[str, jax.Array],
         topics: str,
         metric: float | None = None,
     ) -> None:
-        """Copies this process's parts to the host; the arrays may be donated afterwards."""
+        """Copies this process's slices to the host; the arrays may be donated afterwards."""
         self._settings, self.step, self._topics = settings, step, topics
         self._digests, self._metric = digests, metric
         self._shapes = {path: (leaf.shape, str(leaf.dtype)) for path, leaf in leaves.items()}
+        self._sums: dict[str, list[int]] = {}
         self._failure: Exception | None = None
         self._copies = _BoundedQueue(settings.max_host_bytes)
         self._thread = threading.Thread(target=self._run, name="dovetail-save-shards")
         self._thread.start()
         try:
-            for part, data in _copies(leaves, parts):
-                self._copies.put((part, leaves[part.path].shape, data), data.nbytes)
+            for each, data in _copies(leaves, slices):
+                self._copies.put((each, leaves[each.path].shape, data), data.nbytes)
         except BaseException:
             self._copies.abandon()
             raise
@@ -76,16 +83,25 @@ class ShardSave(abc.ABC):
         return f"{self.step}-{self._settings.life_number}"
 
     @abc.abstractmethod
-    def _store(self) -> None:
-        """Stores this process's shards, which `_write_to` writes."""
+    def _store(self) -> ShardSource:
+        """Stores this process's slices, which `_write_to` writes; returns them to be read back."""
 
     @abc.abstractmethod
     def _commit(self, manifest: Manifest) -> None:
         """Makes the checkpoint visible, once all processes have stored theirs."""
 
     def _write_to(self, writer: ShardWriter) -> None:
-        for part, shape, data in self._copies:
-            writer.add(part.path, shape, part.start, data)
+        for each, shape, data in self._copies:
+            writer.add(each.path, shape, each.start, data)
+
+    def _read_back(self, stored: ShardSource) -> None:
+        """Adds up the sums of what this process has stored, by array."""
+        with contextlib.closing(stored):
+            for shard in stored.index.shards:
+                data = stored.read_shard(shard)
+                added = sums_of_part(data, shard.start) if data.size else [0, 0]
+                sums = self._sums.setdefault(shard.path, [0, 0])
+                sums[:] = [(a + b) % 2**32 for a, b in zip(sums, added, strict=True)]
 
     def _about(self) -> dict[str, Any]:
         """Returns what a file says about itself."""
@@ -100,7 +116,7 @@ class ShardSave(abc.ABC):
 
     def _run(self) -> None:
         try:
-            self._store()
+            self._read_back(self._store())
             self._commit(self._agreed_manifest())
         except Exception as error:  # noqa: BLE001  # reported by the checkpointer
             self._failure = error
@@ -115,11 +131,26 @@ class ShardSave(abc.ABC):
         for index, other in enumerate(values):
             if other != values[0]:
                 raise SaveError(f"process {index} has a state that differs from that of process 0")
+        self._check_sums(sums)
         if self._settings.life is not None:
             self._settings.life.check()
-        self._gather("this life goes on", None)
+        self._gather("no newer life has started", None)
         arrays = {path: SavedArray(*self._shapes[path], sums[path]) for path in self._shapes}
         return Manifest(self.step, self._settings.life_number, arrays, self._metric)
+
+    def _check_sums(self, digests: Mapping[str, str]) -> None:
+        """Compares what all processes have stored with the digests of the devices."""
+        stored = self._gather("sums", self._sums)
+        wrong = sorted(
+            path
+            for path, digest in digests.items()
+            if add_sums([sums[path] for sums in stored if path in sums]) != digest
+        )
+        if wrong:
+            raise SaveError(
+                f"{wrong[0]} is not stored as it is on the devices. Its copies on the devices "
+                "differ, or the host or the storage damages data; the checkpoint is not committed"
+            )
 
     def _gather(self, question: str, value: Any) -> list[Any]:
         settings = self._settings
@@ -133,19 +164,25 @@ class ShardSave(abc.ABC):
 
 
 def _copies(
-    leaves: Mapping[str, jax.Array], parts: Sequence[Part]
-) -> Iterator[tuple[Part, np.ndarray]]:
-    """Yields the elements of each part; starts the copy of the next one meanwhile."""
-    shards = [_shard(leaves[part.path], part) for part in parts]
-    for number, (part, shard) in enumerate(zip(parts, shards, strict=True)):
-        if number + 1 < len(shards):
-            shards[number + 1].copy_to_host_async()
+    leaves: Mapping[str, jax.Array], slices: Sequence[ShardSlice]
+) -> Iterator[tuple[ShardSlice, np.ndarray]]:
+    """Yields the elements of each slice; starts the copy of the next one meanwhile."""
+    ahead = _start_copy(leaves, slices[0]) if slices else None
+    for number, each in enumerate(slices):
+        copy = ahead
+        following = slices[number + 1 : number + 2]
+        ahead = _start_copy(leaves, following[0]) if following else None
         # A copy, even where the array is in the host's memory: the step donates it.
-        yield part, np.array(shard, copy=True)
+        yield each, np.array(copy, copy=True)
 
 
-def _shard(leaf: jax.Array, part: Part) -> jax.Array:
-    return next(shard.data for shard in leaf.addressable_shards if shard.device == part.device)
+def _start_copy(leaves: Mapping[str, jax.Array], each: ShardSlice) -> jax.Array:
+    shards = leaves[each.path].addressable_shards
+    data = next(shard.data for shard in shards if shard.device == each.device)
+    if data.ndim and each.end - each.begin < data.shape[each.axis]:
+        data = jax.lax.slice_in_dim(data, each.begin, each.end, axis=each.axis)
+    data.copy_to_host_async()
+    return data
 
 
 class _BoundedQueue:
