@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from dovetail.config import ConfigError
 from dovetail.runtime import Agreement, BadState, Checkpointer, FencedError, suspects, take_life
+from dovetail.runtime.chaos.damage import ZSTANDARD
 from dovetail.runtime.checkpoints import resharding, saving
 from dovetail.runtime.checkpoints.layout import divide, host_bytes
 from dovetail.runtime.checkpoints.manifest import NAME
@@ -96,10 +97,15 @@ def test_no_flipped_bit_is_loaded(copy: Path) -> None:
 
 
 def test_every_bit_of_the_array_data_counts(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
-    data = max((copy / "2").rglob("d/*"), key=lambda file: file.stat().st_size)
-    content = bytearray(data.read_bytes())
-    content[len(content) // 2] ^= 1
-    data.write_bytes(content)
+    flipped = 0
+    for file in (copy / "2").rglob("d/*"):
+        frames = [bytearray(frame) for frame in file.read_bytes().split(ZSTANDARD)]
+        for frame in frames:
+            if len(frame) > 4096:
+                frame[len(frame) // 2] ^= 1
+                flipped += 1
+        file.write_bytes(ZSTANDARD.join(frames))
+    assert flipped == 2, "the parameter and its moment"
     with caplog.at_level(logging.WARNING, "dovetail"):
         step, restored = opened(copy).restore(like())
         _, arrays = opened(copy).restore_parameters(like()["params"])

@@ -10,7 +10,7 @@ import random
 import shutil
 from pathlib import Path
 
-_ZSTANDARD = b"\x28\xb5\x2f\xfd"
+ZSTANDARD = b"\x28\xb5\x2f\xfd"
 """The first bytes of a frame of Zstandard."""
 
 
@@ -30,7 +30,7 @@ def flip(checkpoint: Path, choose: random.Random) -> None:
     """
     file = _files(checkpoint)[0]
     content = file.read_bytes()
-    longest = max(content.split(_ZSTANDARD), key=len)
+    longest = max(content.split(ZSTANDARD), key=len)
     begin = content.index(longest)
     _flip_in(file, choose, begin + len(longest) // 4, begin + len(longest) // 4 * 3)
 
