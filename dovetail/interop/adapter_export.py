@@ -15,7 +15,6 @@ from dovetail.interop.hf_export import ExportReport, FamilyModel, in_family, num
 from dovetail.interop.model_folders import new_folder, refuse_existing, write_json
 from dovetail.interop.run_weights import MergeableModule, ModelSource, mergeable_modules
 from dovetail.layers import LAYER_AXES, HasLowRankUpdate, LowRankUpdate
-from dovetail.learner import select_trainable
 from dovetail.module import ForeignTensor, Spec, Transpose, parameter_specs, variable_specs
 from dovetail.runtime import SafetensorsWriter
 
@@ -102,9 +101,8 @@ def _check_base_is_frozen(found: FamilyModel, around: list[MergeableModule]) -> 
     """Raises ConfigError if base weights were trained too: the adapters alone would be wrong."""
     adapters = {path for wrapper in around for path in wrapper.own_paths()}
     model = found.source.model
-    trainable = select_trainable(parameter_specs(model), found.source.frozen).specs
     written = {one.path for tensor in found.tensors.values() for one in tensor.all_slices}
-    trained = sorted((trainable.keys() - adapters) | (variable_specs(model).keys() & written))
+    trained = sorted((found.source.trained - adapters) | (variable_specs(model).keys() & written))
     if trained:
         raise ConfigError(
             f"--adapter: {trained[0]} is not an adapter, but was trained ({len(trained)} such), so "

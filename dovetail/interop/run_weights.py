@@ -53,7 +53,7 @@ class ModelSource:
         name: where it is, for messages.
         model: the model as it was trained, with adapters.
         weights: its weights.
-        frozen: the patterns of parameters that were not trained.
+        trained: the paths of the parameters that were trained.
         tokenizer: its tokenizer, if it has one.
         is_imported: whether the model, or the one it started from, was imported.
         source_folder: the folder with the config.json that was imported, if it is still there.
@@ -63,7 +63,7 @@ class ModelSource:
     name: str
     model: Any
     weights: RunWeights
-    frozen: tuple[str, ...]
+    trained: frozenset[str]
     tokenizer: Any
     is_imported: bool
     source_folder: Path | None

@@ -183,6 +183,10 @@ class Learner(Component):
             halted_at=scalar,
         )
 
+    def trained_paths(self, model: Module) -> frozenset[str]:
+        """Returns the paths of the parameters that are trained, if only in some layers."""
+        return frozenset(self._trainable(model).specs)
+
     def _members(self, model: Module) -> GroupMembers:
         return find_members(parameter_specs(model), self.groups)
 

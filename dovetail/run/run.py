@@ -32,12 +32,12 @@ from dovetail.generate import Generation, GenerationChunk, Generator, Greedy, Sa
 from dovetail.generate.interfaces import Prompt
 from dovetail.interop import ExportReport, ModelSource, end_tokens_of, export_adapter, export_hf
 from dovetail.learner import main_loss
-from dovetail.module import BoundModule, functional, token_batch
+from dovetail.module import BoundModule, functional, parameter_specs, token_batch
 from dovetail.run.contents import check_tokenizer, use_saved_data
 from dovetail.run.parameters import LoadedParameters, RunParameters
 from dovetail.runtime import ArraySpecs, RunFolder, read_metrics, use_compilation_cache
 from dovetail.runtime.goodput import Goodput, goodput
-from dovetail.trainer import Evaluation
+from dovetail.trainer import CanFreeze, Evaluation
 
 if TYPE_CHECKING:
     from dovetail.data import HasTokenizer
@@ -379,12 +379,19 @@ class Run:
             name=str(self.path),
             model=model,
             weights=self.parameters.weights(model),
-            frozen=getattr(self.config.learner, "frozen", ()),
+            trained=self._trained_paths(),
             tokenizer=self.tokenizer if has_own and not is_imported else None,
             is_imported="imported" in self.about or self.source_folder is not None,
             source_folder=self.source_folder,
             base=self.base(),
         )
+
+    def _trained_paths(self) -> frozenset[str]:
+        """Returns the parameters that this run has trained."""
+        learner, model = self._built.learner, self._built.model
+        if isinstance(learner, CanFreeze):
+            return learner.trained_paths(model)
+        return frozenset(parameter_specs(model))
 
     @functools.cached_property
     def source_folder(self) -> Path | None:

@@ -3,7 +3,13 @@
 from dovetail.trainer.evaluators import ByteTrigram, HeldOutLoss, PeriodicEvaluator
 from dovetail.trainer.fault_handling import FaultError, NonFiniteError
 from dovetail.trainer.initialization import Initialization, InitSubmoduleFromModel, RandomInit
-from dovetail.trainer.interfaces import Evaluation, Evaluator, StateLearner, StateSaver
+from dovetail.trainer.interfaces import (
+    CanFreeze,
+    Evaluation,
+    Evaluator,
+    StateLearner,
+    StateSaver,
+)
 from dovetail.trainer.loop import Hooks, Interrupted, Outcome
 from dovetail.trainer.program import Program
 from dovetail.trainer.samples import Samples, TextJudge
@@ -11,6 +17,7 @@ from dovetail.trainer.trainer import Trainer, build_model
 
 __all__ = [
     "ByteTrigram",
+    "CanFreeze",
     "Evaluation",
     "Evaluator",
     "FaultError",

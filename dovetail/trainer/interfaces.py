@@ -42,6 +42,15 @@ class StateLearner(Protocol):
         ...
 
 
+@runtime_checkable
+class CanFreeze(Protocol):
+    """A learner that does not train all parameters. Of any other one, all count as trained."""
+
+    def trained_paths(self, model: Module) -> frozenset[str]:
+        """Returns the paths of the parameters that are trained."""
+        ...
+
+
 class StateSaver(Protocol):
     """Saves and restores the training state; what reads a run later uses it, too."""
 

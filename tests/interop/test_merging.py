@@ -18,6 +18,7 @@ from dovetail.interop import import_hf, unwrapped
 from dovetail.layers import Attention, Linear, TokenMap
 from dovetail.layers.linear.adapters import LoRA
 from dovetail.layers.linear.linear import NormedLinear
+from dovetail.learner import ParameterGroup
 from dovetail.models import families
 from dovetail.module import Module, parameter
 from dovetail.run import Run
@@ -142,6 +143,21 @@ def test_rank_and_alpha_patterns(tmp_path: Path) -> None:
     assert (adapter_config["lora_alpha"], adapter_config["alpha_pattern"]) == (2, {})
     arrays = load_file(tmp_path / "out" / "adapter_model.safetensors")
     assert {array.dtype.name for array in arrays.values()} == {"bfloat16"}
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_bases_may_be_frozen_by_groups(tmp_path: Path, frozen: bool) -> None:
+    def adapt(config: Any) -> Any:
+        bases = ParameterGroup.Config(pattern="*[!ab]", frozen=frozen)  # all but lora_a, lora_b
+        adapted = with_lora(config)
+        return adapted.set(learner=adapted.learner.clone(frozen=(), groups=(bases,)))
+
+    run = Run(adapted_run(imported("llama", tmp_path), tmp_path / "run", adapt))
+    if frozen:
+        assert run.export_adapter(tmp_path / "out").family == "llama"
+        return
+    with pytest.raises(ConfigError, match="is not an adapter, but was trained"):
+        run.export_adapter(tmp_path / "out")
 
 
 def test_an_adapter_without_a_base_of_its_own_is_refused(tmp_path: Path) -> None:
