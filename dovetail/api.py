@@ -52,12 +52,12 @@ def load(path: str | Path, *, imports: Sequence[str] = ()) -> Run:
     """Opens a run folder, such as "runs/tiny-lm".
 
     Args:
-        path: the folder.
+        path: the folder, or its name in `runs/`.
         imports: your own packages that it was trained with.
     """
-    from dovetail.run import Run
+    from dovetail.run import Run, run_path
 
-    return Run(path, imports=imports)
+    return Run(run_path(path), imports=imports)
 
 
 def import_hf(
@@ -162,7 +162,8 @@ class Experiment:
     ) -> Run:
         """Trains to the last step, or continues a run of the same experiment; returns the run.
 
-        Ctrl-C finishes the step, saves, and raises `Interrupted`; the same call continues.
+        Ctrl-C finishes the step, saves, and raises `Interrupted`; the same call continues. A run
+        that a fault has stopped, or whose last save failed, raises `FaultError`.
         Where the environment describes several processes (see `start_distributed`), each makes
         this call, and only the first shows progress.
 
@@ -178,7 +179,7 @@ class Experiment:
                 folder=folder, progress=progress, profile=profile
             )
         from dovetail.run import Interrupted, Run
-        from dovetail.trainer import Hooks
+        from dovetail.trainer import FaultError, Hooks
 
         with Progress(self.name, enabled=progress and not launched_index()) as shown:
             shown.stage("loading")
@@ -186,6 +187,8 @@ class Experiment:
         if run.is_complete:
             return Run(run.folder.path)
         outcome = run.train(self.about(), reports=self.reports, hooks=Hooks(shown.say))
+        if (problem := outcome.problem(run.folder.path)) is not None:
+            raise FaultError(f"{run.folder.path}: {problem}")
         if outcome.stopped_by:
             raise Interrupted(
                 f"stopped by {outcome.stopped_by} after step {outcome.step}; it is saved in "
@@ -294,7 +297,7 @@ def resolve(experiment: Experiment) -> ResolvedExperiment:
         keys = [text.partition("=")[0].strip() for text in overrides]
         reports.append(fitted.summary(exclude=keys))
     ConfigKeys.of(config).check(overrides)
-    config = apply_overrides(config, overrides)
+    config = apply_overrides(config, _without_replaced(overrides))
     return ResolvedExperiment(base, with_features, config, tuple(reports), machine)
 
 
@@ -316,13 +319,26 @@ def _base_config(experiment: Experiment) -> Trainer.Config:
     return base
 
 
+def _without_replaced(overrides: Sequence[str]) -> list[str]:
+    """Returns the overrides without those of parts that a later one replaces as a whole.
+
+    So it makes no difference to apply them twice.
+    """
+    keys = [text.partition("=")[0].strip() for text in overrides]
+    return [
+        text
+        for index, text in enumerate(overrides)
+        if not any(keys[index].startswith(f"{later}.") for later in keys[index + 1 :])
+    ]
+
+
 def _sized(config: Trainer.Config, overrides: Sequence[str]) -> Trainer.Config:
     """Returns the config with the sizes that it will have, on which a target's rule depends.
 
     Overrides are applied before the rule, and again after it, because they take precedence. Those
     that only apply after the rule, to a component that it adds, fail the first time.
     """
-    for override in overrides:
+    for override in _without_replaced(overrides):
         with contextlib.suppress(ConfigError):  # a real mistake is reported the second time
             config = apply_overrides(config, [override])
     return config

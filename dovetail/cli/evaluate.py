@@ -32,9 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Evaluates."""
     with Progress(str(arguments.run_folder), enabled=not arguments.json) as progress:
         progress.stage("loading the model")
-        from dovetail.run import Run
+        from dovetail.run import Run, run_path
 
-        run = Run(arguments.run_folder, imports=arguments.imports)
+        run = Run(run_path(arguments.run_folder), imports=arguments.imports)
         if not run.config.evaluators:
             raise ConfigError(
                 f"{run.path}: this run has no evaluators. Train it with one, such as "

@@ -53,9 +53,9 @@ def _export_hf(arguments: argparse.Namespace) -> int:
     if arguments.adapter and arguments.shard_size is not None:
         raise ConfigError("--shard-size: adapters are one file; leave it out with --adapter.")
     shard_bytes = _bytes(arguments.shard_size or "5GB")
-    from dovetail.run import Run
+    from dovetail.run import Run, run_path
 
-    run = Run(arguments.run_folder, imports=arguments.imports)
+    run = Run(run_path(arguments.run_folder), imports=arguments.imports)
     options = {"dtype": arguments.dtype, "family": arguments.family}
     if arguments.adapter:
         made = run.export_adapter(arguments.target, **options)

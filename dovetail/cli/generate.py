@@ -75,9 +75,9 @@ def _prompt(text: str) -> str:
 
 
 def _generate(arguments: argparse.Namespace, prompt: str, progress: Progress) -> int:
-    from dovetail.run import GenerateOptions, Run
+    from dovetail.run import GenerateOptions, Run, run_path
 
-    run = Run(arguments.run_folder, imports=arguments.imports)
+    run = Run(run_path(arguments.run_folder), imports=arguments.imports)
     step = run.step  # loads the parameters
     progress.stage("compiling, and reading the prompt")
     options: GenerateOptions = {

@@ -6,7 +6,6 @@ import argparse
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.cli.output import check_number, print_json
@@ -147,12 +146,10 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
 
     scenario = Scenario()
     if arguments.phases_of is not None:
+        from dovetail.run import run_path
         from dovetail.runtime.goodput import goodput
 
-        path = Path(arguments.phases_of)
-        if not path.is_dir():
-            path = Path("runs") / arguments.phases_of
-        scenario = measured(goodput(path), scenario)
+        scenario = measured(goodput(run_path(arguments.phases_of)), scenario)
     if arguments.kinds is not None:
         if arguments.kinds not in FAILURE_KINDS:
             names = ", ".join(FAILURE_KINDS)

@@ -179,12 +179,12 @@ def _compare(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from dovetail.cli.plan_report import print_verified
     from dovetail.plan import VerificationHistory, run_planner, verify
-    from dovetail.run import Run
+    from dovetail.run import Run, run_path
 
     if len(arguments.overrides) != 1:
         raise ConfigError("plan verify: name one run folder, such as runs/tiny-lm.")
     default_to_cpu()
-    run = Run(arguments.overrides[0], imports=arguments.imports)
+    run = Run(run_path(arguments.overrides[0]), imports=arguments.imports)
     planner = run_planner(run, arguments.target)
     with Progress(f"compiling for {planner.machine}", enabled=not arguments.json):
         verified = verify(run, planner)

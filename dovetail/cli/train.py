@@ -83,11 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
     folder = prepared.folder.path
     if prepared.process.index == 0:
         _report(outcome, folder, arguments.json)
-    if not outcome.saved:
-        say(f"dovetail: the last save failed; {folder}/checkpoints holds the one before it.")
-        return 1
-    if bad := [k for k, v in outcome.metrics.items() if isinstance(v, float) and v != v]:
-        say(f"dovetail: after the last step, {bad[0]} is not a number. Lower the learning rate.")
+    if (problem := outcome.problem(folder)) is not None:
+        say(f"dovetail: {problem}")
         return 1
     return _STOPPED if outcome.stopped_by else 0
 

@@ -3,7 +3,14 @@
 from dovetail.run.comparison import RunComparison, compare_runs
 from dovetail.run.dry_runs import DryRun, RemoteDryRun, dry_run, dry_run_elsewhere
 from dovetail.run.initialization import InitFromRun, InitSubmoduleFromRun
-from dovetail.run.listing import RunSummary, delete_run, find_run, list_runs, summarize_run
+from dovetail.run.listing import (
+    RunSummary,
+    delete_run,
+    find_run,
+    list_runs,
+    run_path,
+    summarize_run,
+)
 from dovetail.run.naming import default_folder
 from dovetail.run.run import GenerateOptions, Run, load_all_components
 from dovetail.run.training import PreparedRun, check_profile, prepare_run, train_run
@@ -30,6 +37,7 @@ __all__ = [
     "list_runs",
     "load_all_components",
     "prepare_run",
+    "run_path",
     "summarize_run",
     "train_run",
 ]

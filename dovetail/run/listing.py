@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from dovetail.config import ConfigError, RunError, did_you_mean
-from dovetail.runtime import RunFolder, read_metrics
+from dovetail.run.naming import RUNS
+from dovetail.runtime import RunFolder, StepFolders, read_metrics
 from dovetail.utils import remove_folder
 
 RunState = Literal["running", "complete", "stopped", "imported", "empty", "damaged"]
@@ -24,7 +27,7 @@ class RunSummary:
         experiment: the name of the experiment; empty if it is not known.
         changes: what differs from the experiment, as it was typed.
         state: running (a process trains it), complete, stopped (before its last step), imported
-            (not trained yet), empty (no step was logged), or damaged.
+            (not trained yet), empty (nothing was logged or saved), or damaged.
         step: the last logged step.
         steps: the number of steps; None if it is not known.
         loss: the last logged loss.
@@ -61,8 +64,9 @@ def summarize_run(path: Path) -> RunSummary:
     folder = RunFolder(path)
     entries = read_metrics(folder.metrics)
     steps = [entry for entry in entries if entry.get("loss") is not None]
-    step = max((entry["step"] for entry in entries), default=0)
-    total = steps[-1].get("steps") if steps else None
+    # A training loop of one's own may write no metrics.
+    step = max((entry["step"] for entry in entries), default=0) or _saved_step(folder)
+    total = steps[-1].get("steps") if steps else _total_steps(folder)
     try:
         about, problem = folder.about(), ""
     except RunError as error:
@@ -70,7 +74,7 @@ def summarize_run(path: Path) -> RunSummary:
     return RunSummary(
         path=path,
         experiment=str(about.get("experiment", "")),
-        changes=(*map(str, about.get("features", ())), *map(str, about.get("overrides", ()))),
+        changes=_changes(about),
         state=_state(folder, about, problem, step, total),
         step=step,
         steps=total,
@@ -90,11 +94,17 @@ def delete_run(path: Path) -> None:
     remove_folder(path)
 
 
+def run_path(name: str | Path, folder: Path = RUNS) -> Path:
+    """Returns the folder of a run that is named by its path, or by its name in a folder of runs."""
+    path, below = Path(name), folder / name
+    return below if not path.exists() and (below / "run.json").is_file() else path
+
+
 def find_run(name: str, folder: Path) -> Path:
-    """Returns the folder of a run: a path, or its name below a folder of runs."""
-    for path in (Path(name), folder / name):
-        if (path / "run.json").is_file():
-            return path
+    """Returns the folder of a run, as `run_path` does; names similar ones if there is none."""
+    path = run_path(name, folder)
+    if (path / "run.json").is_file():
+        return path
     names = [run.path.name for run in list_runs(folder)]
     raise ConfigError(f"{name} is not a run folder. {did_you_mean(name, names)}")
 
@@ -109,6 +119,26 @@ def _state(
     if not step:
         return "imported" if "imported" in about else "empty"
     return "complete" if total is not None and step >= total else "stopped"
+
+
+def _saved_step(folder: RunFolder) -> int:
+    """Returns the step of the newest checkpoint in the run folder; 0 if there is none."""
+    return max(StepFolders(folder.checkpoints).steps(), default=0)
+
+
+def _total_steps(folder: RunFolder) -> int | None:
+    """Returns the number of steps that the config says, without reading all of it."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"^steps = (\d+)$", (folder.path / "config.txt").read_text(), re.M)
+        return int(found[1]) if found is not None else None
+    return None
+
+
+def _changes(about: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns features, target and overrides, in the order in which they apply."""
+    target = [f"target={about['target']}"] if "target" in about else []
+    found = (*about.get("features", ()), *target, *about.get("overrides", ()))
+    return tuple(map(str, found))
 
 
 def _last_change(folder: RunFolder) -> float:

@@ -21,6 +21,9 @@ _UNSAFE = re.compile(r"[^\w.,=+:\-]+")
 _UNSAFE_START = re.compile(r"(?<=[=,])[^\w.,=+:\-]+")  # of a value
 _OWN_NAME = re.compile(r"^dovetail(?:\.\w+)+:([\w.]+)(?:\(\))?$")  # dovetail.data:TextFiles()
 
+RUNS = Path("runs")
+"""The folder below the working folder in which runs are by default."""
+
 
 def default_folder(
     experiment: str, modifiers: Sequence[str], before: Config[Any], after: Config[Any]
@@ -40,12 +43,12 @@ def default_folder(
     ]
     pieces = [*modifiers, *(f"{path}={value}" for path, value in changes)]
     if not pieces:
-        return Path("runs") / experiment
+        return RUNS / experiment
     name = ",".join([experiment, *pieces]).replace("'", "")
     readable = _UNSAFE.sub("-", _UNSAFE_START.sub("", name.replace('"', "")))
     if len(readable) <= _MAX_LENGTH and readable == name:
-        return Path("runs") / readable
-    return Path("runs") / f"{readable[: _MAX_LENGTH - 9].rstrip('-')}-{short_hash(after)}"
+        return RUNS / readable
+    return RUNS / f"{readable[: _MAX_LENGTH - 9].rstrip('-')}-{short_hash(after)}"
 
 
 def _changes(before: Config[Any], after: Config[Any]) -> list[tuple[str, str]]:

@@ -144,10 +144,13 @@ def _local_placement(rules: AxisRules, specs: Mapping[str, Spec]) -> Placement:
 
 def _structs(specs: Mapping[str, Spec], placement: Placement) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns each array's shape, dtype and sharding."""
+
+    def sharding(path: str, spec: Spec) -> jax.sharding.NamedSharding:
+        axes = placement.rules.for_parameter(path, spec.axes)
+        return placement.sharding(axes, spec.shape, path)
+
     return {
-        path: jax.ShapeDtypeStruct(
-            spec.shape, spec.dtype, sharding=placement.sharding(spec.axes, spec.shape, path)
-        )
+        path: jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding(path, spec))
         for path, spec in specs.items()
     }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
@@ -60,6 +60,10 @@ class GenerateOptions(TypedDict, total=False):
         top_p: nucleus sampling: samples from the smallest set with this probability (None: all).
         stop: strings that end the text (none).
         seed: the random seed (0).
+        inputs: named inputs of the layers' context, for the prompts alone: arrays with one row per
+            prompt, such as the source of an encoder (none).
+        axis_positions: for each prompt the positions of its tokens on several axes [tokens, axes],
+            if they have several (none).
     """
 
     max_new_tokens: int
@@ -68,6 +72,8 @@ class GenerateOptions(TypedDict, total=False):
     top_p: float | None
     stop: Sequence[str]
     seed: int
+    inputs: Mapping[str, Any] | None
+    axis_positions: Sequence[Any] | None
 
 
 class Run:
@@ -230,6 +236,8 @@ class Run:
         top_p: float | None = None,
         stop: Sequence[str] = (),
         seed: int = 0,
+        inputs: Mapping[str, Any] | None = None,
+        axis_positions: Sequence[Any] | None = None,
     ) -> tuple[Generator, dict[str, Any]]:
         """Returns a generator whose KV cache is long enough, and the arguments for it."""
         longest = max((len(self._tokens(prompt)) for prompt in prompts), default=0)
@@ -243,6 +251,8 @@ class Run:
             "stop_tokens": self.stop_tokens,
             "stop_strings": stop,
             "seed": seed,
+            "inputs": inputs,
+            "axis_positions": axis_positions,
         }
 
     @functools.cached_property
@@ -297,12 +307,13 @@ class Run:
         params = self.params if params is None else params
         return _loss(self._built.model, params, self.loaded.variables, batch)
 
-    def evaluate(self, tasks: Sequence[str] | None = None) -> dict[str, float | int | str]:
+    def evaluate(self, tasks: str | Sequence[str] | None = None) -> dict[str, float | int | str]:
         """Runs evaluators of the experiment and returns their metrics, by evaluator and name.
 
         Args:
-            tasks: the names of evaluators; None runs all.
+            tasks: the name of an evaluator, or several; None runs all.
         """
+        tasks = [tasks] if isinstance(tasks, str) else tasks
         trainer = self.trainer
         evaluators = trainer.evaluators
         for name in tasks or ():

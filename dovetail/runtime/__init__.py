@@ -10,6 +10,7 @@ from dovetail.utils.lazy import lazy_names
 if TYPE_CHECKING:
     from dovetail.runtime.agreement import Agreement, AgreementError, open_agreement
     from dovetail.runtime.checkpoints.checkpointer import Checkpointer, abstract_state
+    from dovetail.runtime.checkpoints.folders import StepFolders
     from dovetail.runtime.checkpoints.objects.store import ObjectStore
     from dovetail.runtime.checkpoints.stores import CheckpointStore, RunFolderStore
     from dovetail.runtime.compilation_cache import count_cache_hits, use_compilation_cache
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "dovetail.runtime.agreement": ("Agreement", "AgreementError", "open_agreement"),
     "dovetail.runtime.checkpoints.checkpointer": ("Checkpointer", "abstract_state"),
+    "dovetail.runtime.checkpoints.folders": ("StepFolders",),
     "dovetail.runtime.checkpoints.objects.store": ("ObjectStore",),
     "dovetail.runtime.checkpoints.stores": ("CheckpointStore", "RunFolderStore"),
     "dovetail.runtime.compilation_cache": ("count_cache_hits", "use_compilation_cache"),
@@ -169,6 +171,7 @@ __all__ = [
     "SkipPreflight",
     "SkipSpikes",
     "StepEnd",
+    "StepFolders",
     "Stop",
     "StopFile",
     "StopNotice",

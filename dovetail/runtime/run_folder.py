@@ -1,7 +1,7 @@
 """The run folder: all files of a run, and its identity.
 
 config.txt       the complete config, as text
-identity.txt     what must not change on resume: model, learner, data, seed
+identity.txt     what must not change on resume: model, initialization, learner, data, seed
 run.json         the experiment's name, packages to import, versions of code and packages
 metrics.jsonl    one line per logged step
 metrics.prom     the newest metrics for Prometheus, if asked for
@@ -9,10 +9,8 @@ tensorboard/     the same, for TensorBoard
 events.jsonl     one line per fault: a step that is not finite, a spike; and what was done about it
 goodput/         what each process did with its time, one file per process and life
 lives/           one file per start of the run: from which step, to which, and how it ended
-hangs/           what all threads did when the supervisor ended a hang
-skips.json       the batches that the run leaves out since a fault
-lives/           one file per start of the run: from which step, how far, how it ended
 hangs/           the stacks of all threads of workers that hung, under a supervisor
+skips.json       the batches that the run leaves out since a fault
 stop             if somebody makes this file, training saves and stops
 profile/         the traces of profiled steps
 checkpoints/     the training state

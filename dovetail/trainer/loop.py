@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 import functools
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -69,6 +70,15 @@ class Outcome:
     losses: list[tuple[int, float]] = field(default_factory=list)
     metrics: dict[str, float | int | str] = field(default_factory=dict)
     seconds: float = 0.0
+
+    def problem(self, folder: Path) -> str | None:
+        """Returns what is wrong with how a run ended; None if nothing is."""
+        if not self.saved:
+            return f"the last save failed; {folder}/checkpoints holds the one before it."
+        for name, value in self.metrics.items():
+            if isinstance(value, float) and math.isnan(value):
+                return f"after the last step, {name} is not a number. Lower the learning rate."
+        return None
 
 
 @dataclass(frozen=True)

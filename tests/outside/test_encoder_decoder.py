@@ -20,7 +20,8 @@ from dovetail.learner import ConstantSchedule, Learner
 from dovetail.models.llama import llama
 from dovetail.module import ArraySpec, TokenBatch, functional
 from dovetail.parallel import MeshLayout, Placement, use_placement
-from dovetail.runtime import abstract_state
+from dovetail.run import Run, train_run
+from dovetail.runtime import RunFolder, abstract_state
 from dovetail.trainer import Trainer
 from tests.outside import encoder_decoder  # noqa: F401  # registers the modifier
 from tests.outside.steps import EIGHT, decode_in_steps, placement_on, shard_params
@@ -79,8 +80,8 @@ class Reversals(Component):
 
 
 @functools.cache
-def trained() -> tuple[Any, list[float]]:
-    """Returns parameters and losses of a trainer on a mesh of eight devices."""
+def trained() -> tuple[Any, list[float], list[int]]:
+    """Trains a run on a mesh of eight devices; returns parameters, losses, what it generates."""
     trainer = Trainer.Config(
         model=model().config,
         input=Reversals.Config(),
@@ -91,11 +92,15 @@ def trained() -> tuple[Any, list[float]]:
     ).build()
     program = trainer.program()
     with tempfile.TemporaryDirectory() as folder:
-        outcome = trainer.train(Path(folder))
+        outcome = train_run(trainer, RunFolder(Path(folder)), {})
+        run = Run(folder)
+        inputs = {name: value[:1] for name, value in source().items()}
+        prompt = batch().tokens[0, :4].tolist()
+        generated = run.generate(prompt, max_new_tokens=3, temperature=0, inputs=inputs).tokens
         like = abstract_state(program.state_shapes, program.state_shardings)
         _, state = trainer.checkpointer.restore(like)
     params = {path: jnp.asarray(np.asarray(array)) for path, array in state.params.items()}
-    return params, [value for _, value in outcome.losses]
+    return params, [value for _, value in outcome.losses], generated
 
 
 @functools.cache
@@ -181,6 +186,7 @@ def test_it_generates_from_the_source(on_mesh: bool) -> None:
     generations = generator.generate(prompts, max_new_tokens=3, inputs=inputs)
     expected = logits_at_once()[:5, 3].argmax(axis=-1)
     assert [generation.tokens[0] for generation in generations] == expected.tolist()
+    assert generations[0].tokens == trained()[2], "as the run does, from its folder"
     streamed = generator.stream(prompts, max_new_tokens=3, inputs=inputs)
     tokens = [token for chunk in streamed if chunk.row == 4 for token in chunk.tokens]
     assert tokens == generations[4].tokens

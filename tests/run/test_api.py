@@ -12,6 +12,8 @@ import pytest
 import dovetail
 from dovetail.config import Component
 from dovetail.run import compare_runs, default_folder
+from dovetail.runtime import Checkpointer
+from dovetail.trainer import FaultError
 from tests.run.test_run import CHANGES
 
 
@@ -45,6 +47,30 @@ def test_mistakes_are_errors_that_help():
         _ = dovetail.experiment("tiny-lm").override("lr=0.1").config
     with pytest.raises(dovetail.Error, match="moe"):
         _ = dovetail.experiment("tiny-lm").with_features("meo").config
+
+
+def test_overrides_of_what_a_later_one_replaces_apply_with_a_target_too():
+    changes = ("evaluators.held_out.num_batches=1", "evaluators={}")
+    plain = dovetail.experiment("tiny-lm").override(*changes)
+    assert plain.config.evaluators == plain.target("cpu-8").config.evaluators == {}
+
+
+class FailingSaver(Checkpointer):
+    """Its last save fails."""
+
+    class Config(Checkpointer.Config):
+        pass
+
+    def finish(self):
+        super().finish()
+        return False
+
+
+def test_a_run_whose_last_save_failed_is_an_error(tmp_path):
+    experiment = dovetail.experiment("tiny-lm").override(*CHANGES, steps=1)
+    failing = experiment.override("checkpointer=tests.run.test_api:FailingSaver")
+    with pytest.raises(FaultError, match="the last save failed"):
+        failing.train(folder=tmp_path / "run", progress=False)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 import dovetail
 from dovetail.cli import main
+from dovetail.run import run_path
 from dovetail.runtime import RunFolder
 
 
@@ -52,6 +53,30 @@ def test_runs_are_listed_with_changes_state_and_loss(make_run, capsys):
     out, err = capsys.readouterr()
     assert re.search(r"fast +peak=0.02 steps=2 +stopped +1/2 +5\.000", out)
     assert "broken/run.json cannot be read as JSON" in err
+
+
+def test_a_loop_that_writes_no_metrics_is_judged_by_its_checkpoints(make_run, capsys):
+    folder = make_run("own", losses=(), steps=4)
+    for step in (2, 4):
+        (folder / "checkpoints" / f"{step}-1").mkdir(parents=True)
+        (folder / "checkpoints" / f"{step}-1" / "manifest.json").write_text("{}")
+    row = rows(capsys)["own"]
+    assert (row["state"], row["step"], row["steps"], row["loss"]) == ("complete", 4, 4, None)
+
+
+def test_a_target_is_a_change(make_run, capsys):
+    folder = make_run("here")
+    about = dovetail.experiment("tiny-lm").target("cpu-8").override("seed=1").about()
+    (folder / "run.json").write_text(json.dumps(about))
+    assert rows(capsys)["here"]["changes"] == ["target=cpu-8", "seed=1"]
+
+
+def test_a_run_is_named_by_its_path_or_its_name(make_run, tmp_path):
+    folder = make_run("fast")
+    assert run_path("fast").resolve() == run_path("runs/fast").resolve() == folder
+    assert run_path(folder) == folder
+    assert str(run_path("nothing")) == "nothing"
+    assert dovetail.load("fast").about == dovetail.load(folder).about
 
 
 def test_runs_are_filtered_by_words(make_run, capsys):
