@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import itertools
 import json
 import os
 import secrets
@@ -170,6 +171,8 @@ class _Topic:
 
     values: dict[int, Any] = field(default_factory=dict)
     failure: str | None = None
+    waiting: int = 0
+    """How many calls wait for its outcome."""
 
 
 class _AgreementServer(socketserver.ThreadingTCPServer):
@@ -191,15 +194,19 @@ class _AgreementServer(socketserver.ThreadingTCPServer):
         name, deadline = str(message["topic"]), time.monotonic() + float(message["seconds"])
         with self._changed:
             topic = self._topics.setdefault(name, _Topic())
-            topic.values[index] = message["value"]
-            for prefix, reason in self._withdrawn.items():
-                if name.startswith(prefix):
-                    topic.failure = topic.failure or reason
+            if topic.values.setdefault(index, message["value"]) != message["value"]:
+                return {"failure": f"process {index} has given another answer before"}
+            if len(topic.values) < self.count:
+                for prefix, reason in self._withdrawn.items():
+                    if name.startswith(prefix):
+                        topic.failure = topic.failure or reason
             self._changed.notify_all()
+            topic.waiting += 1
             while len(topic.values) < self.count and topic.failure is None:
                 if not self._changed.wait(deadline - time.monotonic()):
                     topic.failure = self._missing(topic, float(message["seconds"]))
                     self._changed.notify_all()
+            topic.waiting -= 1
             self._forget_old()
             if topic.failure is not None:
                 return {"failure": topic.failure}
@@ -224,9 +231,11 @@ class _AgreementServer(socketserver.ThreadingTCPServer):
         )
 
     def _forget_old(self) -> None:
-        """Bounds the memory: the oldest topics have long been answered."""
-        while len(self._topics) > _MAX_TOPICS:
-            del self._topics[next(iter(self._topics))]
+        """Bounds the memory: old topics have long been answered, unless somebody still waits."""
+        excess = len(self._topics) - _MAX_TOPICS
+        answered = (name for name, topic in self._topics.items() if not topic.waiting)
+        for name in list(itertools.islice(answered, max(excess, 0))):
+            del self._topics[name]
 
 
 class _AgreementHandler(socketserver.BaseRequestHandler):

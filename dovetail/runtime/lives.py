@@ -17,9 +17,11 @@ import json
 import os
 import re
 import socket
+import threading
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from dovetail.config import RunError
 from dovetail.runtime.points import reach
@@ -51,7 +53,7 @@ class LifeRecord:
     restored: int | None = None
     reached: int | None = None
     saved: int | None = None
-    """The newest step in the durable store that was verified."""
+    """The newest verified step in the durable store; None if this life has not saved one."""
     ended: str | None = None
 
 
@@ -62,6 +64,8 @@ class Life:
         """Begins with the record that is on disk."""
         self._folder, self.record = folder, record
         self._last_write = 0.0
+        self._lock = threading.Lock()
+        """Training and saves in the background both change the record."""
 
     @property
     def number(self) -> int:
@@ -88,36 +92,41 @@ class Life:
 
     def went_on_from(self, step: int) -> None:
         """Records the step that was restored; 0 for a new run."""
-        self.record = replace(self.record, restored=step, reached=step)
-        self._write()
+        self._record(restored=step, reached=step)
 
     def reached(self, step: int) -> None:
-        """Records progress, about once in a second."""
-        self.record = replace(self.record, reached=step)
-        if time.monotonic() - self._last_write >= _SECONDS_BETWEEN_RECORDS:
-            self._write()
+        """Records progress; writes it about once in a second."""
+        self._record(_SECONDS_BETWEEN_RECORDS, reached=step)
 
     def saved(self, step: int) -> None:
-        """Records a verified save in the durable store."""
-        self.record = replace(self.record, saved=step)
-        self._write()
-
-    def before(self) -> LifeRecord | None:
-        """Returns the earlier life that came furthest: in saved steps, then in reached ones."""
-        numbers = (number for number in _numbers(self._folder) if number < self.number)
-        found = (record for n in numbers if (record := _read(self._folder, n)) is not None)
-        return max(found, key=lambda life: (life.saved or 0, life.reached or 0), default=None)
+        """Records the newest verified step in the durable store; 0 if there is none any more."""
+        self._record(saved=step)
 
     def ended(self, how: str) -> None:
         """Records an orderly end; a life without one was killed."""
-        self.record = replace(self.record, ended=how)
-        self._write()
+        self._record(ended=how)
 
-    def _write(self) -> None:
-        """Writes the record as far as possible: it only helps to choose a checkpoint."""
-        self._last_write = time.monotonic()
-        with contextlib.suppress(OSError):
-            atomic_write(_file(self._folder, self.number), json.dumps(asdict(self.record)) + "\n")
+    def before(self) -> LifeRecord | None:
+        """Returns the record of the last life that trained before this one."""
+        for number in sorted(_numbers(self._folder), reverse=True):
+            record = _read(self._folder, number) if number < self.number else None
+            if record is not None and record.restored is not None:
+                return record
+        return None
+
+    def _record(self, seconds: float = 0.0, **changes: Any) -> None:
+        """Changes the record; writes it unless it was written in the last seconds.
+
+        A failure to write is ignored: the record only helps to choose a checkpoint.
+        """
+        with self._lock:
+            self.record = replace(self.record, **changes)
+            if time.monotonic() - self._last_write < seconds:
+                return
+            self._last_write = time.monotonic()
+            text = json.dumps(asdict(self.record)) + "\n"
+            with contextlib.suppress(OSError):
+                atomic_write(_file(self._folder, self.number), text)
 
 
 def take_life(folder: Path) -> Life:

@@ -25,7 +25,7 @@ class Stragglers:
 
     def __init__(self, agreement: Agreement) -> None:
         """Begins to measure at `start`."""
-        self._agreement = agreement
+        self._agreement, self._comparisons = agreement, 0
         self.start(0)
 
     def start(self, step: int) -> None:
@@ -53,7 +53,10 @@ class Stragglers:
         about = ((elapsed - self._waited) / steps, elapsed / steps, socket.gethostname())
         self.start(step)
         try:
-            found = self._agreement.gather(f"work until step {step}", about, _DEADLINE_SECONDS)
+            # After a rollback a step comes again.
+            self._comparisons += 1
+            topic = f"work until step {step} ({self._comparisons})"
+            found = self._agreement.gather(topic, about, _DEADLINE_SECONDS)
         except AgreementError:
             return None  # who is missing is said by what cannot go on without it
         return slowest([(work, host) for work, _, host in found], max(each[1] for each in found))

@@ -129,7 +129,6 @@ class TrainingLoop:
         mesh = self.program.placement.device_mesh
         self.max_in_flight = max_steps_in_flight(mesh)
         self.consensus = HostConsensus(mesh, self.max_in_flight)
-        self.trainer.checkpointer.open(self.folder / "checkpoints")
         with (
             self.stop,
             use_placement(self.program.placement),
@@ -159,6 +158,7 @@ class TrainingLoop:
 
     def _begin_life(self) -> None:
         """Numbers this start of the run, so that an earlier one that wakes up cannot commit."""
+        self.trainer.checkpointer.open(self.folder / "checkpoints")
         number, past = 0, []
         with self.phases.phase("peers"):
             self.agreement, self.life = open_agreement(), None

@@ -45,6 +45,8 @@ def run(tmp_path_factory):
 def test_a_run_leaves_everything_behind(run):
     names = {path.name for path in run.iterdir()}
     assert {"config.txt", "identity.txt", "run.json", "metrics.jsonl", "checkpoints"} <= names
+    found = [entry.name for entry in (run / "checkpoints").iterdir()]
+    assert all(re.fullmatch(r"\d+-1", name) for name in found), "of this life"
     assert list((run / "tensorboard").iterdir())
     assert list((run / "profile").rglob("*.xplane.pb")), "the profile of step 1"
 

@@ -93,3 +93,38 @@ def test_strangers_get_nothing_and_disturb_nobody(processes: list[ProcessAgreeme
                 assert connection.recv(100) == b""
     results = at_once(*(lambda p=p: p.gather("vote", p.index, 20) for p in processes))
     assert results == [[0, 1, 2]] * 3
+
+
+def test_another_answer_to_the_same_question_is_refused() -> None:
+    """A topic that is used twice would get the answers of the first time."""
+    server = _AgreementServer(2, "token")
+
+    def ask(index: int, value: float) -> dict[str, Any]:
+        return server.answer(index, {"topic": "t", "value": value, "seconds": 5})
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(ask, 0, 1.0)
+        assert ask(1, 2.0) == first.result() == {"values": [1.0, 2.0]}
+    assert ask(1, 2.0) == {"values": [1.0, 2.0]}, "a call that was sent again"
+    assert "has given another answer" in ask(1, 3.0)["failure"]
+    server.withdraw(0, {"topic": "t", "withdraws": "later"})
+    assert ask(1, 2.0) == {"values": [1.0, 2.0]}, "it was answered before"
+    server.server_close()
+
+
+def test_a_question_that_somebody_waits_for_is_not_forgotten() -> None:
+    server = _AgreementServer(2, "token")
+    with ThreadPoolExecutor() as pool:
+        pending = pool.submit(server.answer, 0, {"topic": "slow", "value": 1, "seconds": 60})
+        for number in range(1100):
+            for index in (0, 1):
+                topic = {"topic": f"quick {number}", "value": index, "seconds": 60}
+                if index == 0:
+                    waiting = pool.submit(server.answer, index, topic)
+                else:
+                    server.answer(index, topic)
+            waiting.result()
+        assert len(server._topics) <= 1001
+        assert server.answer(1, {"topic": "slow", "value": 2, "seconds": 5}) == {"values": [1, 2]}
+        assert pending.result() == {"values": [1, 2]}
+    server.server_close()

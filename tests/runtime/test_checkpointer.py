@@ -217,7 +217,7 @@ def test_only_damaged_checkpoints_are_an_error_that_says_what_to_do(tmp_path):
     for file in (tmp_path / "1").rglob("*"):
         if file.is_file() and file.name != "_CHECKPOINT_METADATA":
             file.write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"No checkpoint in .* can be read .*Move them away"):
+    with pytest.raises(ConfigError, match=r"No checkpoint in .* can be read .*Restore one"):
         opened(tmp_path).restore(like())
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dovetail.config import RunError
-from dovetail.runtime import Agreement, Checkpointer, FencedError, Life, take_life
+from dovetail.runtime import Agreement, Checkpointer, FencedError, take_life
 from dovetail.runtime.checkpoints import saving
-from dovetail.runtime.checkpoints.folders import StepFolders
+from dovetail.runtime.checkpoints.folders import CheckpointName, StepFolders
+from dovetail.runtime.checkpoints.local.tier import LocalTier
 from dovetail.runtime.checkpoints.manifest import Manifest
 from tests.runtime.test_checkpoint_integrity import like, same, state
 
@@ -68,7 +71,7 @@ def test_a_life_changes_nothing_of_a_later_one(tmp_path: Path) -> None:
     saved(tmp_path, 2, 3)
     (tmp_path / "checkpoints" / "4-3").mkdir()
     before = names(tmp_path)
-    folders.set_aside([2, 3])
+    folders.set_aside([CheckpointName(2, 3), CheckpointName(3, 3)])
     folders.distrust([2, 3])
     folders.prepare(4)
     assert names(tmp_path) == before == ["2-3", "3-3", "4-3"]
@@ -96,11 +99,15 @@ def test_a_life_that_learns_after_its_commit_that_it_is_old(
 
 
 def test_a_run_that_lost_its_checkpoints_does_not_start_again(tmp_path: Path) -> None:
-    saved(tmp_path, 1, 2)
+    checkpointer = started(tmp_path)
+    checkpointer._life.went_on_from(0)
+    for step in (1, 2):
+        checkpointer.save(step, state(step))
+    assert checkpointer.finish()
     shutil.rmtree(tmp_path / "checkpoints")
-    third = started(tmp_path)
+    second = started(tmp_path)
     with pytest.raises(RunError, match=r"has no checkpoint, but an earlier life .* saved step 2"):
-        third.restore(like())
+        second.restore(like())
 
 
 def test_a_run_that_never_saved_starts_again_and_says_so(
@@ -116,18 +123,113 @@ def test_a_run_that_never_saved_starts_again_and_says_so(
     assert "has reached step 7, but no checkpoint is left" in caplog.text
 
 
-def test_the_furthest_of_the_earlier_lives_counts(tmp_path: Path) -> None:
-    for reached, kept in ((9, 4), (6, 6), (8, None)):
-        life = take_life(tmp_path)
-        life.went_on_from(0)
-        life._last_write = float("-inf")
-        life.reached(reached)
-        if kept is not None:
-            life.saved(kept)
+def test_the_last_life_that_trained_says_what_was_saved(tmp_path: Path) -> None:
+    first = take_life(tmp_path)
+    assert first.before() is None
+    first.went_on_from(0)
+    first.saved(6)
+    take_life(tmp_path)  # died before it restored anything
     found = take_life(tmp_path).before()
     assert found is not None
-    assert found.saved == 6
-    assert Life.before(take_life(tmp_path / "new")) is None
+    assert (found.number, found.saved) == (1, 6)
+
+
+def test_what_is_set_aside_as_suspect_is_not_missed(tmp_path: Path) -> None:
+    saved(tmp_path, 2, 4).distrust(after=0)
+    assert names(tmp_path) == ["suspect-2-1", "suspect-4-1"]
+    assert started(tmp_path).restore(like()) is None, "the run begins again"
+
+
+def test_only_the_local_tier_had_saved(tmp_path: Path) -> None:
+    """A machine that loses its power loses what is in its memory; the run goes on from step 0."""
+    local = LocalTier.Config(folder=str(tmp_path / "memory"), every=2)
+    first = started(tmp_path, every=100, local=local)
+    first._life.went_on_from(0)
+    first.save(2, state(2))
+    first.finish()
+    first.close()
+    second = started(tmp_path, every=100, local=local)
+    assert second.restore(like())[0] == 2
+    second._life.went_on_from(2)
+    second.close()
+    shutil.rmtree(tmp_path / "memory")
+    assert started(tmp_path, every=100, local=local).restore(like()) is None
+
+
+def test_an_old_life_removes_no_local_checkpoint_of_a_newer_one(tmp_path: Path) -> None:
+    local = LocalTier.Config(folder=str(tmp_path / "disk"), every=5)
+    first = started(tmp_path, local=local)
+    first.save(5, state(5))
+    first.finish()
+    old = started(tmp_path, local=local)
+    assert old.restore(like())[0] == 5
+    new = started(tmp_path, local=local)
+    assert new.restore(like())[0] == 5
+    for step in (10, 15):
+        new.save(step, state(step))
+    new.finish()
+    with pytest.raises(FencedError):
+        old.save(10, state(10))
+    held = sorted(folder.name for folder in (tmp_path / "disk").glob("*/*"))
+    assert held == ["10-3", "15-3"]
+
+
+def test_a_damaged_copy_does_not_hide_that_of_an_older_life(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, 10)
+    with monkeypatch.context() as patched:  # as if it was killed before it removes the older one
+        patched.setattr(StepFolders, "retain", lambda *_: None)
+        saved(tmp_path, 10)
+    shutil.rmtree(tmp_path / "checkpoints" / "10-2" / "0")
+    third = started(tmp_path)
+    with caplog.at_level(logging.WARNING, "dovetail"):
+        assert third.restore(like())[0] == 10
+    assert "The checkpoint of step 10 cannot be used" in caplog.text
+    third.save(11, state(11))
+    assert third.finish()
+    assert names(tmp_path) == ["10-1", "11-3", "damaged-10-2"]
+
+
+def test_a_save_that_is_not_what_was_written_leaves_the_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, 10)
+    second = started(tmp_path)
+    monkeypatch.setattr(
+        saving, "sums_on_disk", lambda _, manifest, share, __: {p: [0, 0] for p in share}
+    )
+    second.save(10, state(10))
+    assert not second.finish()
+    assert names(tmp_path) == ["10-1", "damaged-10-2"]
+
+
+def test_the_folder_is_kept_when_it_is_opened_again(tmp_path: Path) -> None:
+    checkpointer = started(tmp_path)
+    checkpointer.open(tmp_path / "checkpoints")
+    checkpointer.save(1, state(1))
+    assert checkpointer.finish()
+    assert names(tmp_path) == ["1-1"]
+
+
+def test_the_record_of_a_life_is_never_torn(tmp_path: Path) -> None:
+    """The training thread and the one that saves both write it."""
+    life, numbers = take_life(tmp_path), range(200)
+
+    def reach_steps() -> None:
+        for number in numbers:
+            life._last_write = float("-inf")
+            life.reached(number)
+
+    thread = threading.Thread(target=reach_steps)
+    thread.start()
+    for number in numbers:
+        life.saved(number)
+        record = json.loads((tmp_path / "000001.json").read_text())
+        assert record["saved"] == number
+    thread.join()
+    record = json.loads((tmp_path / "000001.json").read_text())
+    assert (record["saved"], record["reached"]) == (199, 199)
 
 
 def test_old_checkpoints_that_cannot_be_removed_are_a_warning(

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import random
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -114,8 +115,22 @@ def test_the_last_save_goes_to_both_tiers(tmp_path: Path) -> None:
     assert file.stat().st_mtime_ns == written, "it is there"
 
 
+def test_the_last_save_goes_to_the_run_folder_though_the_disk_is_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpointer = saved(tmp_path, 2, 4, folder=str(tmp_path / "disk"))
+    shutil.rmtree(tmp_path / "disk")
+    with caplog.at_level(logging.WARNING, "dovetail"):
+        checkpointer.save_last(4, state(4))
+        assert checkpointer.finish()
+    assert checkpointer.steps() == [4]
+    assert "Saving step 4 failed" in caplog.text
+
+
 def test_a_finished_run_that_is_restarted_saves_nothing(tmp_path: Path) -> None:
-    saved(tmp_path, 2).save_last(4, state(4))
+    finished = saved(tmp_path, 2)
+    finished.save_last(4, state(4))
+    assert finished.finish()
     checkpointer = opened(tmp_path)
     assert restored(checkpointer) == 4
     (file,) = files(tmp_path, 4)

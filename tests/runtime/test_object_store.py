@@ -216,6 +216,27 @@ def test_a_store_that_goes_away_does_not_stop_training(
     assert restored(opened(tmp_path / "run", url)) == 3
 
 
+def test_a_store_that_cannot_even_be_listed_does_not_stop_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import fsspec
+
+    checkpointer = saved(tmp_path / "run", f"memory://{tmp_path.name}", 1)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("503 Slow Down")
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, "dovetail"):
+        for name in ("_open", "cat_file", "find", "ls", "pipe_file"):
+            patched.setattr(fsspec.get_filesystem_class("memory"), name, fail)
+        checkpointer.save(2, state(2))
+        checkpointer.save_last(3, state(3))
+        assert not checkpointer.finish()
+    assert "cannot be listed now" in caplog.text
+    checkpointer.save(4, state(4))
+    assert checkpointer.finish()
+
+
 def test_the_checkpoints_of_another_run_are_refused(url: str, tmp_path: Path) -> None:
     saved(tmp_path / "run", url, 1)
     with pytest.raises(ConfigError, match=r"holds the checkpoints of another run .*Choose another"):

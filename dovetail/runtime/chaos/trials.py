@@ -15,6 +15,8 @@ _PROCESSES_AFTER = {1: 2, 2: 1, 4: 2}
 _OF_PROCESS_0 = ("life taken", "manifest written", "manifest renamed", "checkpoint removed")
 """The points that no other process reaches."""
 
+_OF_A_SAVE = ("save written", "save agreed", "manifest written")
+
 _SHORT = (
     ("kill", "save written"),
     ("kill", "manifest renamed"),
@@ -33,6 +35,7 @@ _SHORT = (
     ("flipped bit in all local copies", None),
     ("NaN batch", None),
     ("two lives at once", "save agreed"),
+    ("two lives at once", "manifest written"),
     ("clock moved", "step"),
     ("run folder removed", "step"),
 )
@@ -79,7 +82,10 @@ def trial(kind: str, seed: int, point: str | None = None, processes: int = 1) ->
         point = "local save committed" if about.local else "save verified"
         return Trial(kind, point, choose.randrange(2, 4), processes, seed)
     point = point or choose.choice(about.points)
-    return Trial(kind, point, _which_time(point, choose), processes, seed)
+    number = _which_time(point, choose)
+    if about.overlaps and point in _OF_A_SAVE:
+        number = choose.randrange(1, STEPS // SAVE_EVERY + 1)  # the last save, too
+    return Trial(kind, point, number, processes, seed)
 
 
 def _which_time(point: str, choose: random.Random) -> int:

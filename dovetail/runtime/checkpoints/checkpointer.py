@@ -26,7 +26,7 @@ from typing import Any
 
 import jax
 
-from dovetail.config import Component, ConfigError, ConfigOf, RunError
+from dovetail.config import Component, ConfigError, ConfigOf, Error, RunError
 from dovetail.runtime.agreement import Agreement, open_agreement
 from dovetail.runtime.checkpoints import old_format
 from dovetail.runtime.checkpoints.compatibility import (
@@ -34,14 +34,14 @@ from dovetail.runtime.checkpoints.compatibility import (
     check_complete,
     parameter_names,
 )
-from dovetail.runtime.checkpoints.folders import Entry, Retention
+from dovetail.runtime.checkpoints.folders import CheckpointName, Entry, Retention
 from dovetail.runtime.checkpoints.intervals import SaveInterval
 from dovetail.runtime.checkpoints.local.tier import LocalEntry, LocalTier
 from dovetail.runtime.checkpoints.manifest import DamagedCheckpointError
 from dovetail.runtime.checkpoints.objects.store import ObjectStore
 from dovetail.runtime.checkpoints.orbax_store import zeros
 from dovetail.runtime.checkpoints.restoring import Reading, Restorer, first_line
-from dovetail.runtime.checkpoints.saving import BadStateError, SaveSettings
+from dovetail.runtime.checkpoints.saving import BadStateError, SaveSettings, bad_state
 from dovetail.runtime.checkpoints.stores import CheckpointStore, PendingSave, RunFolderStore
 from dovetail.runtime.digest import digests, named_leaves
 from dovetail.runtime.faults import BadState, FailedSave, FaultEvent
@@ -50,6 +50,7 @@ from dovetail.runtime.lives import FencedError, Life
 _LOG = logging.getLogger("dovetail")
 
 _LOCAL, _DURABLE = "local", "durable"
+_ANY_LIFE = 2**31
 
 STORES: tuple[type[CheckpointStore], ...] = (RunFolderStore, ObjectStore)
 """The places for durable checkpoints that come with Dovetail."""
@@ -104,7 +105,7 @@ class Checkpointer(Component):
         if config.minutes is not None and config.minutes <= 0:
             raise ConfigError(f"checkpointer.minutes: expected more than 0, got {config.minutes}.")
         self._every = config.every
-        self._interval = SaveInterval(config.every, config.minutes, self._gather)
+        self._interval = SaveInterval(config.every, config.minutes, self._ask)
         self._metrics: tuple[int, Mapping[str, Any]] = (0, {})
         self._store, self._is_open = config.store.build(), False
         self._agreement: Agreement | None = None
@@ -117,7 +118,7 @@ class Checkpointer(Component):
         self._pending: dict[str, PendingSave] = {}
         self._saved = True
         self._faults: list[FaultEvent] = []
-        self._passed_over: list[int] = []
+        self._passed_over: list[CheckpointName] = []
         self._suspects: frozenset[int] = frozenset()
 
     def open(self, folder: Path) -> None:
@@ -170,9 +171,7 @@ class Checkpointer(Component):
         """
         leaves, computed = _with_digests(state)
         if self._local is not None and self._local.is_started:
-            self._finish_pending(_LOCAL)
-            if not self._have_saved(_LOCAL, step, self._next_round("last local save")):
-                self._save_locally(step, leaves, computed)
+            self._save_locally(step, leaves, computed)
         self._save_durably(step, leaves, computed)
 
     def _have_saved(self, tier: str, step: int, topics: str) -> bool:
@@ -199,7 +198,7 @@ class Checkpointer(Component):
             )
         except Exception as error:  # noqa: BLE001  # training continues after any error of the disk
             self._peers().withdraw(topics, first_line(error))
-            self._report(_DURABLE, step, error)
+            self._report(_DURABLE, step, bad_state(computed, step) or error)
 
     def _save_locally(self, step: int, leaves: Any, computed: Any) -> None:
         """The durable tier may still be writing an earlier step; the local one does not wait."""
@@ -207,10 +206,11 @@ class Checkpointer(Component):
         topics = self._next_round(f"local save of step {step}")
         try:
             assert self._local is not None
-            self._pending[_LOCAL] = self._local.save(step, leaves, computed, topics)
+            if not self._have_saved(_LOCAL, step, topics):
+                self._pending[_LOCAL] = self._local.save(step, leaves, computed, topics)
         except Exception as error:  # noqa: BLE001  # training continues after any error of the disk
             self._peers().withdraw(topics, first_line(error))
-            self._report(_LOCAL, step, error)
+            self._report(_LOCAL, step, bad_state(computed, step) or error)
 
     def _is_due_locally(self, step: int) -> bool:
         return self._local is not None and self._local.is_started and self._local.due(step)
@@ -238,8 +238,15 @@ class Checkpointer(Component):
         state is better than none. Those of the local tier are removed.
         """
         self.finish()
-        local = self._local if self._local is not None and self._local.is_started else None
         topics = self._next_round("distrust")
+        try:
+            self._distrust(after, topics)
+        except (Error, OSError) as error:
+            self._peers().withdraw(topics, first_line(error))
+            raise
+
+    def _distrust(self, after: int, topics: str) -> None:
+        local = self._local if self._local is not None and self._local.is_started else None
         answers = self._gather(f"{topics}steps", (self.steps(), local.steps() if local else []))
         durable = answers[0][0]
         steps = sorted({*durable, *(step for _, steps in answers for step in steps)})
@@ -254,6 +261,9 @@ class Checkpointer(Component):
                 "The checkpoints of steps %s may be corrupt. They are renamed to suspect-*.",
                 ", ".join(map(str, aside)),
             )
+        if self._life is not None:
+            left = {*steps} - {*suspect}
+            self._life.saved(max(left, default=0))  # a later life does not miss the others
         self._gather(f"{topics}set aside", None)
 
     def steps(self) -> list[int]:
@@ -277,7 +287,7 @@ class Checkpointer(Component):
             return jax.tree.unflatten(treedef, leaves)
 
         def read(entry: Entry) -> Reading:
-            folder = self._opened().of(entry.step)
+            folder = self._opened().of(entry.name)
             if entry.manifest is None:
                 state = old_format.read_state(Path(folder), like)
                 return Reading({}, {}, lambda _: state)
@@ -294,7 +304,11 @@ class Checkpointer(Component):
         tier = _LOCAL if isinstance(entry, LocalEntry) else _DURABLE
         self._intact = {known for known in self._intact if known[1] <= entry.step}
         self._intact.add((tier, entry.step))
-        self._passed_over = [step for step in self.steps() if step > entry.step]
+        # The other tier's checkpoint of the same step may be good.
+        found_name = CheckpointName(entry.step, entry.life if tier == _DURABLE else _ANY_LIFE)
+        self._passed_over = [e.name for e in self._opened().entries() if e.name > found_name]
+        if self._life is not None:
+            self._life.saved(max((s for s in self.steps() if s <= entry.step), default=0))
         if self._local is not None and self._local.is_started:
             self._local.restored(entry.step)
         return entry.step, state
@@ -311,8 +325,9 @@ class Checkpointer(Component):
         if saved:
             raise RunError(
                 f"{self._opened()} has no checkpoint, but an earlier life of this run has saved "
-                f"step {saved} there. Restore the checkpoints from a copy. To start again at step "
-                "0, choose another run folder or remove this one."
+                f"step {saved}. Restore the checkpoints from a copy, or set checkpointer.store to "
+                "where they are. To start again at step 0, choose another run folder, or remove "
+                "this one."
             )
         if reached and self._peers().index == 0:
             _LOG.warning(
@@ -335,7 +350,7 @@ class Checkpointer(Component):
         restorer = self._restorer()
 
         def read(entry: Entry) -> Reading:
-            folder = self._opened().of(entry.step)
+            folder = self._opened().of(entry.name)
             if entry.manifest is None:
                 parameters = old_format.read_parameters(Path(folder), like)
                 return Reading({}, {}, lambda _: parameters)
@@ -377,8 +392,15 @@ class Checkpointer(Component):
             "checkpoints are kept (%s).",
             step,
             first_line(error),
-            ", ".join(map(str, self.steps())) or "none yet",
+            self._kept(),
         )
+
+    def _kept(self) -> str:
+        """Returns the steps that are saved, for a message; the store may be out of reach."""
+        try:
+            return ", ".join(map(str, self.steps())) or "none yet"
+        except (Error, OSError):
+            return f"{self._store} cannot be listed now"
 
     def _restorer(self) -> Restorer:
         config: Any = self.config
@@ -418,6 +440,10 @@ class Checkpointer(Component):
     def _gather(self, topic: str, value: Any) -> list[Any]:
         config: Any = self.config
         return self._peers().gather(topic, value, config.deadline_seconds)
+
+    def _ask(self, topic: str, value: Any) -> list[Any]:
+        """Gathers; after a rollback the same question comes again, and is another round."""
+        return self._gather(self._next_round(topic), value)
 
     def _next_round(self, name: str) -> str:
         """Returns a prefix of topics that was not used before."""

@@ -40,23 +40,29 @@ _KEPT_ASIDE = 2
 
 
 class CheckpointName(NamedTuple):
-    """The step and the life that a checkpoint's folder is named after."""
+    """The step of a checkpoint, and the life that saved it; newer ones are greater."""
 
     step: int
     life: int
 
     def __str__(self) -> str:
-        """Returns the name of the folder."""
+        """Returns the name of its folder."""
         return f"{self.step}-{self.life}" if self.life else str(self.step)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A committed checkpoint; a legacy one has no manifest."""
+    """A committed checkpoint; a legacy one has no manifest, and belongs to no life (0)."""
 
     step: int
+    life: int
     manifest: Manifest | None
     problem: str | None = None
+
+    @property
+    def name(self) -> CheckpointName:
+        """Its step and its life. A step may have been saved by several lives."""
+        return CheckpointName(self.step, self.life)
 
 
 @dataclass(frozen=True)
@@ -77,25 +83,21 @@ class Retention:
 class StepFolders:
     """The folder of the checkpoints of a run."""
 
-    def __init__(self, path: Path) -> None:
-        """Reads nothing yet. Who trains sets `life` to the number of this life."""
-        self.path, self.life = path.absolute(), 0
+    def __init__(self, path: Path, life: int = 0) -> None:
+        """Reads nothing yet. Who trains gives the number of this life."""
+        self.path, self.life = path.absolute(), life
 
     def __str__(self) -> str:
         """Returns the path, for messages."""
         return str(self.path)
 
-    def of(self, step: int) -> Path:
-        """Returns the folder of the checkpoint of a step, that of the newest life."""
-        lives = [name.life for name in self._committed() if name.step == step]
-        return self._folder(CheckpointName(step, max(lives, default=0)))
+    def of(self, name: CheckpointName) -> Path:
+        """Returns the folder of a checkpoint."""
+        return self.path / str(name)
 
     def new(self, step: int) -> Path:
         """Returns the folder into which this life saves a step."""
-        return self._folder(CheckpointName(step, self.life))
-
-    def _folder(self, name: CheckpointName) -> Path:
-        return self.path / str(name)
+        return self.of(CheckpointName(step, self.life))
 
     def steps(self) -> list[int]:
         """Returns the steps of all committed checkpoints, oldest first; some may be damaged."""
@@ -103,36 +105,35 @@ class StepFolders:
 
     def entries(self) -> list[Entry]:
         """Returns all committed checkpoints, newest first, and problems of their manifests."""
-        return [self._entry(step) for step in reversed(self.steps())]
+        return [self._entry(name) for name in sorted(self._committed(), reverse=True)]
 
-    def _entry(self, step: int) -> Entry:
-        folder = self.of(step)
+    def _entry(self, name: CheckpointName) -> Entry:
+        folder = self.of(name)
         try:
             manifest = read_manifest(folder)
             if manifest is not None:
                 _check_name(folder, manifest)
         except (DamagedCheckpointError, OSError, KeyError, TypeError) as error:
-            return Entry(step, None, str(error))
-        return Entry(step, manifest)
+            return Entry(*name, None, str(error))
+        return Entry(*name, manifest)
 
-    def set_aside(self, steps: Iterable[int]) -> None:
+    def set_aside(self, names: Iterable[CheckpointName]) -> None:
         """Renames damaged checkpoints, so that their steps can be saved again; a few are kept."""
-        self._rename(steps, "damaged")
+        self._rename(names, "damaged")
         old = sorted(self.path.glob("damaged-*"), key=lambda folder: folder.stat().st_mtime)
         for folder in old[:-_KEPT_ASIDE]:
             shutil.rmtree(folder, ignore_errors=True)
 
     def distrust(self, steps: Iterable[int]) -> None:
         """Renames suspect checkpoints; a person may find that they are good, so all are kept."""
-        self._rename(steps, "suspect")
-
-    def _rename(self, steps: Iterable[int], reason: str) -> None:
         wanted = set(steps)
-        for name in self._own():
-            if name.step in wanted:
-                aside = self.path / f"{reason}-{name}"
-                shutil.rmtree(aside, ignore_errors=True)  # an earlier one of the same name
-                self._folder(name).rename(aside)
+        self._rename([name for name in self._own() if name.step in wanted], "suspect")
+
+    def _rename(self, names: Iterable[CheckpointName], reason: str) -> None:
+        for name in set(names).intersection(self._own()):
+            aside = self.path / f"{reason}-{name}"
+            shutil.rmtree(aside, ignore_errors=True)  # an earlier one of the same name
+            self.of(name).rename(aside)
 
     def prepare(self, step: int) -> None:
         """Removes the leftovers of interrupted saves, and of this life's earlier save of a step."""
@@ -162,7 +163,7 @@ class StepFolders:
         old = superseded(self.steps(), newest, policy, best)
         for name in self._own():
             if name.step in old or (name.step == newest and name.life < self.life):
-                self._remove(self._folder(name))
+                self._remove(self.of(name))
 
     def _remove(self, folder: Path) -> None:
         """Removes a checkpoint, its manifest first: what is removed in part is no checkpoint."""

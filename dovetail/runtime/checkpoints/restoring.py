@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dovetail.config import ConfigError, Error
+from dovetail.config import ConfigError, Error, RunError
 from dovetail.runtime.agreement import Agreement
-from dovetail.runtime.checkpoints.folders import Entry
+from dovetail.runtime.checkpoints.folders import CheckpointName, Entry
 from dovetail.runtime.checkpoints.local.tier import LocalEntry, LocalTier
 from dovetail.runtime.checkpoints.manifest import Manifest
 from dovetail.runtime.checkpoints.resharding import reshard
@@ -76,17 +76,19 @@ class Restorer:
         reach("restore begins")
         try:
             entries = self._common_entries(topics)
-            for number, entry in enumerate(entries):  # a step may be in both tiers
+            for number, entry in enumerate(entries):  # a step may be there several times
                 found = self._read_intact(entry, read, f"{topics}step {entry.step}, try {number}, ")
                 if found is not None:
                     return entry, found[0]
-        except Error as error:  # a mistake of the user, or a store out of reach: not damage
+        except (Error, OSError) as error:  # a mistake, or storage out of reach: not damage
             self._agreement.withdraw(topics, first_line(error))
-            raise
+            if isinstance(error, Error):
+                raise
+            raise RunError(f"{self._store} cannot be read: {error}.") from error
         if steps := self._store.steps():
             raise ConfigError(
-                f"No checkpoint in {self._store} can be read (steps {steps}). Move them away to "
-                "start from scratch."
+                f"No checkpoint in {self._store} can be read (steps {steps}). Restore one from a "
+                "copy. To start again at step 0, choose another run folder, or remove this one."
             )
         return None
 
@@ -96,13 +98,14 @@ class Restorer:
         for entry in entries:
             if entry.problem is not None:
                 _pass_over(entry.step, entry.problem)
-        mine = {entry.step: entry for entry in entries if entry.problem is None}
-        others = self._gather(f"{topics}readable steps", sorted(mine))
+        mine = {entry.name: entry for entry in entries if entry.problem is None}
+        answers = self._gather(f"{topics}readable checkpoints", sorted(mine))
+        others = [{CheckpointName(*name) for name in answer} for answer in answers]
         common = set(mine).intersection(*others)
-        for index, steps in enumerate(others):
-            for step in sorted(set(mine) - set(steps)):
-                _pass_over(step, f"process {index} does not see it")
-        found = [entry for step, entry in mine.items() if step in common]
+        for index, names in enumerate(others):
+            for name in sorted(set(mine) - names):
+                _pass_over(name.step, f"process {index} does not see it")
+        found = [entry for name, entry in mine.items() if name in common]
         if self._local is not None:
             found = [*self._local.entries(topics, self._gather), *found]  # local ones win ties
         return sorted(found, key=lambda entry: (entry.step in self._suspects, -entry.step))

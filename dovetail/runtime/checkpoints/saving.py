@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from dovetail.runtime.agreement import Agreement
-from dovetail.runtime.checkpoints.folders import Retention, StepFolders
+from dovetail.runtime.checkpoints.folders import CheckpointName, Retention, StepFolders
 from dovetail.runtime.checkpoints.layout import divide
 from dovetail.runtime.checkpoints.manifest import NAME, Manifest
 from dovetail.runtime.checkpoints.orbax_store import GroupWriter, saved_arrays, sums_on_disk
@@ -46,6 +46,18 @@ def checked_sums(computed: Mapping[str, jax.Array], step: int) -> dict[str, str]
             + (f", nor are {len(bad) - 1} other arrays of the state" if bad[1:] else "")
         )
     return {path: digest.sums for path, digest in found.items()}
+
+
+def bad_state(computed: Mapping[str, jax.Array], step: int) -> BadStateError | None:
+    """Returns what is wrong with a state whose save failed for another reason.
+
+    All processes have the digests, so they agree on it, although only one of them failed.
+    """
+    try:
+        checked_sums(computed, step)
+    except BadStateError as error:
+        return error
+    return None
 
 
 @dataclass(frozen=True)
@@ -119,7 +131,7 @@ class Save:
         try:
             self._finish()
         except Exception as error:  # noqa: BLE001  # reported by the checkpointer
-            self._failure = error
+            self._failure = bad_state(self._digests, self.step) or error
             self._settings.agreement.withdraw(self._topics, f"{type(error).__name__}: {error}")
         finally:
             self._writer.close()
@@ -195,7 +207,7 @@ class Save:
         damaged = sorted(path for wrong in everywhere for path in wrong)
         if damaged:
             if settings.agreement.index == 0:
-                self._folders.set_aside([self.step])
+                self._folders.set_aside([CheckpointName(self.step, settings.life_number)])
             raise SaveError(
                 f"{damaged[0]} is not on disk as it was saved. The disk or its driver damages "
                 "data, or copies on the devices differ; the checkpoint is set aside"

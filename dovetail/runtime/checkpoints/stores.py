@@ -10,7 +10,7 @@ import jax
 
 from dovetail.config import Component
 from dovetail.runtime.agreement import Agreement
-from dovetail.runtime.checkpoints.folders import Entry, StepFolders
+from dovetail.runtime.checkpoints.folders import CheckpointName, Entry, StepFolders
 from dovetail.runtime.checkpoints.orbax_store import read_arrays
 from dovetail.runtime.checkpoints.saving import Save, SaveSettings
 
@@ -40,8 +40,8 @@ class CheckpointStore(Protocol):
         """
         ...
 
-    def of(self, step: int) -> Path | str:
-        """Returns where the checkpoint of a step is."""
+    def of(self, name: CheckpointName) -> Path | str:
+        """Returns where a checkpoint is."""
         ...
 
     def steps(self) -> list[int]:
@@ -72,7 +72,7 @@ class CheckpointStore(Protocol):
         """Begins a save; the arrays may be donated as soon as this returns."""
         ...
 
-    def set_aside(self, steps: Iterable[int]) -> None:
+    def set_aside(self, names: Iterable[CheckpointName]) -> None:
         """Makes damaged checkpoints invisible, so that their steps can be saved again."""
         ...
 
@@ -95,17 +95,21 @@ class RunFolderStore(Component):
     With several hosts, that folder is on storage that all of them share.
     """
 
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self._life = 0
+
     def open(self, folder: Path) -> None:
         """Takes the folder."""
-        self.folders = StepFolders(folder)
+        self.folders = StepFolders(folder, self._life)
 
     def start(self, agreement: Agreement, seconds: int, life: int) -> None:
         """Takes the number of the life; the run folder was made and locked before."""
-        self.folders.life = life
+        self._life = self.folders.life = life
 
-    def of(self, step: int) -> Path:
-        """Returns the folder of a step."""
-        return self.folders.of(step)
+    def of(self, name: CheckpointName) -> Path:
+        """Returns the folder of a checkpoint."""
+        return self.folders.of(name)
 
     def steps(self) -> list[int]:
         """Returns the steps that have a folder with a manifest."""
@@ -118,7 +122,7 @@ class RunFolderStore(Component):
     def read_arrays(self, entry: Entry, like: Mapping[str, Any]) -> dict[str, jax.Array]:
         """Reads arrays with Orbax."""
         assert entry.manifest is not None
-        return read_arrays(self.folders.of(entry.step), entry.manifest, like)
+        return read_arrays(self.folders.of(entry.name), entry.manifest, like)
 
     def save(
         self,
@@ -132,9 +136,9 @@ class RunFolderStore(Component):
         """Begins a save with Orbax."""
         return Save(self.folders, settings, step, leaves, digests, topics, metric)
 
-    def set_aside(self, steps: Iterable[int]) -> None:
+    def set_aside(self, names: Iterable[CheckpointName]) -> None:
         """Renames the folders to `damaged-*`; the newest two are kept."""
-        self.folders.set_aside(steps)
+        self.folders.set_aside(names)
 
     def distrust(self, steps: Iterable[int]) -> None:
         """Renames the folders to `suspect-*`."""

@@ -54,13 +54,12 @@ Gather = Callable[[str, Any], list[Any]]
 class LocalEntry(Entry):
     """A checkpoint of the local tier, and who has its files."""
 
-    life: int = 0
     holders: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """By the process that wrote a file, the processes that can read it now."""
     manifest_holders: tuple[int, ...] = ()
 
     @property
-    def name(self) -> str:
+    def folder(self) -> str:
         """The name of its folder."""
         return f"{self.step}-{self.life}"
 
@@ -164,6 +163,8 @@ class LocalTier(Component):
     ) -> LocalSave:
         """Begins a save."""
         settings = self._started()
+        if settings.life is not None:
+            settings.life.check()
         if self._discard_after is not None:
             self._remove(lambda name: name[0] > (self._discard_after or 0))
             self._discard_after = None
@@ -210,16 +211,16 @@ class LocalTier(Component):
         ]
         entries = [self._with_manifest(entry) for entry in found]
         problems = gather(f"{topics}local manifests", [entry.problem for entry in entries])
-        usable: dict[int, LocalEntry] = {}
+        usable: list[LocalEntry] = []
         for number, entry in enumerate(entries):
             problem = next((each[number] for each in problems if each[number]), None)
             if problem is not None:
                 _LOG.warning(
                     "The local checkpoint of step %d cannot be used (%s).", entry.step, problem
                 )
-            elif entry.step not in usable or usable[entry.step].life < entry.life:
-                usable[entry.step] = entry
-        return sorted(usable.values(), key=lambda entry: -entry.step)
+            else:
+                usable.append(entry)
+        return sorted(usable, key=lambda entry: entry.name, reverse=True)
 
     def read(
         self, entry: LocalEntry, like: Mapping[str, jax.ShapeDtypeStruct]
@@ -236,7 +237,7 @@ class LocalTier(Component):
         """Returns the copies of each file: this host's first, then those of other processes."""
         found: dict[int, list[Any]] = {}
         for owner, holders in entry.holders.items():
-            name = f"{entry.name}/{owner}.shards"
+            name = f"{entry.folder}/{owner}.shards"
             file = self._started().folder / name
             here = [LocalSource(file)] if file.exists() else []
             there = [PeerSource(self._peers[i], name) for i in holders if i in self._peers]
@@ -259,7 +260,7 @@ class LocalTier(Component):
 
     def _manifest(self, entry: LocalEntry) -> Manifest:
         """Returns the first intact copy: this host's, or that of a peer."""
-        name = f"{entry.name}/{NAME}"
+        name = f"{entry.folder}/{NAME}"
         file = self._started().folder / name
         problem: Exception = DamagedCheckpointError("no process has its manifest")
         if file.exists():
@@ -285,7 +286,8 @@ class LocalTier(Component):
 
     def _remove(self, is_old: Callable[[tuple[int, int]], bool]) -> None:
         for step, life in self._names():
-            if is_old((step, life)):
+            # A newer life may have started: this process was stopped for a while.
+            if life <= self._started().life_number and is_old((step, life)):
                 folder = self._started().folder / f"{step}-{life}"
                 try:
                     (folder / NAME).unlink(missing_ok=True)
@@ -326,4 +328,4 @@ def _entry(name: str, answers: list[Mapping[str, Any]]) -> LocalEntry | None:
     if missing or not processes:
         problem = f"the shards of process {missing[0] if missing else 0} are on no host"
     found = {owner: tuple(indices) for owner, indices in holders.items()}
-    return LocalEntry(step, None, problem, life, found, tuple(with_manifest))
+    return LocalEntry(step, life, None, problem, found, tuple(with_manifest))

@@ -13,12 +13,18 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.runtime.checkpoints.folders import Entry, Retention, best_step, superseded
+from dovetail.runtime.checkpoints.folders import (
+    CheckpointName,
+    Entry,
+    Retention,
+    best_step,
+    superseded,
+)
 from dovetail.runtime.checkpoints.manifest import NAME, DamagedCheckpointError, parse_manifest
 from dovetail.runtime.checkpoints.objects.bucket import Bucket
 from dovetail.runtime.checkpoints.shards.reading import shard_of
@@ -48,9 +54,13 @@ class _Folder:
 
     step: int
     life: int
-    names: list[str]
+    objects: list[str]
     owners: list[int]
     states: set[str]
+
+    @property
+    def name(self) -> CheckpointName:
+        return CheckpointName(self.step, self.life)
 
 
 class StoredCheckpoints:
@@ -65,17 +75,9 @@ class StoredCheckpoints:
         return sorted({folder.step for folder in self._committed().values()})
 
     def entries(self) -> list[Entry]:
-        """Returns the newest life's checkpoint of each step, newest step first."""
-        by_step: dict[int, tuple[str, _Folder]] = {}
-        for name, folder in self._committed().items():
-            if folder.step not in by_step or by_step[folder.step][1].life < folder.life:
-                by_step[folder.step] = (name, folder)
-        return [self._entry(*by_step[step]) for step in sorted(by_step, reverse=True)]
-
-    def folder_of(self, step: int) -> str | None:
-        """Returns the name of the committed checkpoint of a step, that of the newest life."""
-        found = {f.life: name for name, f in self._committed().items() if f.step == step}
-        return found[max(found)] if found else None
+        """Returns all committed checkpoints, newest first, and problems of their manifests."""
+        found = sorted(self._committed().items(), key=lambda item: item[1].name, reverse=True)
+        return [self._entry(name, folder) for name, folder in found]
 
     def _entry(self, name: str, folder: _Folder) -> ObjectEntry:
         owners = tuple(sorted(folder.owners))
@@ -84,26 +86,27 @@ class StoredCheckpoints:
             if (manifest.step, manifest.life) != (folder.step, folder.life):
                 raise DamagedCheckpointError(f"its manifest is that of step {manifest.step}")
         except (DamagedCheckpointError, FileNotFoundError, KeyError, TypeError) as error:
-            return ObjectEntry(folder.step, None, str(error), name, owners)
-        return ObjectEntry(folder.step, manifest, None, name, owners)
+            return ObjectEntry(*folder.name, None, str(error), name, owners)
+        return ObjectEntry(*folder.name, manifest, None, name, owners)
 
-    def set_aside(self, steps: Iterable[int]) -> None:
+    def set_aside(self, names: Iterable[CheckpointName]) -> None:
         """Makes damaged checkpoints invisible; keeps a few."""
-        self._rename_manifests(steps, "damaged")
+        self._rename_manifests(set(names), "damaged")
         folders = self._folders()
         damaged = [name for name, folder in folders.items() if folder.states == {"damaged"}]
         newest_last = sorted(damaged, key=lambda name: (folders[name].life, folders[name].step))
         for name in newest_last[:-_KEPT_ASIDE]:
-            self._bucket.remove(folders[name].names)
+            self._bucket.remove(folders[name].objects)
 
     def distrust(self, steps: Iterable[int]) -> None:
         """Makes suspect checkpoints invisible; keeps all."""
-        self._rename_manifests(steps, "suspect")
-
-    def _rename_manifests(self, steps: Iterable[int], state: str) -> None:
         wanted = set(steps)
+        names = {each.name for each in self._own().values() if each.step in wanted}
+        self._rename_manifests(names, "suspect")
+
+    def _rename_manifests(self, wanted: Collection[CheckpointName], state: str) -> None:
         for name, folder in self._own().items():
-            if folder.step in wanted:
+            if folder.name in wanted:
                 content = self._bucket.read(f"{name}/{NAME}")
                 self._bucket.write(f"{name}/manifest.{state}", content)
                 self._bucket.remove([f"{name}/{NAME}"])
@@ -111,10 +114,10 @@ class StoredCheckpoints:
     def prepare(self, step: int) -> None:
         """Removes the shards of interrupted saves, and this life's earlier save of a step."""
         for name, folder in self._folders().items():
-            if (folder.step, folder.life) == (step, self.life) and "json" in folder.states:
+            if folder.name == (step, self.life) and folder.states:
                 self._remove(name, folder)
             elif not folder.states and folder.life <= self.life:
-                self._bucket.remove(folder.names)
+                self._bucket.remove(folder.objects)
 
     def retain(self, newest: int, policy: Retention) -> None:
         """Removes checkpoints that are not kept; never `newest`, which was just verified."""
@@ -128,7 +131,7 @@ class StoredCheckpoints:
         """Removes a checkpoint, its manifest first: what is removed in part is no checkpoint."""
         self._bucket.remove([f"{name}/{NAME}"])
         reach("checkpoint removed")
-        self._bucket.remove(folder.names)
+        self._bucket.remove(folder.objects)
 
     def _own(self) -> dict[str, _Folder]:
         """Returns the committed checkpoints of this life and of earlier ones."""
@@ -146,7 +149,7 @@ class StoredCheckpoints:
                 continue
             new = _Folder(int(match["step"]), int(match["life"]), [], [], set())
             folder = found.setdefault(match["folder"], new)
-            folder.names.append(name)
+            folder.objects.append(name)
             if match["owner"] is not None:
                 folder.owners.append(int(match["owner"]))
             else:

@@ -15,7 +15,7 @@ import jax
 
 from dovetail.config import REQUIRED, Component, ConfigError
 from dovetail.runtime.agreement import Agreement
-from dovetail.runtime.checkpoints.folders import Entry, run_id
+from dovetail.runtime.checkpoints.folders import CheckpointName, Entry, run_id
 from dovetail.runtime.checkpoints.objects.bucket import Bucket, ObjectStoreError
 from dovetail.runtime.checkpoints.objects.checkpoints import (
     ObjectEntry,
@@ -76,26 +76,27 @@ class ObjectStore(Component):
         own = run_id(self._folder)
         try:
             try:
-                found = self._bucket.read(_RUN_ID).decode(errors="replace").strip()
+                found = self._bucket.read(_RUN_ID)
             except FileNotFoundError:
                 self._bucket.write(_RUN_ID, f"{own}\n".encode())
-                found = own
+                found = self._bucket.read(_RUN_ID)  # another run may claim it at the same time
         except (ObjectStoreError, OSError) as error:
             text = str(error).removeprefix(f"{self._bucket.url}/{_RUN_ID} ")
             return _UNREACHABLE, (
                 f"{self._bucket.url} {text}. Is the bucket there, and may this process write to it?"
             )
-        if found == own:
+        other = found.decode(errors="replace").strip()
+        if other == own:
             return None, ""
         return _OTHER_RUN, (
-            f"{self._bucket.url} holds the checkpoints of another run ({found}; this one is "
+            f"{self._bucket.url} holds the checkpoints of another run ({other}; this one is "
             f"{own}). Choose another URL. If the folder of that run is lost and this one shall "
             f"continue it, write its id into {self._folder / _RUN_ID}."
         )
 
-    def of(self, step: int) -> str:
-        """Returns the URL of a step's checkpoint."""
-        return f"{self._bucket.url}/{self._checkpoints.folder_of(step) or step}"
+    def of(self, name: CheckpointName) -> str:
+        """Returns the URL of a checkpoint."""
+        return f"{self._bucket.url}/{name.step}-{name.life}"
 
     def steps(self) -> list[int]:
         """Returns the steps that have a manifest."""
@@ -143,9 +144,9 @@ class ObjectStore(Component):
         slices = self._assignment.slices(leaves, settings.agreement.index, settings.max_host_bytes)
         return ObjectSave(shared, step, leaves, slices, digests, topics, metric)
 
-    def set_aside(self, steps: Iterable[int]) -> None:
+    def set_aside(self, names: Iterable[CheckpointName]) -> None:
         """Gives manifests of damaged checkpoints another name."""
-        self._checkpoints.set_aside(steps)
+        self._checkpoints.set_aside(names)
 
     def distrust(self, steps: Iterable[int]) -> None:
         """Gives manifests of suspect checkpoints another name."""
