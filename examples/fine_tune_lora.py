@@ -2,6 +2,9 @@
 
 python examples/fine_tune_lora.py ./Qwen3-0.6B   # a folder of your own
 python examples/fine_tune_lora.py                # makes a small model first
+
+It makes the folders small-model, runs/imported, runs/tuned, adapters and merged. Imports and
+exports overwrite nothing, so remove them before you run it again.
 """
 
 import sys

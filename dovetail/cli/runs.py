@@ -8,6 +8,8 @@ dovetail runs --delete tiny-lm,peak=0.003
 from __future__ import annotations
 
 import argparse
+import sys
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         filtered = f" that match {' '.join(arguments.words)!r}" if arguments.words else ""
         say(f"There are no runs{filtered} in {arguments.folder}. `dovetail train` makes one.")
         return 0
-    print(format_table([_row(each) for each in found], header=_HEADER, align="<<<>>>"))
+    print(format_table(_rows(found), header=_HEADER, align="<<<>>>"))
     for each in found:
         if each.problem:
             say(f"{each.path}: {each.problem}")
@@ -66,9 +68,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _row(found: RunSummary) -> tuple[str, ...]:
-    changes = " ".join(map(_short, found.changes))
-    if len(changes) > _MAX_CHANGES:
+def _rows(runs: list[RunSummary]) -> list[tuple[str, ...]]:
+    """Returns the cells of all runs; what only few of them change comes first."""
+    common = Counter(change for each in runs for change in each.changes)
+    return [_row(each, sorted(each.changes, key=lambda change: common[change])) for each in runs]
+
+
+def _row(found: RunSummary, changed: list[str]) -> tuple[str, ...]:
+    changes = " ".join(map(_short, changed))
+    if len(changes) > _MAX_CHANGES and sys.stdout.isatty():
         changes = f"{changes[: _MAX_CHANGES - 3]}..."
     steps = f"{found.step:,}" if found.steps is None else f"{found.step:,}/{found.steps:,}"
     loss = "" if found.loss is None else f"{found.loss:.3f}"

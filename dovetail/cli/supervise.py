@@ -53,6 +53,25 @@ def add_supervisor_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+_NEED_SUPERVISE = {
+    "processes": 1,
+    "restarts": 10,
+    "hang_seconds": 300.0,
+    "min_processes": None,
+    "spares": 0,
+    "alert": None,
+}
+"""The options that mean nothing without `--supervise`, and their defaults."""
+
+
+def check_supervised(arguments: argparse.Namespace) -> None:
+    """Raises a ConfigError for an option of the supervisor without one."""
+    for name, default in _NEED_SUPERVISE.items():
+        if not arguments.supervise and getattr(arguments, name) != default:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option}: it needs --supervise. Add that, or leave it out.")
+
+
 def supervise(arguments: argparse.Namespace) -> int:
     """Runs the same command in workers, which know that they are workers; imports no JAX."""
     from dovetail.runtime.supervisor import Supervisor, SupervisorSettings

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dovetail.api import Experiment
 from dovetail.cli.experiment import add_experiment_arguments, choose
 from dovetail.cli.output import check_folder, print_json, say
-from dovetail.cli.supervise import add_supervisor_arguments, supervise
+from dovetail.cli.supervise import add_supervisor_arguments, check_supervised, supervise
 from dovetail.config import ConfigError
 from dovetail.hardware import MFU_FORMULA
 from dovetail.runtime.heartbeat import is_worker
@@ -62,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Trains."""
     arguments.started = wait_until_needed() or arguments.started
+    check_supervised(arguments)
     if arguments.supervise and not is_worker():
         return supervise(arguments)
     profiled = profile_range(arguments.profile)

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import Component
+from dovetail.config import Component, ConfigError
 from dovetail.learner.state import Arrays
 from dovetail.module import Loss, Module, functional
 
@@ -119,7 +119,7 @@ def run_forward(
         model, params, batch, variables=variables, key=key, training=True, losses="return"
     )
     if not outputs.losses:
-        raise ValueError(
+        raise ConfigError(
             f"{type(model).__name__} added no loss, so there is no gradient to compute. "
             "Call self.add_loss(name, total, weight) in its method."
         )

@@ -113,6 +113,12 @@ class RunParameters:
 
         def reader(paths: list[str]) -> SliceReader:
             now, arrays = self.read(_on_host(specs, paths)) or (0, {})
+            if now < step:  # what was read of it before is intact
+                raise RunError(
+                    f"{self.folder.path}: the checkpoint of step {step} is damaged; that of step "
+                    f"{now} is intact. Continue the run, or move the folder of step {step} out of "
+                    f"{self.folder.checkpoints}, and export again."
+                )
             if now != step:  # the run is still training: the export would mix two steps
                 raise RunError(
                     f"{self.folder.path} was at step {step} when this export began and is at {now} "

@@ -216,43 +216,41 @@ class Run:
         self, prompts: Sequence[Prompt], **options: Unpack[GenerateOptions]
     ) -> list[Generation]:
         """Continues several prompts at once."""
-        generator, arguments = self._generation(prompts, **options)
+        generator, arguments = self._generation(prompts, options)
         return generator.generate(prompts, **arguments)
 
     def stream(
         self, prompt: Prompt, **options: Unpack[GenerateOptions]
     ) -> Iterator[GenerationChunk]:
         """Continues a prompt and yields chunks as they are decoded, as `generate` would."""
-        generator, arguments = self._generation([prompt], **options)
+        generator, arguments = self._generation([prompt], options)
         return generator.stream([prompt], **arguments)
 
     def _generation(
-        self,
-        prompts: Sequence[Prompt],
-        *,
-        max_new_tokens: int = 128,
-        temperature: float = 0.8,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        stop: Sequence[str] = (),
-        seed: int = 0,
-        inputs: Mapping[str, Any] | None = None,
-        axis_positions: Sequence[Any] | None = None,
+        self, prompts: Sequence[Prompt], options: GenerateOptions
     ) -> tuple[Generator, dict[str, Any]]:
         """Returns a generator whose KV cache is long enough, and the arguments for it."""
-        longest = max((len(self._tokens(prompt)) for prompt in prompts), default=0)
+        known = GenerateOptions.__annotations__
+        for name in options.keys() - known.keys():
+            raise ConfigError(f"generate: unknown option {name!r}. {did_you_mean(name, known)}")
+        max_new_tokens = options.get("max_new_tokens", 128)
+        temperature = options.get("temperature", 0.8)
+        if max_new_tokens < 1:
+            raise ConfigError(f"max_new_tokens: expected 1 or more, got {max_new_tokens}.")
+        longest = max((np.size(self._tokens(prompt)) for prompt in prompts), default=0)
         length = -(-(longest + max_new_tokens) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE
         sampler: ConfigOf[Sampler] = Greedy.Config()
         if temperature:
+            top_k, top_p = options.get("top_k"), options.get("top_p")
             sampler = Sampling.Config(temperature=temperature, top_k=top_k, top_p=top_p)
         return self._generator(length), {
             "max_new_tokens": max_new_tokens,
             "sampler": sampler,
             "stop_tokens": self.stop_tokens,
-            "stop_strings": stop,
-            "seed": seed,
-            "inputs": inputs,
-            "axis_positions": axis_positions,
+            "stop_strings": options.get("stop", ()),
+            "seed": options.get("seed", 0),
+            "inputs": options.get("inputs"),
+            "axis_positions": options.get("axis_positions"),
         }
 
     @functools.cached_property
@@ -278,11 +276,24 @@ class Run:
     def _tokens(self, text: Prompt) -> Any:
         return self.tokenizer.encode(text) if isinstance(text, str) else np.asarray(text)
 
+    def _checked_tokens(self, where: str, text: Prompt) -> Any:
+        """Returns token ids; those that the model does not know would give NaN silently."""
+        tokens, size = self._tokens(text), getattr(self._built.model, "vocab_size", 2**31)
+        if tokens.size and tokens.dtype.kind not in "iu":
+            raise ConfigError(f"{where}: expected a text or token ids, got {tokens.dtype} values.")
+        unknown = tokens[(tokens < 0) | (tokens >= size)]
+        if unknown.size:
+            raise ConfigError(
+                f"{where}: token {unknown.flat[0]} is not in the model's vocabulary, whose ids are "
+                f"0 to {size - 1}. Use the tokenizer that the model was trained with."
+            )
+        return tokens
+
     # Evaluation
 
     def logits(self, text: Prompt) -> jax.Array:
         """Returns the logits [S, V] of the token after each token of a text (or of token ids)."""
-        tokens = self._tokens(text)
+        tokens = self._checked_tokens("logits", text)
         if tokens.ndim != 1 or not tokens.size:
             got = f"an array of shape {tokens.shape}" if tokens.size else "nothing"
             raise ConfigError(
@@ -303,7 +314,8 @@ class Run:
         """
         batch = data
         if isinstance(data, str | Sequence | np.ndarray | jax.Array):
-            batch = token_batch(np.atleast_2d(self._tokens(cast("Prompt", data))))
+            tokens = self._checked_tokens("loss", cast("Prompt", data))
+            batch = token_batch(np.atleast_2d(tokens))
         params = self.params if params is None else params
         return _loss(self._built.model, params, self.loaded.variables, batch)
 

@@ -13,7 +13,7 @@ from dovetail.config import REQUIRED, Component, ConfigError, ConfigOf, incident
 from dovetail.data import HasHeldOut, HasPreparedData, HasVocabulary, Input
 from dovetail.kernels import KernelSettings
 from dovetail.learner import Learner, TrainState
-from dovetail.module import Module, batch_size, parameter_specs
+from dovetail.module import ArraySpec, Module, batch_size, parameter_specs
 from dovetail.parallel import AnyMesh, AxisRules, MeshLayout, Placement
 from dovetail.runtime import (
     Checkpointer,
@@ -218,6 +218,13 @@ def _check_sizes(model: Module) -> None:
 
 def _check_batch(spec: Any, placement: Placement) -> None:
     """Raises a ConfigError for a batch that does not divide over the mesh."""
+    for leaf in jax.tree.leaves(spec):
+        if not isinstance(leaf, ArraySpec):
+            kind = type(leaf).__name__
+            raise ConfigError(
+                f"input.spec() has a {kind}, expected an ArraySpec for each array of the batch. Is "
+                f"{kind} a dataclass without @jax.tree_util.register_dataclass?"
+            )
     batch_size(spec)
     for leaf in jax.tree.leaves(spec):
         placement.sharding(leaf.axes, leaf.shape, "input.batch_size (the global batch)")

@@ -150,6 +150,10 @@ CASES = {
         ],
         ["there is no file or folder 'nothing'"],
     ),
+    "several workers without a supervisor": (
+        ["train", "tiny-lm", "--processes", "2"],
+        ["--processes: it needs --supervise"],
+    ),
     "missing run": (["generate", "runs/nothing"], ["is not a run folder"]),
     "no targets": (
         ["plan", "tiny-lm", "--targets", " ,"],

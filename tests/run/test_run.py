@@ -250,6 +250,26 @@ def test_logits_of_no_text(moved, text, got):
         dovetail.load(moved["folder"]).logits(text)
 
 
+@pytest.mark.parametrize("ids", [[1, 2, 300000], [1, -7, 3]])
+def test_token_ids_that_the_model_does_not_know(moved, ids):
+    run = dovetail.load(moved["folder"])
+    for method in (run.logits, run.loss, run.generate):
+        with pytest.raises(dovetail.Error, match=r"is not in the model's vocabulary"):
+            method(ids)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokens": 8}, r"unknown option 'tokens'\. .*max_new_tokens"),
+        ({"max_new_tokens": -4}, r"max_new_tokens: expected 1 or more, got -4"),
+    ],
+)
+def test_wrong_options_of_generation(moved, options, message):
+    with pytest.raises(dovetail.Error, match=message):
+        dovetail.load(moved["folder"]).generate("a", **options)
+
+
 def edit(folder, **values):
     file = folder / "run.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | values))

@@ -15,8 +15,6 @@ _PROCESSES_AFTER = {1: 2, 2: 1, 4: 2}
 _OF_PROCESS_0 = ("life taken", "manifest written", "manifest renamed", "checkpoint removed")
 """The points that no other process reaches."""
 
-_OF_A_SAVE = ("save written", "save agreed", "manifest written")
-
 _SHORT = (
     ("kill", "save written"),
     ("kill", "manifest renamed"),
@@ -83,8 +81,8 @@ def trial(kind: str, seed: int, point: str | None = None, processes: int = 1) ->
         return Trial(kind, point, choose.randrange(2, 4), processes, seed)
     point = point or choose.choice(about.points)
     number = _which_time(point, choose)
-    if about.overlaps and point in _OF_A_SAVE:
-        number = choose.randrange(1, STEPS // SAVE_EVERY + 1)  # the last save, too
+    if about.overlaps and point == "manifest written":
+        number = STEPS // SAVE_EVERY  # the last save: the next life has saved the same step
     return Trial(kind, point, number, processes, seed)
 
 
