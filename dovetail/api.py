@@ -31,7 +31,7 @@ from dovetail.targets import Machine, apply_target, create_virtual_devices, loca
 from dovetail.utils import Progress, launched_index
 
 if TYPE_CHECKING:
-    from dovetail.plan import Plan
+    from dovetail.plan import Plan, Planner
     from dovetail.run import DryRun, PreparedRun, RemoteDryRun, Run
     from dovetail.trainer import Trainer
 
@@ -252,16 +252,17 @@ class Experiment:
             compile: compiles the step, if the machine's compiler is installed; else, and if it is
                 not, the plan is by arithmetic.
         """
+        return self.planner(target, compile=compile).best_plan()
+
+    def planner(self, target: str | None = None, *, compile: bool = True) -> Planner:
+        """Returns what plans, with each stage to be called by itself; arguments as for `plan`."""
         from dovetail.plan import Planner, ProgramCache
         from dovetail.targets import parse_target
 
         fitted = self if target is None else self.target(target)
         machine = fitted.machine or parse_target("cpu")
         create_virtual_devices(machine)
-        planner = Planner(
-            self.name, fitted.config, machine, ProgramCache(), is_analytic=not compile
-        )
-        return planner.best_plan()
+        return Planner(self.name, fitted.config, machine, ProgramCache(), is_analytic=not compile)
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def taken(arrays: Sequence[ArraySharding]) -> str:
 def _print(name: str, layout: ExperimentSharding) -> None:
     mesh = " x ".join(f"{axis} {length}" for axis, length in layout.mesh.items()) or "one device"
     print(f"{name} on {layout.machine.name} ({layout.machine}): mesh {mesh}")
-    states_by_path = _states_by_path(layout)
+    states_by_path = layout.states_like_parameters()
     shown = {id(state) for states in states_by_path.values() for state in states}
     for group in _GROUPS:
         arrays = [array for array in layout.group(group) if id(array) not in shown]
@@ -107,17 +107,6 @@ def _print(name: str, layout: ExperimentSharding) -> None:
     print(format_table(rows))
     if (text := layout.warning()) is not None:
         print(text)
-
-
-def _states_by_path(layout: ExperimentSharding) -> dict[str, list[ArraySharding]]:
-    """Returns the optimizer state that is sharded like its parameter, by the parameter's path."""
-    parameters = {array.path: array for array in layout.group("parameters")}
-    states_by_path: dict[str, list[ArraySharding]] = {}
-    for state in layout.group("optimizer"):
-        owner = parameters.get(state.owner)
-        if owner is not None and (owner.axes, owner.shape) == (state.axes, state.shape):
-            states_by_path.setdefault(owner.path, []).append(state)
-    return states_by_path
 
 
 def _print_array(array: ArraySharding, states: list[ArraySharding]) -> None:

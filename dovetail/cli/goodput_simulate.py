@@ -89,20 +89,8 @@ def _print_simulation(scenario: Scenario, days: float, seed: int, as_json: bool)
 
     result = simulator.simulate(scenario, days, seed)
     closed = simulator.first_order(scenario)
-    intervals = {
-        "as given": [tier.interval for tier, _ in scenario.tiers()],
-        "best simulated": simulator.best_intervals(scenario, days, seed),
-        "Young, multi-level": simulator.young_intervals(scenario),
-        "Daly": simulator.daly_intervals(scenario),
-    }
-    saving = {
-        name: (each, simulator.simulate(scenario.with_intervals(each), days, seed).goodput)
-        for name, each in intervals.items()
-    }
-    spares = {
-        count: simulator.simulate(replace(scenario, spares=count), days, seed).goodput
-        for count in simulator.SPARES
-    }
+    saving = simulator.compare_intervals(scenario, days, seed)
+    spares = simulator.compare_spares(scenario, days, seed)
     if as_json:
         facts = {"scenario": asdict(scenario), **_facts(result), "first_order": closed}
         print_json({**facts, "intervals": saving, "spares": spares})

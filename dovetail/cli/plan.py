@@ -25,7 +25,7 @@ from dovetail.cli.experiment import (
 from dovetail.cli.output import check_file, check_number, print_json, say
 from dovetail.config import ConfigError
 from dovetail.hardware import MFU_FORMULA
-from dovetail.targets import create_virtual_devices, default_to_cpu
+from dovetail.targets import default_to_cpu
 from dovetail.utils import Progress, plural
 
 if TYPE_CHECKING:
@@ -117,9 +117,12 @@ def _without_pauses() -> Iterator[None]:
 def _chosen(arguments: argparse.Namespace) -> tuple[Experiment, Planner]:
     default_to_cpu()
     chosen = choose(arguments)
-    planner = _planner(chosen)
-    planner.is_analytic = arguments.analytic
-    return chosen, planner
+    if chosen.machine is None:
+        raise ConfigError(
+            "plan: for which machine? Pass --target, such as --target tpu-v5p-512 or --target cpu; "
+            "`dovetail config targets` lists them."
+        )
+    return chosen, chosen.planner(compile=not arguments.analytic)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -243,18 +246,6 @@ def _search(arguments: argparse.Namespace) -> int:
         print(f"\nto paste: --target {planner.machine.name} {options}")
         print(f"\nas a rule of your own (--write FILE.py saves it):\n\n{text}")
     return 0
-
-
-def _planner(chosen: Experiment) -> Planner:
-    if chosen.machine is None:
-        raise ConfigError(
-            "plan: for which machine? Pass --target, such as --target tpu-v5p-512 or --target cpu; "
-            "`dovetail config targets` lists them."
-        )
-    create_virtual_devices(chosen.machine)
-    from dovetail.plan import Planner, ProgramCache
-
-    return Planner(chosen.name, chosen.config, chosen.machine, ProgramCache())
 
 
 def _first_result(planner: Planner, chosen: Experiment) -> Plan:

@@ -83,6 +83,16 @@ class ExperimentSharding:
         """Returns the arrays of one group."""
         return [array for array in self.arrays if array.group == name]
 
+    def states_like_parameters(self) -> dict[str, list[ArraySharding]]:
+        """Returns the optimizer state that is sharded like its parameter, by parameter."""
+        parameters = {array.path: array for array in self.group("parameters")}
+        found: dict[str, list[ArraySharding]] = {}
+        for state in self.group("optimizer"):
+            owner = parameters.get(state.owner)
+            if owner is not None and (owner.axes, owner.shape) == (state.axes, state.shape):
+                found.setdefault(owner.path, []).append(state)
+        return found
+
     def totals(self) -> dict[str, int]:
         """Returns the bytes per device of each group that is resident throughout a step."""
         sums = dict.fromkeys(STATE_GROUPS, 0)

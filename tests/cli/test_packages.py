@@ -182,30 +182,33 @@ def test_a_bug_that_ones_own_code_meets_is_still_a_bug(package, monkeypatch, cap
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "code", "words"),
+    ("right", "wrong", "words"),
     [
-        ("self.times * super", "self.tims * super", 2, ":20: AttributeError: Twice has no 'tims'"),
+        ("self.times * super", "self.tims * super", ":20: AttributeError: Twice has no 'tims'"),
         (
             "return self.times",
             "self.times",
-            2,
             "Twice.__call__ returned None. Does it end with `return`?\n  in the module decoder/",
         ),
-        ("super().__call__(x_BSE)", "super().__call__(x_BSE)[..., :3]", 1, "incompatible shapes"),
+        (
+            "super().__call__(x_BSE)",
+            "super().__call__(x_BSE)[..., :3]",
+            ", 3), expected the shape of its input, (",
+        ),
     ],
     ids=["a name", "no result", "a shape"],
 )
 def test_a_mistake_in_a_layer_of_ones_own_is_located(
-    right, wrong, code, words, package, capsys, tmp_path, request
+    right, wrong, words, package, capsys, tmp_path, request
 ):
     """It is no bug of Dovetail, and a supervisor need not try again."""
     name = package("my_" + request.node.callspec.id.replace(" ", "_"))
     text = MINE.replace("NAME", name).replace(right, wrong)
     (tmp_path / name / "__init__.py").write_text(text)
-    assert main(train_with(name)) == code
+    assert main(train_with(name)) == 2
     message = capsys.readouterr().err
     assert words in message
-    assert name in message or "(Twice)" in message
+    assert "Twice" in message
     assert not Path("run").exists()
 
 

@@ -4,10 +4,10 @@ from dovetail.config import Component, modifier
 from dovetail.runtime import Continue, NonFiniteStep, RollBack, Stop
 
 
-class SkipSpikes(Component):
+class LeaveOutSpikes(Component):
     """Rolls back when the loss is `factor` times its running mean, at most `limit` times."""
 
-    class Config(Component.Config["SkipSpikes"]):
+    class Config(Component.Config["LeaveOutSpikes"]):
         factor: float = 2.0
         limit: int = 10
 
@@ -29,7 +29,7 @@ class SkipSpikes(Component):
         return RollBack(reason) if self.count <= self.limit else Stop(reason)
 
 
-@modifier("skip-spikes")
-def skip_spikes(config, factor: float = 2.0, limit: int = 10):
+@modifier("leave-out-spikes")
+def leave_out_spikes(config, factor: float = 2.0, limit: int = 10):
     """Rolls back loss spikes, and skips their batches."""
-    return config.set(faults=SkipSpikes.Config(factor=factor, limit=limit))
+    return config.set(faults=LeaveOutSpikes.Config(factor=factor, limit=limit))

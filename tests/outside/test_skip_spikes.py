@@ -12,7 +12,7 @@ from dovetail.models import CausalLM
 from dovetail.module import ArraySpec, batch_size
 from dovetail.runtime import Checkpointer, Continue, Stop
 from dovetail.trainer import FaultError, NonFiniteError
-from tests.outside.skip_spikes import skip_spikes
+from tests.outside.skip_spikes import leave_out_spikes
 from tests.trainer import conftest
 from tests.trainer.test_trainer import losses, train
 
@@ -66,7 +66,7 @@ def spiking(small):
             input=SpikyInput.Config(**fields(small.input), spikes=spikes, height=height),
             checkpointer=Checkpointer.Config(every=every),
         )
-        return skip_spikes(spiky)
+        return leave_out_spikes(spiky)
 
     return make
 

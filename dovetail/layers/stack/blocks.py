@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from dovetail.config import REQUIRED, ConfigOf
+import jax
+
+from dovetail.config import REQUIRED, ConfigError, ConfigOf
 from dovetail.layers.attention.attention import Attention
 from dovetail.layers.context import TokenContext
 from dovetail.layers.feed_forward import FeedForward
 from dovetail.layers.interfaces import Residual, SequenceMixer, TokenMap
 from dovetail.layers.residual import PreNorm, constrain_residual
 from dovetail.module import Module
+
+
+def run_sublayer(sublayer: Callable[..., Any], x_BSE: jax.Array, *context: TokenContext) -> Any:
+    """Runs a sublayer, whose output has the shape of its input.
+
+    Raises:
+        ConfigError: if it has not; a sublayer of one's own may forget the last projection.
+    """
+    output_BSE = sublayer(x_BSE, *context)
+    if (shape := getattr(output_BSE, "shape", None)) != x_BSE.shape:
+        got = f"the shape {shape}" if shape is not None else f"a {type(output_BSE).__name__}"
+        raise ConfigError(
+            f"{type(sublayer).__name__}.__call__ returned {got}, expected the shape of its input, "
+            f"{x_BSE.shape}."
+        )
+    return output_BSE
 
 
 class TransformerBlock(Module):
@@ -35,9 +54,9 @@ class TransformerBlock(Module):
 
     def __call__(self, x: Any, context: TokenContext) -> Any:
         """Maps the residual stream [B, S, E] to itself; its residual connections may hold more."""
-        output_BSE = self.attention(self.attention_residual.before(x), context)
+        output_BSE = run_sublayer(self.attention, self.attention_residual.before(x), context)
         x = self.attention_residual.after(x, output_BSE)
-        output_BSE = self.feed_forward(self.feed_forward_residual.before(x))
+        output_BSE = run_sublayer(self.feed_forward, self.feed_forward_residual.before(x))
         x = self.feed_forward_residual.after(x, output_BSE)
         return constrain_residual(x)
 
@@ -67,6 +86,7 @@ class ParallelBlock(Module):
     def __call__(self, x: Any, context: TokenContext) -> Any:
         """Maps the residual stream [B, S, E] to itself; its residual connections may hold more."""
         input_BSE = self.attention_residual.before(x)
-        output_BSE = self.attention(input_BSE, context) + self.feed_forward(input_BSE)
+        output_BSE = run_sublayer(self.attention, input_BSE, context)
+        output_BSE += run_sublayer(self.feed_forward, input_BSE)
         x = self.attention_residual.after(x, output_BSE)
         return constrain_residual(x)

@@ -257,6 +257,29 @@ def best_intervals(scenario: Scenario, days: float = 54.0, seed: int = 0) -> lis
     return best
 
 
+def compare_intervals(
+    scenario: Scenario, days: float = 54.0, seed: int = 0
+) -> dict[str, tuple[list[float], float]]:
+    """Returns the intervals of both tiers by several rules, each with the simulated goodput."""
+    intervals = {
+        "as given": [tier.interval for tier, _ in scenario.tiers()],
+        "best simulated": best_intervals(scenario, days, seed),
+        "Young, multi-level": young_intervals(scenario),
+        "Daly": daly_intervals(scenario),
+    }
+    return {
+        name: (each, simulate(scenario.with_intervals(each), days, seed).goodput)
+        for name, each in intervals.items()
+    }
+
+
+def compare_spares(scenario: Scenario, days: float = 54.0, seed: int = 0) -> dict[int, float]:
+    """Returns the simulated goodput with so many spare hosts."""
+    return {
+        count: simulate(replace(scenario, spares=count), days, seed).goodput for count in SPARES
+    }
+
+
 def measured(found: Goodput, scenario: Scenario) -> Scenario:
     """Returns a scenario with the phase times of a run: start, restore and stall, as means.
 
