@@ -95,10 +95,12 @@ class Experiment:
 
     def with_features(self, *features: str) -> Experiment:
         """Adds features or other modifiers, as `--with` takes them: "moe:num_experts=4"."""
+        _check_texts("with_features", features, "moe:num_experts=4")
         return replace(self, features=(*self.features, *features))
 
     def override(self, *changes: str, **values: Any) -> Experiment:
         """Sets values: "learner.schedule.peak=3e-4", or by name for fields of the trainer."""
+        _check_texts("override", changes, "learner.schedule.peak=3e-4")
         named = [f"{name}={value!r}" for name, value in values.items()]
         return replace(self, overrides=(*self.overrides, *changes, *named))
 
@@ -263,6 +265,13 @@ class Experiment:
         machine = fitted.machine or parse_target("cpu")
         create_virtual_devices(machine)
         return Planner(self.name, fitted.config, machine, ProgramCache(), is_analytic=not compile)
+
+
+def _check_texts(method: str, given: Sequence[Any], example: str) -> None:
+    """Raises a ConfigError for anything but texts."""
+    for value in given:
+        if not isinstance(value, str):
+            raise ConfigError(f"{method}: expected texts such as {example!r}, got {value!r}.")
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,8 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of all verbs; it imports no JAX."""
-    parser = Parser(prog="dovetail", description=importlib.import_module("dovetail").__doc__)
+    about = str(importlib.import_module("dovetail").__doc__).partition("\n")[0]
+    parser = Parser(prog="dovetail", description=about)
     parser.add_argument("--version", action="version", version=f"dovetail {_version()}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     for name, about in VERBS.items():

@@ -244,11 +244,10 @@ def replace(
 
 
 def _check_new(new: Any) -> None:
-    name = getattr(new, "__qualname__", "")
+    name = getattr(new, "__qualname__", type(new).__qualname__)
     if is_config_class(getattr(new, "Config", None)):
-        raise ConfigError(
-            f"replace: expected a config, got the class {name}; use {name}.Config(...)."
-        )
+        got = "the class" if isinstance(new, type) else "an instance of"
+        raise ConfigError(f"replace: expected a config, got {got} {name}; use {name}.Config(...).")
     if is_config_class(new):
         raise ConfigError(
             f"replace: expected a config, got the class {name}; call it: {name}(...)."

@@ -88,8 +88,10 @@ class RunFolder:
         if changes and not self._has_identity(now):
             listed = "\n  ".join(changes[:20]) + ("\n  ..." if len(changes) > 20 else "")
             raise ConfigError(
-                f"{self.path} is a run of another identity. Differences (there -> here):\n"
-                f"  {listed}\nChoose another folder with --run, or remove that one."
+                f"{self.path} is a run of another identity (model, initialization, learner, data "
+                f"or seed), so it cannot be continued. Differences (there -> here):\n  {listed}\n"
+                "Choose another folder with --run, or remove that one. To start from its weights, "
+                f"add --with from-run:path={self.path}."
             )
 
     def _has_identity(self, now: Config[Any]) -> bool:

@@ -47,6 +47,8 @@ def test_mistakes_are_errors_that_help():
         _ = dovetail.experiment("tiny-lm").override("lr=0.1").config
     with pytest.raises(dovetail.Error, match="moe"):
         _ = dovetail.experiment("tiny-lm").with_features("meo").config
+    with pytest.raises(dovetail.Error, match=r"override: expected texts such as .*got \{'steps'"):
+        dovetail.experiment("tiny-lm").override({"steps": 5})
 
 
 def test_overrides_of_what_a_later_one_replaces_apply_with_a_target_too():
