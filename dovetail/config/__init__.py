@@ -2,7 +2,14 @@
 
 from dovetail.config.base import Component, Config, ConfigOf, T_co
 from dovetail.config.diff import Difference, diff, explain, identity, interchangeable_with
-from dovetail.config.errors import ConfigError, Error, RunError, did_you_mean, nearest
+from dovetail.config.errors import (
+    ConfigError,
+    Error,
+    RunError,
+    StorageError,
+    did_you_mean,
+    nearest,
+)
 from dovetail.config.fields import incidental, opaque, wraps
 from dovetail.config.functions import config_for
 from dovetail.config.old_names import is_old_field
@@ -43,6 +50,7 @@ __all__ = [
     "Error",
     "Registry",
     "RunError",
+    "StorageError",
     "T_co",
     "all_values",
     "apply_modifier",

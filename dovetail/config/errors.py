@@ -16,6 +16,10 @@ class ConfigError(Error, ValueError):
     """The user's input is wrong; the message says what, where, and what to do next."""
 
 
+class StorageError(Error):
+    """A disk or a store cannot be used now; a later try may succeed."""
+
+
 class RunError(ConfigError):
     """A run folder cannot be used: it is none, is damaged, is newer, or needs a package."""
 

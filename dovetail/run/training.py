@@ -11,7 +11,13 @@ from dovetail.config import ConfigError
 from dovetail.parallel import Processes, start_distributed
 from dovetail.run.contents import save_data, save_source, save_tokenizer, use_saved_data
 from dovetail.run.run import Run
-from dovetail.runtime import Profiler, RunFolder, StopRequest, use_compilation_cache
+from dovetail.runtime import (
+    Profiler,
+    RunFolder,
+    StopRequest,
+    folder_error,
+    use_compilation_cache,
+)
 from dovetail.targets import (
     Machine,
     create_virtual_devices,
@@ -214,9 +220,7 @@ def _claim(trainer: Trainer, folder: RunFolder, about: dict[str, Any]) -> None:
         folder.describe(config, about)
     except OSError as error:
         folder.release()
-        raise ConfigError(
-            f"{folder.path}: the run folder cannot be written: {error.strerror or error}."
-        ) from error
+        raise folder_error(f"{folder.path}: the run folder cannot be written", error) from error
     except BaseException:
         folder.release()
         raise

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from dovetail.runtime.points import pass_through, reach
     from dovetail.runtime.preemption import MetadataServer, StopFile, StopNotice
     from dovetail.runtime.profiler import Profiler
-    from dovetail.runtime.run_folder import RunFolder, short_hash
+    from dovetail.runtime.run_folder import RunFolder, folder_error, short_hash
     from dovetail.runtime.safetensors import (
         SafetensorsWriter,
         TensorInfo,
@@ -102,7 +102,7 @@ _MODULES = {
     "dovetail.runtime.points": ("pass_through", "reach"),
     "dovetail.runtime.preemption": ("MetadataServer", "StopFile", "StopNotice"),
     "dovetail.runtime.profiler": ("Profiler",),
-    "dovetail.runtime.run_folder": ("RunFolder", "short_hash"),
+    "dovetail.runtime.run_folder": ("RunFolder", "folder_error", "short_hash"),
     "dovetail.runtime.safetensors": (
         "SafetensorsWriter",
         "TensorInfo",
@@ -188,6 +188,7 @@ __all__ = [
     "can_store",
     "count_cache_hits",
     "digests",
+    "folder_error",
     "matmul_flops_by_dtype",
     "matmul_flops_of",
     "measured_cpu",

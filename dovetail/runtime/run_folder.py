@@ -22,17 +22,41 @@ source/          the config files of an imported model
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-from dovetail.config import Config, ConfigError, RunError, diff, from_text, identity, to_text
+from dovetail.config import (
+    Config,
+    ConfigError,
+    Error,
+    RunError,
+    StorageError,
+    diff,
+    from_text,
+    identity,
+    to_text,
+)
 from dovetail.runtime.code_version import code_versions, package_versions
 from dovetail.utils import Lock, atomic_write, make_folder, try_lock
 
 FORMAT = 1
 """The version of the layout of a run folder. A folder without one in run.json is older."""
+
+
+_PASSING = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE),
+    *(errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EBUSY),
+)
+"""The errors of a disk that may pass: it is full, or the server of a network disk restarts."""
+
+
+def folder_error(what: str, error: OSError) -> Error:
+    """Returns the error for a folder that cannot be used: a wrong path, or a disk that is ill."""
+    kind = StorageError if error.errno in _PASSING else ConfigError
+    return kind(f"{what}: {error.strerror or error}.")
 
 
 def short_hash(config: Config[Any]) -> str:
@@ -110,9 +134,7 @@ class RunFolder:
             make_folder(self.path)
             self._lock = try_lock(self.path / ".lock")
         except OSError as error:
-            raise ConfigError(
-                f"{self.path}: cannot be used as a run folder: {error.strerror}."
-            ) from error
+            raise folder_error(f"{self.path}: cannot be used as a run folder", error) from error
         if self._lock is None:
             raise ConfigError(
                 f"{self.path}: another process is writing to this run. Wait for it, stop it, or "

@@ -117,8 +117,7 @@ class Story:
     def damage_own_file(self, step: int) -> None:
         """Process 1 damages the data that only it reads."""
         if self.index == 1:
-            checkpoint = next((self.folder / "checkpoints").glob(f"{step}-*"))
-            folder = checkpoint / "0" / "ocdbt.process_1"
+            folder = self.folder / "checkpoints" / f"{step}-1" / "0" / "ocdbt.process_1"
             file = max(folder.rglob("*"), key=lambda path: path.stat().st_size * path.is_file())
             # The end of the file can be metadata that nobody reads again.
             file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
@@ -171,6 +170,8 @@ class LocalStory(Story):
     def tell(self) -> None:
         self.say("saved", self.save(10) and self.save(12) and self.save(14))
         self.say("restored", self.restored())
+        self.damage_manifest(14)
+        self.say("restored with a damaged manifest", self.restored())
         self.lose_disk()
         self.say("restored without a disk", self.restored())
         self.say("saved again", self.save(16))
@@ -180,6 +181,12 @@ class LocalStory(Story):
         self.say("restored after two flips", self.restored())
         self.say("no copy", self.save_where_no_copy_is_made(18))
         self.agreement.gather("the end", None, 60)
+
+    def damage_manifest(self, step: int) -> None:
+        if self.index == 1:
+            (file,) = (self.folder / "host-1").glob(f"*/{step}-*/manifest.json")
+            file.write_text(file.read_text()[:-40])
+        self.agreement.gather("manifest damaged", None, 60)
 
     def lose_disk(self) -> None:
         if self.index == 1:

@@ -34,6 +34,7 @@ def test_two_processes_keep_copies_for_each_other(tmp_path: Path) -> None:
     for one in said:
         assert one["saved"] is True
         assert one["restored"] == [14, True]
+        assert one["restored with a damaged manifest"] == [14, True], "process 0 has another"
         assert one["restored without a disk"] == [14, True], "from the copy at process 0"
         assert one["saved again"] is True
         assert one["restored after a flip"] == [16, True], "from the copy at process 0"

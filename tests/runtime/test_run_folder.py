@@ -1,9 +1,11 @@
 """Run folders: one identity, one writer."""
 
+import errno
+
 import pytest
 
-from dovetail.config import REQUIRED, Component, ConfigError, incidental, to_text
-from dovetail.runtime import RunFolder, short_hash
+from dovetail.config import REQUIRED, Component, ConfigError, StorageError, incidental, to_text
+from dovetail.runtime import RunFolder, run_folder, short_hash
 
 
 class Sized(Component):
@@ -68,3 +70,15 @@ def test_a_folder_that_is_none_says_so(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be used as a run folder"):
         RunFolder(tmp_path / "file").claim(Sized.Config(width=4))
+
+
+def test_a_full_disk_is_no_wrong_input(tmp_path, monkeypatch):
+    """The exit code is 1, so that a supervisor tries again; the disk may have room then."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(run_folder, "try_lock", full)
+    with pytest.raises(StorageError, match="cannot be used as a run folder: No space left"):
+        RunFolder(tmp_path).claim(Sized.Config(width=4))
+    assert not issubclass(StorageError, ConfigError)

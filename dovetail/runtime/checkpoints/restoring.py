@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dovetail.config import ConfigError, Error, RunError
+from dovetail.config import ConfigError, Error, StorageError
 from dovetail.runtime.agreement import Agreement
 from dovetail.runtime.checkpoints.folders import CheckpointName, Entry
 from dovetail.runtime.checkpoints.local.tier import LocalEntry, LocalTier
@@ -84,7 +84,7 @@ class Restorer:
             self._agreement.withdraw(topics, first_line(error))
             if isinstance(error, Error):
                 raise
-            raise RunError(f"{self._store} cannot be read: {error}.") from error
+            raise StorageError(f"{self._store} cannot be read: {error}.") from error
         if steps := self._store.steps():
             raise ConfigError(
                 f"No checkpoint in {self._store} can be read (steps {steps}). Restore one from a "

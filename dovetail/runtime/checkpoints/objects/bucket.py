@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from dovetail.config import ConfigError, Error
+from dovetail.config import ConfigError, StorageError
 from dovetail.runtime.checkpoints.shards.reading import UnreachableError
 from dovetail.runtime.checkpoints.shards.shard_file import Writable
 
 _BLOCK_BYTES = 16 * 2**20
 
 
-class ObjectStoreError(Error, UnreachableError):
+class ObjectStoreError(StorageError, UnreachableError):
     """An object store does not answer, or refuses."""
 
 
