@@ -10,7 +10,7 @@ all of them equally:
 It prints the median time of a step of each and the ratios, and what the digests take of a save.
 
     python benchmarks/protections.py
-    python benchmarks/protections.py --turns 3 --steps 20     # a quick run
+    python benchmarks/protections.py --turns 3 --steps 41     # a quick run
 """
 
 from __future__ import annotations
@@ -29,13 +29,20 @@ from dovetail.experiments import experiments
 from dovetail.runtime import Checkpointer, digests, read_digests, use_compilation_cache
 from dovetail.trainer import Hooks, Trainer
 
+_SAVE_EVERY = 20
+
 
 def main() -> None:
     """Runs the turns and prints the ratios."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=40, help="steps of a turn")
+    parser.add_argument("--steps", type=int, default=61, help="steps of a turn")
     arguments = parser.parse_args()
+    # The time between the first and the last step includes the saves before the last step.
+    if (arguments.steps - 1) // _SAVE_EVERY < 2:
+        parser.error(
+            f"--steps: expected {2 * _SAVE_EVERY + 1} or more, so that there are two saves"
+        )
     use_compilation_cache()
     config = experiments()["tiny-lm"].config()
     config.set(evaluators={}, steps=arguments.steps)
@@ -43,7 +50,7 @@ def main() -> None:
         contenders = {
             "bare": lambda: _bare(config.clone(), arguments.steps),
             "protected": lambda: _train(config.clone(), Path(folder) / "run", 10**6),
-            "saving": lambda: _train(config.clone(), Path(folder) / "run", 20),
+            "saving": lambda: _train(config.clone(), Path(folder) / "run", _SAVE_EVERY),
         }
         seconds: dict[str, list[float]] = {name: [] for name in contenders}
         for turn in range(arguments.turns + 1):

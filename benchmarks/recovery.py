@@ -93,7 +93,7 @@ def _measure(case: Case, scratch: Path, is_cold: bool) -> tuple[float, float]:
         _train(case, folder, environment | {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache")})
         return 0.0, _first_step(folder) - began
     (marker,) = folder.glob(f"injected step@{_FAULT_STEP}=*")
-    began = float(marker.read_text())
+    began = float(marker.read_text().split()[1])  # of the clock that events have
     events = (folder / "run" / "events.jsonl").read_text().splitlines()
     restarts = [json.loads(line) for line in events if '"Restart"' in line]
     return restarts[0]["time"] - began, _first_step(folder) - began

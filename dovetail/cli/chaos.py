@@ -44,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="add each result to this file, and do not repeat the trials that it has",
     )
+    parser.add_argument(
+        "--points", action="store_true", help="print a row for each kind and point, with seeds"
+    )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.set_defaults(handler=run)
 
@@ -70,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([dataclasses.asdict(result) for result in results])
     else:
-        _print(results, arguments.seed)
+        _print(results, arguments.seed, arguments.points)
     return 1 if any(result.problem or not result.injected for result in results) else 0
 
 
@@ -101,16 +104,18 @@ def _trials(arguments: argparse.Namespace) -> list[Trial]:
     return trials + [trial(kind, arguments.seed) for kind in missing]
 
 
-def _print(results: list[Result], seed: int) -> None:
-    """Prints what was not survived, and a row for each kind."""
-    from dovetail.runtime.chaos import loss_bound, summary
-    from dovetail.runtime.chaos.report import HEADER
+def _print(results: list[Result], seed: int, with_points: bool) -> None:
+    """Prints what was not survived, and a row for each kind, or kind and point."""
+    from dovetail.runtime.chaos import loss_bound, report
 
     bad = [result for result in results if result.problem is not None or not result.injected]
     for result in bad:
         problem = result.problem or "the fault was not injected"
         print(f"{result.trial}, seed {result.trial.seed}: {problem}")
-    print(format_table(summary(results), header=list(HEADER)))
+    if with_points:
+        print(format_table(report.summary_of_points(results), header=report.POINTS_HEADER))
+    else:
+        print(format_table(report.summary(results), header=report.HEADER))
     survived = len(results) - len(bad)
     print(f"{survived} of {len(results)} faults survived without loss (seed {seed})")
     if not bad:

@@ -15,6 +15,7 @@ import gc
 import importlib
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -199,6 +200,8 @@ def _report_failure(error: Exception) -> int:
         return _complain(f"out of memory: {_one_line(error)}. {advice} {hint}", 1)
     if _is_backend_failure(error):
         return _complain(f"JAX cannot use its devices: {backend_failure(error)} {hint}", 1)
+    if _is_lost_peer(error):
+        return _complain(f"lost another process of this run: {_one_line(error)}. {hint}", 1)
     if not isinstance(error, FloatingPointError) and (line := failed_user_line(error)):
         return _complain(f"{line}{'' if line.endswith('?') else '.'} {hint}", 2)
     if isinstance(error, OSError | FloatingPointError):
@@ -232,6 +235,14 @@ def _is_backend_failure(error: Exception) -> bool:
         frames = traceback.extract_tb(error.__traceback__)
         return bool(frames) and frames[-1].filename.endswith("xla_bridge.py")
     return isinstance(error, RuntimeError) and "initialize backend" in str(error)
+
+
+def _is_lost_peer(error: Exception) -> bool:
+    """Says whether a collective failed because another process has ended, or is cut off."""
+    of_jax = type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError")
+    return (
+        of_jax and re.search(r"Gloo .*failed|coordination (service|agent)", str(error)) is not None
+    )
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -154,7 +154,8 @@ class ReplayFaults(Component):
         if isinstance(action, Continue):
             return action
         self._replayed = (event.step, action)
-        return RollBack(f"{action.reason} Replaying it.", skip_batch=False)
+        reason = f"{action.reason} Replaying it."
+        return RollBack(reason, skip_batch=False, from_checkpoint=True)
 
     def _compare(self, event: StepEnd | NonFiniteStep) -> str | None:
         """Returns how a step differs from its first computation; None if it does not."""

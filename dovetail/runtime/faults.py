@@ -92,14 +92,21 @@ class Stop:
 
 @dataclass(frozen=True)
 class RollBack:
-    """Goes back to the newest good state: in memory, or the newest checkpoint.
+    """Goes back to the newest good state.
 
-    With `skip_batch`, the batch of the step is never trained on again: it is recorded in the run
-    folder, and later steps move up.
+    That is the newest checkpoint. After a step that is not finite it is the state in memory, unless
+    another such step follows soon.
+
+    Attributes:
+        reason: a sentence for people.
+        skip_batch: the batch of the step is never trained on again: it is recorded in the run
+            folder, and later steps move up.
+        from_checkpoint: never takes the state in memory.
     """
 
     reason: str
     skip_batch: bool = True
+    from_checkpoint: bool = False
 
 
 FaultAction = Continue | Stop | RollBack

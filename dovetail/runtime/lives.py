@@ -19,6 +19,7 @@ import re
 import socket
 import threading
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from dovetail.utils import atomic_write, flush, make_folder
 
 _FEW_STEPS = 5
 _DEATHS_OF_A_SUSPECT = 2
+_ENDED_BY_A_STATE = ("NonFiniteError",)
+"""Orderly ends that count as deaths: the state of the checkpoint may be the cause."""
 _SECONDS_BETWEEN_RECORDS = 1.0
 
 
@@ -149,23 +152,25 @@ def take_life(folder: Path) -> Life:
 
 
 def suspects(folder: Path, before: int) -> set[int]:
-    """Returns the step after which the last lives died within a few steps, if there were enough.
+    """Returns the steps after which two of the last lives died, each within a few steps.
+
+    The last lives are those since one that got further, or that ended as it should.
 
     Args:
         folder: the folder of the lives.
         before: the number of the life that asks.
     """
-    deaths, step = 0, None
+    deaths: Counter[int] = Counter()
     for number in sorted(_numbers(folder), reverse=True):
         if number >= before:
             continue
         life = _read(folder, number)
-        if life is None or life.ended is not None or not life.restored:
+        if life is None or life.ended not in (None, *_ENDED_BY_A_STATE) or not life.restored:
             break
-        if step not in (None, life.restored) or (life.reached or 0) - life.restored > _FEW_STEPS:
+        if (life.reached or 0) - life.restored > _FEW_STEPS:
             break
-        deaths, step = deaths + 1, life.restored
-    return {step} if step is not None and deaths >= _DEATHS_OF_A_SUSPECT else set()
+        deaths[life.restored] += 1
+    return {step for step, count in deaths.items() if count >= _DEATHS_OF_A_SUSPECT}
 
 
 def _numbers(folder: Path) -> list[int]:

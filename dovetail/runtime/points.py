@@ -26,11 +26,13 @@ TIMES = "times.txt"
 """The file in that folder with the times at which `_TIMED` points were reached."""
 
 POINTS = (
-    "data prepared",
     "life taken",
+    "data begins",
+    "data prepared",
     "restore begins",
     "restore read",
     "restore verified",
+    "compile begins",
     "step compiled",
     "first step",
     "step",
@@ -40,6 +42,7 @@ POINTS = (
     "save copied",
     "save written",
     "save agreed",
+    "save synced",
     "manifest written",
     "manifest renamed",
     "save committed",

@@ -24,13 +24,15 @@ from dovetail.runtime import (
     Stop,
 )
 
+_FEW_STEPS = 20
+
 
 class FaultError(Error, RuntimeError):
     """The fault policy stopped the run."""
 
 
 class NonFiniteError(FaultError):
-    """The loss or a gradient was not finite. The saved state is the last good one."""
+    """The loss or a gradient was not finite. The newest checkpoint is from before."""
 
 
 class FaultHandler:
@@ -44,7 +46,8 @@ class FaultHandler:
         self._policy, self._source, self._model = policy, source, model
         self._log = FaultLog(folder)
         self.fault: tuple[FaultEvent, Stop | RollBack] | None = None
-        self._bad_state: BadState | None = None
+        self._kept_in_memory: int | None = None
+        """The step to which the last rollback went in memory."""
 
     def skip_recorded(self) -> None:
         """Makes the input leave out what the run has recorded."""
@@ -58,8 +61,6 @@ class FaultHandler:
 
     def ask(self, event: FaultEvent) -> None:
         """Asks the policy about an event. `fault` is set if training may not go on."""
-        if isinstance(event, BadState):
-            self._bad_state = event
         action = self._policy.on_event(event)
         if self.fault is not None:
             return  # training has ended already
@@ -75,13 +76,22 @@ class FaultHandler:
         """Says whether the policy answered with a rollback."""
         return self.fault is not None and isinstance(self.fault[1], RollBack)
 
-    def is_state_good(self) -> bool:
-        """Says whether the state in memory is good: the learner skips a step that is not finite."""
-        return self.fault is None or isinstance(self.fault[0], NonFiniteStep)
+    def step_in_memory(self) -> int | None:
+        """Returns the step of the state in memory, if it may be good; None for a checkpoint.
 
-    def good_step(self, step: int) -> int:
-        """Returns the step of the state in memory, given the number of the last step."""
-        return step if self.fault is None else self.fault[0].step - 1
+        The learner skips a step that is not finite, so its cause may be the batch alone. If another
+        such step follows soon, or the policy wants a replay, the state is not trusted: a flipped
+        exponent bit, for example, leaves it finite.
+        """
+        assert self.fault is not None
+        event, action = self.fault
+        if not isinstance(event, NonFiniteStep) or getattr(action, "from_checkpoint", False):
+            return None
+        before, self._kept_in_memory = self._kept_in_memory, event.step - 1
+        if before is not None and event.step - before <= _FEW_STEPS:
+            self._kept_in_memory = None
+            return None
+        return event.step - 1
 
     def settle(self, resumed_at: int) -> str:
         """Leaves out the batch of the fault if that is asked for; records it; returns the reason.
@@ -103,7 +113,7 @@ class FaultHandler:
             self._record(event, action, resumed_at)
         return action.reason
 
-    def error(self, saved: bool) -> FaultError:
+    def error(self) -> FaultError:
         """Returns the error that ends the run."""
         assert self.fault is not None
         event, action = self.fault
@@ -117,15 +127,11 @@ class FaultHandler:
             return FaultError(f"{action.reason} The state after it is not saved.")
         if not isinstance(event, NonFiniteStep):
             return FaultError(f"{action.reason} The newest checkpoint is from before.")
-        state = "The state before it is saved" if saved else "Saving the state before it failed"
-        if self._bad_state is not None:
-            state = f"The state before it is not saved either: {self._bad_state.message}"
-            state = state.removesuffix(".")
         batch = event.step - 1
         return NonFiniteError(
-            f"{action.reason} {state}. Resume without its data with "
-            f"input.skips=(({batch},{batch + 1}),), restart with a lower learning rate, or find "
-            "the operation with --debug-nans."
+            f"{action.reason} The newest checkpoint is from before. Resume as it is, in case a bit "
+            f"flipped; or without its data, with input.skips=(({batch},{batch + 1}),); or restart "
+            "with a lower learning rate. --debug-nans finds the operation."
         )
 
     def _event(self, step: int, report: StepReport) -> FaultEvent:

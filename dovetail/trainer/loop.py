@@ -152,7 +152,7 @@ class TrainingLoop:
                 self._each_writer(lambda writer: writer.close())
         self._ask_about_saves()
         if self.faults.fault is not None:
-            raise self.faults.error(self.outcome.saved)
+            raise self.faults.error()
         self.outcome.seconds = time.monotonic() - started
         return self.outcome
 
@@ -182,6 +182,7 @@ class TrainingLoop:
 
     def _prepare(self) -> None:
         """Prepares the data, without what the run leaves out; logs what is suspicious about it."""
+        reach("data begins")
         source = self.trainer.input
         self.faults.skip_recorded()
         if isinstance(source, HasPreparedData):
@@ -196,7 +197,7 @@ class TrainingLoop:
         found = self.trainer.preflight.check(mesh, self.agreement)
         if found is not None:
             self.faults.ask(found)
-            raise self.faults.error(saved=False)
+            raise self.faults.error()
 
     def _initialize_and_compile(self) -> tuple[TrainState, int, Any]:
         """Compiles the step in a thread while the state is initialized or restored.
@@ -236,6 +237,7 @@ class TrainingLoop:
         return state, step
 
     def _compile(self) -> Any:
+        reach("compile begins")
         compiled = compile_step(self.program.lowered, self.hooks.log)
         for choice in choices():
             self.hooks.log(f"kernel {choice}")
@@ -319,10 +321,9 @@ class TrainingLoop:
         self.stragglers.start(step)
 
     def _finish(self, state: TrainState) -> None:
-        """Saves the last good state, and evaluates it if the run is complete."""
-        if not self.faults.is_state_good():
-            return  # the newest checkpoint is the newest good state
-        self.outcome.step = self.faults.good_step(self.outcome.step)
+        """Saves the last state, and evaluates it if the run is complete."""
+        if self.faults.fault is not None:
+            return  # the newest checkpoint is the newest state that is known to be good
         self._save(self.outcome.step, clear_halt(state), last=True)
         with self.phases.phase("save"):
             self.trainer.checkpointer.finish()
@@ -388,8 +389,8 @@ class TrainingLoop:
     def _roll_back(self, state: TrainState) -> tuple[TrainState, int]:
         """Returns the newest good state and its step, and forgets what came after it."""
         self.pending.clear()
-        if self.faults.is_state_good():
-            state, first = clear_halt(state), self.faults.good_step(self.outcome.step)
+        if (step := self.faults.step_in_memory()) is not None:
+            state, first = clear_halt(state), step
         else:
             self.trainer.checkpointer.finish()
             jax.tree.map(lambda leaf: leaf.delete(), state)  # makes room for the restored one

@@ -199,6 +199,16 @@ def test_debug_nans_names_the_operation_and_its_line(tmp_path, capfd):
     assert "dovetail/" in line, "the file of the operation"
 
 
+def test_a_lost_peer_is_no_bug(fail):
+    class JaxRuntimeError(RuntimeError):
+        pass
+
+    code, message = fail(lambda: throw(JaxRuntimeError("UNKNOWN: Gloo AllGather failed: closed")))
+    assert code == 1
+    assert message.startswith("dovetail: lost another process of this run: UNKNOWN: Gloo AllGather")
+    assert "internal error" not in message
+
+
 @pytest.mark.parametrize(("kind", "code"), [("FencedError", 2), ("AgreementError", 1)])
 def test_an_error_of_the_runtime_is_its_sentence(fail, kind, code):
     """A restart helps after a missing peer, but not in a run that another life has taken over."""

@@ -120,7 +120,7 @@ def test_the_limit_ends_the_run_and_the_newest_checkpoint_is_from_before(spiking
     assert config.build().saved_step(tmp_path / "run") == 4
     config = spiking((6,), np.nan)
     config.faults.limit = 0
-    with pytest.raises(NonFiniteError, match="The state before it is saved"):
+    with pytest.raises(NonFiniteError, match="The newest checkpoint is from before"):
         train(config, tmp_path / "other")
 
 

@@ -98,6 +98,25 @@ def test_a_life_that_learns_after_its_commit_that_it_is_old(
     assert (tmp_path / "checkpoints" / "2-1" / "manifest.json").exists() == is_kept
 
 
+def test_a_save_that_fails_because_a_newer_life_removed_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused, and says why, instead of reporting a failure of the disk."""
+    old = saved(tmp_path, 1)
+    write = Manifest.write
+
+    def write_after_a_newer_life(self: Manifest, folder: Path) -> None:
+        monkeypatch.setattr(Manifest, "write", write)
+        saved(tmp_path, 2)
+        write(self, folder)
+
+    monkeypatch.setattr(Manifest, "write", write_after_a_newer_life)
+    old.save(2, state(2))
+    with pytest.raises(FencedError, match="Life 2 of this run has started"):
+        old.finish()
+    assert names(tmp_path) == ["1-1", "2-2"]
+
+
 def test_a_run_that_lost_its_checkpoints_does_not_start_again(tmp_path: Path) -> None:
     checkpointer = started(tmp_path)
     checkpointer._life.went_on_from(0)

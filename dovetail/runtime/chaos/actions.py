@@ -26,7 +26,9 @@ def inject(action: str, value: Any) -> Any:
     if kind in ("nan", "flip"):
         from dovetail.runtime.chaos import values
 
-        return values.nan_batch(value) if kind == "nan" else values.flipped_bit(value)
+        if kind == "nan":
+            return values.nan_batch(value)
+        return values.flipped_bit(value, int(argument or values.MANTISSA_BIT))
     if kind in _ACTIONS:
         _ACTIONS[kind](argument)
     else:

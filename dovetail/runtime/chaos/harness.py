@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -97,7 +98,7 @@ class Chaos:
                     seconds=time.monotonic() - started,
                     delays=delays(folder, run),
                     problem=problem,
-                    noticed=noticed("\n".join(command.outputs)),
+                    noticed=noticed(command.said()),
                 )
         except UnavailableError as error:
             return Result(trial, False, 0, 0, 0.0, Delays(), str(error), "")
@@ -148,7 +149,14 @@ class _Command:
             return f"it ended with code {code}: {last_line(output)}"
         if kind.says is not None and kind.says not in output:
             return f"it did not say {kind.says!r}, but: {last_line(output)}"
+        if not re.search(kind.notice, self.said()):
+            return f"nobody noticed: it said nothing like {kind.notice!r}"
         return None
+
+    def said(self) -> str:
+        """Returns the output since the fault; a kill that only prepares it does not count."""
+        is_prepared = KINDS[self.trial.kind].is_between_lives
+        return "\n".join(self.outputs[1:] if is_prepared else self.outputs)
 
     def _between_lives(self) -> str | None:
         """Kills the first life after a save, and damages what it leaves."""

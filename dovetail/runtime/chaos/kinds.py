@@ -42,6 +42,8 @@ class Kind:
             order, so losses are close, not equal.
         loses_metrics: whether lines of metrics may be missing.
         overlaps: whether the next life starts while this one is stopped, and wakes up later.
+        notice: what the run must say about the fault (a regular expression); one that nobody
+            notices is not survived. Empty if the fault may do no harm.
     """
 
     action: str = "kill"
@@ -56,6 +58,7 @@ class Kind:
     resizes: bool = False
     loses_metrics: bool = False
     overlaps: bool = False
+    notice: str = ""
 
     @property
     def is_between_lives(self) -> bool:
@@ -63,40 +66,51 @@ class Kind:
         return self.damage is not None or self.resizes
 
 
+_UNUSABLE = r"cannot be used|has no complete checkpoint"
+_NOT_SAVED = r"Saving step \d+ failed"
+
 KINDS: dict[str, Kind] = {
-    "kill": Kind(),
-    "segfault": Kind("segfault", _TRAINING),
-    "SIGSTOP": Kind("stop", _TRAINING),
-    "held GIL": Kind("gil", _TRAINING),
+    "kill": Kind(notice="crash by SIGKILL"),
+    "segfault": Kind("segfault", _TRAINING, notice="crash by SIGSEGV"),
+    "SIGSTOP": Kind("stop", _TRAINING, notice="sent nothing|made no progress"),
+    "held GIL": Kind("gil", _TRAINING, notice="sent nothing|made no progress"),
     "slow process": Kind("sleep:2", _TRAINING, restarts=False),
     "slow disk": Kind("sleep:3", _SAVING, restarts=False),
-    "full disk": Kind("full", _SAVING, restarts=False),
-    "I/O error": Kind("error", _SAVING, restarts=False),
+    "full disk": Kind("full", _SAVING, restarts=False, notice=_NOT_SAVED),
+    "I/O error": Kind("error", _SAVING, restarts=False, notice=_NOT_SAVED),
     "full tmpfs": Kind(
         "fill:3", (*_SAVING, "step"), restarts=False, surroundings=small_disk, loses_metrics=True
     ),
-    "SIGTERM": Kind("SIGTERM", _TRAINING, restarts=False),
-    "SIGUSR1": Kind("SIGUSR1", _TRAINING, restarts=False),
-    "SIGHUP": Kind("SIGHUP", _TRAINING, restarts=False),
-    "flipped bit": Kind(damage=damage.flip),
-    "truncated file": Kind(damage=damage.truncate),
-    "zeroed file": Kind(damage=damage.zero),
-    "deleted file": Kind(damage=damage.delete),
-    "file of one process truncated": Kind(damage=damage.truncate_of_one, processes=2),
-    "renamed checkpoint": Kind(damage=damage.rename),
-    "full local disk": Kind("full", LOCAL_SAVING, restarts=False, local=True),
+    "SIGTERM": Kind("SIGTERM", _TRAINING, restarts=False, notice="stopped by SIGTERM"),
+    "SIGUSR1": Kind("SIGUSR1", _TRAINING, restarts=False, notice="stopped by SIGUSR1"),
+    "SIGHUP": Kind("SIGHUP", _TRAINING, restarts=False, notice="stopped by SIGHUP"),
+    "flipped bit": Kind(damage=damage.flip, notice=_UNUSABLE),
+    "truncated file": Kind(damage=damage.truncate, notice=_UNUSABLE),
+    "zeroed file": Kind(damage=damage.zero, notice=_UNUSABLE),
+    "deleted file": Kind(damage=damage.delete, notice=_UNUSABLE),
+    "file of one process truncated": Kind(
+        damage=damage.truncate_of_one, processes=2, notice=_UNUSABLE
+    ),
+    "renamed checkpoint": Kind(damage=damage.rename, notice=_UNUSABLE),
+    "full local disk": Kind("full", LOCAL_SAVING, restarts=False, local=True, notice=_NOT_SAVED),
     "lost host": Kind(damage=damage.lose_host, local=True, processes=2),
     "flipped bit in a local copy": Kind(damage=damage.flip_local, local=True, processes=2),
-    "flipped bit in all local copies": Kind(damage=damage.flip_all_local, local=True),
+    "flipped bit in all local copies": Kind(
+        damage=damage.flip_all_local, local=True, notice=_UNUSABLE
+    ),
     "truncated local copy": Kind(damage=damage.truncate_local, local=True, processes=2),
     "deleted local copy": Kind(damage=damage.delete_local, local=True, processes=2),
     "kill, with an object store": Kind(
         points=("save written", "save agreed", "manifest written", "checkpoint removed"),
         options=_OBJECTS,
+        notice="crash by SIGKILL",
     ),
-    "flipped bit in an object": Kind(damage=damage.flip_object, options=_OBJECTS),
-    "flipped bit on a device": Kind("flip", ("state",), processes=2, options=_REPLICATED),
-    "NaN batch": Kind("nan", ("batch",)),
+    "flipped bit in an object": Kind(damage=damage.flip_object, options=_OBJECTS, notice=_UNUSABLE),
+    "flipped bit on a device": Kind(
+        "flip", ("state",), processes=2, options=_REPLICATED, notice="differ"
+    ),
+    "flipped exponent": Kind("flip:30", ("state",), notice="is not finite"),
+    "NaN batch": Kind("nan", ("batch",), notice="is not finite"),
     "network cut": Kind(
         "cut:4", ("step", "save written"), restarts=False, processes=2, surroundings=own_network
     ),

@@ -1,4 +1,4 @@
-"""The results of many trials in a table: one row for each kind of fault."""
+"""The results of many trials in a table: one row for each kind of fault, or kind and point."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 from dovetail.runtime.chaos.judging import Result
 
-HEADER = (
-    "kind of fault",
-    "points",
+_COLUMNS = (
     "injected",
     "survived",
     "said something",
@@ -18,6 +16,8 @@ HEADER = (
     "s to the next life",
     "s to its first step",
 )
+HEADER = ("kind of fault", "points", *_COLUMNS)
+POINTS_HEADER = ("kind of fault", "point", "seeds", *_COLUMNS)
 
 
 def loss_bound(trials: int) -> float:
@@ -34,15 +34,30 @@ def summary(results: Sequence[Result]) -> list[list[str]]:
     kinds: dict[str, list[Result]] = {}
     for result in results:
         kinds.setdefault(result.trial.kind, []).append(result)
-    return [_row(kind, found) for kind, found in kinds.items()]
+    return [
+        [kind, str(len({result.trial.point for result in found})), *_numbers(found)]
+        for kind, found in kinds.items()
+    ]
 
 
-def _row(kind: str, results: Sequence[Result]) -> list[str]:
+def summary_of_points(results: Sequence[Result]) -> list[list[str]]:
+    """Returns a row of `POINTS_HEADER` for each kind and point, with the seeds that repeat it."""
+    points: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        points.setdefault((result.trial.kind, result.trial.point), []).append(result)
+    rows = []
+    for (kind, point), found in points.items():
+        seeds = [str(result.trial.seed) for result in found]
+        listed = ", ".join(seeds[:3]) + (", ..." if seeds[3:] else "")
+        rows.append([kind, point, listed, *_numbers(found)])
+    return rows
+
+
+def _numbers(results: Sequence[Result]) -> list[str]:
+    """Returns the cells of `_COLUMNS`."""
     injected = [result for result in results if result.injected]
     survived = [result for result in injected if result.problem is None]
     return [
-        kind,
-        str(len({result.trial.point for result in results})),
         f"{len(injected)} of {len(results)}",
         f"{len(survived)} of {len(injected)}",
         str(sum(bool(result.noticed) for result in injected)),

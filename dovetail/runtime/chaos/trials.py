@@ -12,8 +12,12 @@ SAVE_EVERY = 3
 
 _PROCESSES_AFTER = {1: 2, 2: 1, 4: 2}
 
-_OF_PROCESS_0 = ("life taken", "manifest written", "manifest renamed", "checkpoint removed")
+_OF_PROCESS_0 = (
+    *("life taken", "save synced", "manifest written", "manifest renamed", "checkpoint removed"),
+)
 """The points that no other process reaches."""
+
+_OF_FOUR = ("step", "step compiled", "save written", "restore read")
 
 _SHORT = (
     ("kill", "save written"),
@@ -31,6 +35,7 @@ _SHORT = (
     ("deleted file", None),
     ("renamed checkpoint", None),
     ("flipped bit in all local copies", None),
+    ("flipped exponent", None),
     ("NaN batch", None),
     ("two lives at once", "save agreed"),
     ("two lives at once", "manifest written"),
@@ -75,6 +80,8 @@ def trial(kind: str, seed: int, point: str | None = None, processes: int = 1) ->
     """Returns a trial; the seed chooses what is left open."""
     about, choose = KINDS[kind], random.Random(f"{kind} {seed}")
     processes = 1 if about.overlaps else max(processes, about.processes)
+    if point == "local save copied to a peer":
+        processes = max(processes, 2)
     if about.is_between_lives:
         # Killed after the second save or the third, so that there is an older checkpoint.
         point = "local save committed" if about.local else "save verified"
@@ -99,16 +106,26 @@ def short_trials(seed: int) -> list[Trial]:
     """Returns trials that take less than three minutes in all: those without hangs and peers."""
     # A process whose save cannot begin must not leave another one waiting in that save.
     alone = trial("full disk", seed, "save begins", processes=2)
-    return [*(trial(kind, seed, point) for kind, point in _SHORT), alone]
+    first = trial("kill", 2 * seed, "step", processes=2)  # process 0 is no single point of failure
+    return [*(trial(kind, seed, point) for kind, point in _SHORT), alone, first]
 
 
 def long_trials(seed: int, count: int) -> list[Trial]:
-    """Returns every point with every kind that strikes there, then random ones up to a number."""
+    """Returns every point with every kind that strikes there, then random ones up to a number.
+
+    At every point, also each of two processes is killed; at some, the first and last of four.
+    """
     trials = [
         trial(kind, seed, point)
         for kind, about in KINDS.items()
         for point in (about.points if not about.is_between_lives else ("",))
     ]
+    # The seed chooses the process: seed % processes.
+    for point in KINDS["kill"].points:
+        both = (0,) if point in _OF_PROCESS_0 else (0, 1)
+        trials += [trial("kill", 2 * seed + index, point, processes=2) for index in both]
+    for point in _OF_FOUR:
+        trials += [trial("kill", 4 * seed + index, point, processes=4) for index in (0, 3)]
     choose = random.Random(seed)
     while len(trials) < count:
         kind = choose.choice(list(KINDS))

@@ -9,20 +9,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_FLIPPED_BIT = 20
-
 
 def nan_batch(batch: Any) -> Any:
     """Makes the numbers of a batch NaN, on one device of this process."""
     return _change_largest(batch, lambda data: np.full_like(data, np.nan))
 
 
-def flipped_bit(state: Any) -> Any:
+MANTISSA_BIT, EXPONENT_BIT = 20, 30
+"""Bits of a float32: one that changes it a little, and one that makes it huge."""
+
+
+def flipped_bit(state: Any, bit: int = MANTISSA_BIT) -> Any:
     """Flips a bit of the first number of the largest array, on one device of this process."""
 
     def flip(data: np.ndarray) -> np.ndarray:
         bits = data.reshape(-1).view(f"u{data.dtype.itemsize}")
-        bits[0] ^= 1 << min(_FLIPPED_BIT, 8 * data.dtype.itemsize - 3)
+        bits[0] ^= 1 << min(bit, 8 * data.dtype.itemsize - 2)
         return data
 
     return _change_largest(state, flip)

@@ -41,7 +41,7 @@ from dovetail.runtime.checkpoints.manifest import DamagedCheckpointError
 from dovetail.runtime.checkpoints.objects.store import ObjectStore
 from dovetail.runtime.checkpoints.orbax_store import zeros
 from dovetail.runtime.checkpoints.restoring import Reading, Restorer, first_line
-from dovetail.runtime.checkpoints.saving import BadStateError, SaveSettings, bad_state
+from dovetail.runtime.checkpoints.saving import BadStateError, SaveSettings, cause_of
 from dovetail.runtime.checkpoints.stores import CheckpointStore, PendingSave, RunFolderStore
 from dovetail.runtime.digest import digests, named_leaves
 from dovetail.runtime.faults import BadState, FailedSave, FaultEvent
@@ -198,7 +198,7 @@ class Checkpointer(Component):
             )
         except Exception as error:  # noqa: BLE001  # training continues after any error of the disk
             self._peers().withdraw(topics, first_line(error))
-            self._report(_DURABLE, step, bad_state(computed, step) or error)
+            self._report(_DURABLE, step, cause_of(error, self._life, computed, step))
 
     def _save_locally(self, step: int, leaves: Any, computed: Any) -> None:
         """The durable tier may still be writing an earlier step; the local one does not wait."""
@@ -210,7 +210,7 @@ class Checkpointer(Component):
                 self._pending[_LOCAL] = self._local.save(step, leaves, computed, topics)
         except Exception as error:  # noqa: BLE001  # training continues after any error of the disk
             self._peers().withdraw(topics, first_line(error))
-            self._report(_LOCAL, step, bad_state(computed, step) or error)
+            self._report(_LOCAL, step, cause_of(error, self._life, computed, step))
 
     def _is_due_locally(self, step: int) -> bool:
         return self._local is not None and self._local.is_started and self._local.due(step)

@@ -48,6 +48,25 @@ def checked_sums(computed: Mapping[str, jax.Array], step: int) -> dict[str, str]
     return {path: digest.sums for path, digest in found.items()}
 
 
+def cause_of(
+    error: Exception, life: Life | None, computed: Mapping[str, jax.Array], step: int
+) -> Exception:
+    """Returns why a save failed: a newer life, which removes files of this one; the state; or this.
+
+    Args:
+        error: what the save raised.
+        life: the record of this life, in process 0.
+        computed: the digests of the state.
+        step: the step of the state.
+    """
+    try:
+        if life is not None:
+            life.check()
+    except FencedError as fenced:
+        return fenced
+    return bad_state(computed, step) or error
+
+
 def bad_state(computed: Mapping[str, jax.Array], step: int) -> BadStateError | None:
     """Returns what is wrong with a state whose save failed for another reason.
 
@@ -131,7 +150,7 @@ class Save:
         try:
             self._finish()
         except Exception as error:  # noqa: BLE001  # reported by the checkpointer
-            self._failure = bad_state(self._digests, self.step) or error
+            self._failure = cause_of(error, self._settings.life, self._digests, self.step)
             self._settings.agreement.withdraw(self._topics, f"{type(error).__name__}: {error}")
         finally:
             self._writer.close()
@@ -173,6 +192,7 @@ class Save:
         """The checkpoint is committed: process 0 writes the manifest, and the others learn it."""
         if self._settings.agreement.index == 0:
             flush_tree(self._folder)
+            reach("save synced")
             self._settings.check_life()
             manifest.write(self._folder)
             self._check_after_commit()

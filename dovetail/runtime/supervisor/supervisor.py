@@ -191,12 +191,14 @@ class Supervisor:
 
     def _ended(self, codes: Sequence[int | None]) -> int | Death:
         """Decides after a worker has ended; the others are ended, too."""
+        first = list(codes)
         codes = self._wait_for_others(codes)
         if all(code == 0 for code in codes):
             return 0
         if _WRONG_INPUT in codes:
             return _WRONG_INPUT
-        bad = [(index, code) for index, code in enumerate(codes) if code not in (0, STOPPED, None)]
+        # Those that lost a peer may end meanwhile, too: the first to end is the cause.
+        bad = _failures(first) or _failures(codes)
         if self._received is not None or not bad:
             return STOPPED
         index, code = bad[0]
@@ -343,6 +345,12 @@ class Supervisor:
                 os.killpg(worker.pid, signal.SIGKILL)
         for worker in self._workers:
             worker.wait()
+
+
+def _failures(codes: Sequence[int | None]) -> list[tuple[int, int]]:
+    """Returns index and exit code of workers that failed, those killed by a signal first."""
+    bad = [(i, code) for i, code in enumerate(codes) if code is not None and code != 0]
+    return sorted((each for each in bad if each[1] != STOPPED), key=lambda each: each[1] > 0)
 
 
 def _after(step: int | None) -> str:

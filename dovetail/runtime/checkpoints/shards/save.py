@@ -22,7 +22,7 @@ import numpy as np
 
 from dovetail.runtime.agreement import Agreement
 from dovetail.runtime.checkpoints.manifest import Manifest, SavedArray
-from dovetail.runtime.checkpoints.saving import SaveError, bad_state, checked_sums
+from dovetail.runtime.checkpoints.saving import SaveError, cause_of, checked_sums
 from dovetail.runtime.checkpoints.shards.assignment import ShardSlice
 from dovetail.runtime.checkpoints.shards.reading import ShardSource
 from dovetail.runtime.checkpoints.shards.shard_file import ShardWriter
@@ -119,7 +119,7 @@ class ShardSave(abc.ABC):
             self._read_back(self._store())
             self._commit(self._agreed_manifest())
         except Exception as error:  # noqa: BLE001  # reported by the checkpointer
-            self._failure = bad_state(self._digests, self.step) or error
+            self._failure = cause_of(error, self._settings.life, self._digests, self.step)
             self._settings.agreement.withdraw(self._topics, f"{type(error).__name__}: {error}")
         finally:
             self._copies.abandon()
