@@ -15,7 +15,6 @@ from dovetail.cli.output import check_file, print_json, say
 from dovetail.config import ConfigError
 from dovetail.utils import Progress, format_table
 from dovetail.utils.html import Html, page, table, tag
-from dovetail.utils.plot import LinearScale, Panel, draw_panels
 
 if TYPE_CHECKING:
     from dovetail.run import RunComparison
@@ -98,6 +97,8 @@ def _curves(compared: RunComparison) -> Html:
     curves = {name: points for name, points in compared.losses.items() if points}
     if not curves:
         return tag("p", "No run has logged a loss.")
+    from dovetail.utils.plot import LinearScale, Panel, draw_panels
+
     panel = Panel("", "step", "loss", curves, scale=LinearScale)
     return Html(draw_panels([[panel]]))  # draw_panels escapes the names
 

@@ -36,11 +36,11 @@ from dovetail.module import BoundModule, functional, parameter_specs, token_batc
 from dovetail.run.contents import check_tokenizer, use_saved_data
 from dovetail.run.parameters import LoadedParameters, RunParameters
 from dovetail.runtime import ArraySpecs, RunFolder, read_metrics, use_compilation_cache
-from dovetail.runtime.goodput import Goodput, goodput
 from dovetail.trainer import CanFreeze, Evaluation
 
 if TYPE_CHECKING:
     from dovetail.data import HasTokenizer
+    from dovetail.runtime.goodput import Goodput
     from dovetail.trainer import Trainer
 
 # The subpackages whose components a config may name.
@@ -148,6 +148,8 @@ class Run:
 
     def goodput(self) -> Goodput:
         """Returns where the seconds of the run went, over all its lives."""
+        from dovetail.runtime.goodput import goodput
+
         return goodput(self.path)
 
     # The model

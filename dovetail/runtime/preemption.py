@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Protocol
 
@@ -70,8 +68,7 @@ class MetadataServer(Component):
         name, colon, value = (config.header or "").partition(":")
         if config.header is not None and not (colon and name.strip()):
             raise ConfigError(f"header: expected 'Name: value', got {config.header!r}.")
-        headers = {name.strip(): value.strip()} if config.header is not None else {}
-        self._request = urllib.request.Request(config.url, headers=headers)
+        self._headers = {name.strip(): value.strip()} if config.header is not None else {}
         self._url, self._quiet, self._seconds = config.url, config.quiet, config.seconds
         self._notice: str | None = None
         self._thread: threading.Thread | None = None
@@ -84,10 +81,13 @@ class MetadataServer(Component):
         return self._notice
 
     def _ask(self) -> None:
-        failures = 0
+        import urllib.error
+        import urllib.request  # few runs need it
+
+        request, failures = urllib.request.Request(self._url, headers=self._headers), 0
         while self._notice is None:
             try:
-                with urllib.request.urlopen(self._request, timeout=_SECONDS_TO_ANSWER) as reply:
+                with urllib.request.urlopen(request, timeout=_SECONDS_TO_ANSWER) as reply:
                     text = reply.read(_MAX_BYTES).decode(errors="replace").strip()
                 failures = 0
                 if text not in self._quiet:

@@ -1,8 +1,18 @@
 """The supervisor: starts the workers of a run, and restarts them when they crash or hang.
 
-It imports no JAX, so that nothing of what it watches can take it down.
+It imports no JAX, so that nothing of what it watches can take it down. A worker imports a module of
+this package, too; names are imported at first use, so that it does not import all.
 """
 
-from dovetail.runtime.supervisor.supervisor import Supervisor, SupervisorSettings
+from typing import TYPE_CHECKING
+
+from dovetail.utils.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from dovetail.runtime.supervisor.supervisor import Supervisor, SupervisorSettings
+
+_MODULES = {"dovetail.runtime.supervisor.supervisor": ("Supervisor", "SupervisorSettings")}
+
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)
 
 __all__ = ["Supervisor", "SupervisorSettings"]
