@@ -95,12 +95,12 @@ class Experiment:
 
     def with_features(self, *features: str) -> Experiment:
         """Adds features or other modifiers, as `--with` takes them: "moe:num_experts=4"."""
-        _check_texts("with_features", features, "moe:num_experts=4")
+        _check_texts("with_features", features, "NAME:option=value")
         return replace(self, features=(*self.features, *features))
 
     def override(self, *changes: str, **values: Any) -> Experiment:
         """Sets values: "learner.schedule.peak=3e-4", or by name for fields of the trainer."""
-        _check_texts("override", changes, "learner.schedule.peak=3e-4")
+        _check_texts("override", changes, "key.path=value")
         named = [f"{name}={value!r}" for name, value in values.items()]
         return replace(self, overrides=(*self.overrides, *changes, *named))
 

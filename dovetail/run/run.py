@@ -36,7 +36,7 @@ from dovetail.module import BoundModule, functional, parameter_specs, token_batc
 from dovetail.run.contents import check_tokenizer, use_saved_data
 from dovetail.run.parameters import LoadedParameters, RunParameters
 from dovetail.runtime import ArraySpecs, RunFolder, read_metrics, use_compilation_cache
-from dovetail.trainer import CanFreeze, Evaluation
+from dovetail.trainer import Evaluation, KnowsTrainedParameters
 
 if TYPE_CHECKING:
     from dovetail.data import HasTokenizer
@@ -414,7 +414,7 @@ class Run:
     def _trained_paths(self) -> frozenset[str]:
         """Returns the parameters that this run has trained."""
         learner, model = self._built.learner, self._built.model
-        if isinstance(learner, CanFreeze):
+        if isinstance(learner, KnowsTrainedParameters):
             return learner.trained_paths(model)
         return frozenset(parameter_specs(model))
 

@@ -4,9 +4,9 @@ from dovetail.trainer.evaluators import ByteTrigram, HeldOutLoss, PeriodicEvalua
 from dovetail.trainer.fault_handling import FaultError, NonFiniteError
 from dovetail.trainer.initialization import Initialization, InitSubmoduleFromModel, RandomInit
 from dovetail.trainer.interfaces import (
-    CanFreeze,
     Evaluation,
     Evaluator,
+    KnowsTrainedParameters,
     StateLearner,
     StateSaver,
 )
@@ -17,7 +17,6 @@ from dovetail.trainer.trainer import Trainer, build_model
 
 __all__ = [
     "ByteTrigram",
-    "CanFreeze",
     "Evaluation",
     "Evaluator",
     "FaultError",
@@ -26,6 +25,7 @@ __all__ = [
     "InitSubmoduleFromModel",
     "Initialization",
     "Interrupted",
+    "KnowsTrainedParameters",
     "NonFiniteError",
     "Outcome",
     "PeriodicEvaluator",

@@ -43,7 +43,7 @@ class StateLearner(Protocol):
 
 
 @runtime_checkable
-class CanFreeze(Protocol):
+class KnowsTrainedParameters(Protocol):
     """A learner that does not train all parameters. Of any other one, all count as trained."""
 
     def trained_paths(self, model: Module) -> frozenset[str]:
