@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 
 from dovetail.config import ConfigError
 
@@ -34,6 +35,12 @@ def add_supervisor_arguments(parser: argparse.ArgumentParser) -> None:
         help="a step without progress for so long is a hang (default 300)",
     )
     group.add_argument(
+        "--limit",
+        action="append",
+        metavar="PHASE=S",
+        help="the same for a phase: start (imports, data; 600), compile, restore, save, evaluate",
+    )
+    group.add_argument(
         "--min-processes",
         type=int,
         metavar="N",
@@ -57,6 +64,7 @@ _NEED_SUPERVISE = {
     "processes": 1,
     "restarts": 10,
     "hang_seconds": 300.0,
+    "limit": None,
     "min_processes": None,
     "spares": 0,
     "alert": None,
@@ -70,6 +78,24 @@ def check_supervised(arguments: argparse.Namespace) -> None:
         if not arguments.supervise and getattr(arguments, name) != default:
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{option}: it needs --supervise. Add that, or leave it out.")
+
+
+def phase_limits(texts: Sequence[str], defaults: Mapping[str, float]) -> dict[str, float]:
+    """Returns the limits of all phases, with those that were typed as PHASE=S."""
+    limits = dict(defaults)
+    for text in texts:
+        phase, _, seconds = text.partition("=")
+        if phase not in defaults:
+            raise ConfigError(
+                f"--limit {text}: expected PHASE=S, with a phase of {', '.join(defaults)}."
+            )
+        try:
+            limits[phase] = float(seconds)
+        except ValueError:
+            limits[phase] = 0.0
+        if not 1 <= limits[phase] < 10**6:
+            raise ConfigError(f"--limit {text}: expected 1 or more seconds, got {seconds!r}.")
+    return limits
 
 
 def supervise(arguments: argparse.Namespace) -> int:
@@ -87,7 +113,9 @@ def supervise(arguments: argparse.Namespace) -> int:
         processes=arguments.processes,
         restarts_per_cause=arguments.restarts,
         limits=Limits(
-            step=arguments.hang_seconds, silence=max(min(arguments.hang_seconds, 60.0), 5.0)
+            step=arguments.hang_seconds,
+            phases=phase_limits(arguments.limit or [], Limits().phases),
+            silence=max(min(arguments.hang_seconds, 60.0), 5.0),
         ),
         min_processes=arguments.min_processes,
         spares=arguments.spares,

@@ -150,6 +150,14 @@ CASES = {
         ],
         ["there is no file or folder 'nothing'"],
     ),
+    "a limit of no phase": (
+        ["train", "tiny-lm", "--supervise", "--limit", "lunch=5"],
+        ["--limit lunch=5: expected PHASE=S, with a phase of start, compile"],
+    ),
+    "a limit that is no number": (
+        ["train", "tiny-lm", "--supervise", "--limit", "save=soon"],
+        ["--limit save=soon: expected 1 or more seconds, got 'soon'"],
+    ),
     "several workers without a supervisor": (
         ["train", "tiny-lm", "--processes", "2"],
         ["--processes: it needs --supervise"],

@@ -18,10 +18,12 @@ from typing import Any
 import pytest
 
 from dovetail.cli import main
+from dovetail.cli.supervise import phase_limits
 from dovetail.runtime.supervisor import Supervisor, SupervisorSettings
+from dovetail.runtime.supervisor.channel import Beat
 from dovetail.runtime.supervisor.restarts import Death, Restarts
 from dovetail.runtime.supervisor.spares import Spares
-from dovetail.runtime.supervisor.watchdog import Limits
+from dovetail.runtime.supervisor.watchdog import Limits, Watchdog
 
 # A worker counts its lives in a file. `live(n)` is its n-th life, with a heartbeat.
 WORKER = """
@@ -352,3 +354,12 @@ def test_a_worker_of_the_same_command_supervises_nothing(
     assert "modl" in capsys.readouterr().err
     monkeypatch.delenv("DOVETAIL_SUPERVISOR")
     assert main(command) == 99
+
+
+def test_limits_of_phases_are_options() -> None:
+    defaults = Limits().phases
+    found = phase_limits(["start=7200", "save=90"], defaults)
+    assert found == {**defaults, "start": 7200.0, "save": 90.0}
+    beats = {0: Beat(time.monotonic(), time.monotonic() - 1000, "save", 5, {"index": 0})}
+    assert Watchdog(Limits(phases=found)).check(beats) is not None
+    assert Watchdog(Limits()).check(beats) is None

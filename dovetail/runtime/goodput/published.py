@@ -106,7 +106,7 @@ PUBLISHED = (
         "two tiers, 8 warm spares",
         "",
         Scenario(rate=_LLAMA3_RATE),
-        "The same with spares that are compiled and restart in 75 s; a lost host is repaired after "
-        "4 h. The spares themselves (0.4% of the hosts) are not counted.",
+        "The same with spares on which a life starts in 45 s and restores in 30 s; a lost host is "
+        "repaired after 4 h. The spares themselves (0.4% of the hosts) are not counted.",
     ),
 )
