@@ -31,12 +31,13 @@ def start(tmp_path):
     """Starts `dovetail train` as so many processes that share devices, run and caches."""
     started = []
 
-    def start(run, count, *more, script=None):
+    def start(run, count, *more, script=None, late=0.0):
         with socket.socket() as listener:
             listener.bind(("localhost", 0))
             address = f"localhost:{listener.getsockname()[1]}"
         group = []
         for index in range(count):
+            time.sleep(late if index else 0.0)
             environment = {
                 **os.environ,
                 "XDG_CACHE_HOME": str(tmp_path / "cache"),
@@ -84,6 +85,12 @@ def wait_for_step(group, folder):
         assert all(process.poll() is None for process in group), finish(group)
         time.sleep(0.1)
     raise AssertionError("no step was made")
+
+
+@pytest.mark.slow
+def test_a_process_that_starts_late_is_waited_for(start):
+    """Longer than Gloo waits for a peer in its first collective, which is about 30 seconds."""
+    assert finish(start("late", 2, "steps=3", late=40)) == [0, 0]
 
 
 @pytest.mark.slow
