@@ -4,6 +4,7 @@ from dovetail.generate.cache import with_kv_cache
 from dovetail.generate.detokenizer import IncrementalDetokenizer
 from dovetail.generate.generator import Generation, GenerationChunk, Generator
 from dovetail.generate.interfaces import Detokenizer, NextTokenModel, TokenizerLike
+from dovetail.generate.request import check_token_ids
 from dovetail.generate.samplers import Greedy, Sampler, Sampling
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "Sampler",
     "Sampling",
     "TokenizerLike",
+    "check_token_ids",
     "with_kv_cache",
 ]

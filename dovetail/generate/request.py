@@ -125,15 +125,20 @@ def _tokens(
             f"{where}: expected at least one token, got {got}. For an empty prompt, pass the "
             "tokenizer's end-of-text token."
         )
+    check_token_ids(tokens, where, vocab_size)
+    return tokens.astype(np.int32)
+
+
+def check_token_ids(tokens: NDArray[Any], where: str, vocab_size: int) -> None:
+    """Raises a ConfigError for what is not in the vocabulary; its embedding would be NaN."""
     if tokens.dtype.kind not in "iu":
         raise ConfigError(f"{where}: expected token ids (integers), got {tokens.dtype}.")
     outside = tokens[(tokens < 0) | (tokens >= vocab_size)]
     if outside.size:
         raise ConfigError(
-            f"{where}: token {outside[0]} is not in the model's vocabulary, whose ids are 0 to "
-            f"{vocab_size - 1}. Use the tokenizer that the model was trained with."
+            f"{where}: token {outside.flat[0]} is not in the model's vocabulary, whose ids are 0 "
+            f"to {vocab_size - 1}. Use the tokenizer that the model was trained with."
         )
-    return tokens.astype(np.int32)
 
 
 def _axis_positions(

@@ -28,7 +28,15 @@ from dovetail.config import (
     missing_imports,
 )
 from dovetail.data import HasPreparedData, Tokenizer, has_tokenizer
-from dovetail.generate import Generation, GenerationChunk, Generator, Greedy, Sampler, Sampling
+from dovetail.generate import (
+    Generation,
+    GenerationChunk,
+    Generator,
+    Greedy,
+    Sampler,
+    Sampling,
+    check_token_ids,
+)
 from dovetail.generate.interfaces import Prompt
 from dovetail.interop import ExportReport, ModelSource, end_tokens_of, export_adapter, export_hf
 from dovetail.learner import main_loss
@@ -280,15 +288,9 @@ class Run:
 
     def _checked_tokens(self, where: str, text: Prompt) -> Any:
         """Returns token ids; those that the model does not know would give NaN silently."""
-        tokens, size = self._tokens(text), getattr(self._built.model, "vocab_size", 2**31)
-        if tokens.size and tokens.dtype.kind not in "iu":
-            raise ConfigError(f"{where}: expected a text or token ids, got {tokens.dtype} values.")
-        unknown = tokens[(tokens < 0) | (tokens >= size)]
-        if unknown.size:
-            raise ConfigError(
-                f"{where}: token {unknown.flat[0]} is not in the model's vocabulary, whose ids are "
-                f"0 to {size - 1}. Use the tokenizer that the model was trained with."
-            )
+        tokens = self._tokens(text)
+        if tokens.size:
+            check_token_ids(tokens, where, getattr(self._built.model, "vocab_size", 2**31))
         return tokens
 
     # Evaluation
