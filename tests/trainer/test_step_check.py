@@ -69,7 +69,7 @@ def test_a_lasting_fault_stops_the_run(checked, tmp_path, monkeypatch, path):
     assert (event["event"], event["action"], event["step"]) == ("CorruptResult", "Stop", 8)
     assert event["persists"]
     assert event["verified"] == 4
-    assert saved(tmp_path) == ["3", "suspect-6"], (
+    assert saved(tmp_path) == ["3-1", "suspect-6-1"], (
         "step 4 was found good, and step 6 was not checked"
     )
 
