@@ -58,23 +58,19 @@ def add_supervisor_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COMMAND|URL",
         help="tell a command (as its last argument) or a URL (POST of JSON) about restarts",
     )
+    defaults = {name: parser.get_default(name) for name in _NEED_SUPERVISE}
+    parser.set_defaults(supervisor_defaults=defaults)
 
 
-_NEED_SUPERVISE = {
-    "processes": 1,
-    "restarts": 10,
-    "hang_seconds": 300.0,
-    "limit": None,
-    "min_processes": None,
-    "spares": 0,
-    "alert": None,
-}
-"""The options that mean nothing without `--supervise`, and their defaults."""
+_NEED_SUPERVISE = (
+    *("processes", "restarts", "hang_seconds", "limit", "min_processes", "spares", "alert"),
+)
+"""The options that mean nothing without `--supervise`."""
 
 
 def check_supervised(arguments: argparse.Namespace) -> None:
     """Raises a ConfigError for an option of the supervisor without one."""
-    for name, default in _NEED_SUPERVISE.items():
+    for name, default in arguments.supervisor_defaults.items():
         if not arguments.supervise and getattr(arguments, name) != default:
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{option}: it needs --supervise. Add that, or leave it out.")

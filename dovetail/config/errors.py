@@ -17,7 +17,7 @@ class ConfigError(Error, ValueError):
 
 
 class StorageError(Error):
-    """A disk or a store cannot be used now; a later try may succeed."""
+    """A transient failure of a disk or an object store; a later try may succeed."""
 
 
 class RunError(ConfigError):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import socket
@@ -27,6 +28,8 @@ from typing import Any
 from dovetail.config import RunError
 from dovetail.runtime.points import reach
 from dovetail.utils import atomic_write, flush, make_folder
+
+_LOG = logging.getLogger("dovetail")
 
 _FEW_STEPS = 5
 _DEATHS_OF_A_SUSPECT = 2
@@ -149,6 +152,31 @@ def take_life(folder: Path) -> Life:
             continue
         reach("life taken")
         return Life(folder, record)
+
+
+def check_nothing_lost(store: str, saved: int | None, reached: int | None) -> None:
+    """Refuses to start a run from scratch whose checkpoints are gone.
+
+    Args:
+        store: where the checkpoints should be, for the message.
+        saved: the step that an earlier life has saved, if any.
+        reached: the step that it has reached; a warning says that it is lost.
+
+    Raises:
+        RunError: if an earlier life has saved a step.
+    """
+    if saved:
+        raise RunError(
+            f"{store} has no checkpoint, but an earlier life of this run has saved step {saved}. "
+            "Restore the checkpoints from a copy, or set checkpointer.store to where they are. To "
+            "start again at step 0, choose another run folder, or remove this one."
+        )
+    if reached:
+        _LOG.warning(
+            "An earlier life of this run has reached step %d, but no checkpoint is left. Training "
+            "starts again at step 0.",
+            reached,
+        )
 
 
 def suspects(folder: Path, before: int) -> set[int]:

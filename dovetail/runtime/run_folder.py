@@ -46,16 +46,16 @@ FORMAT = 1
 """The version of the layout of a run folder. A folder without one in run.json is older."""
 
 
-_PASSING = (
+_TRANSIENT = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE),
     *(errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EBUSY),
 )
-"""The errors of a disk that may pass: it is full, or the server of a network disk restarts."""
+"""Transient errors of a disk: it is full, or the server of a network disk restarts."""
 
 
 def folder_error(what: str, error: OSError) -> Error:
-    """Returns the error for a folder that cannot be used: a wrong path, or a disk that is ill."""
-    kind = StorageError if error.errno in _PASSING else ConfigError
+    """Returns the error for a folder that cannot be used: a wrong path, or a transient failure."""
+    kind = StorageError if error.errno in _TRANSIENT else ConfigError
     return kind(f"{what}: {error.strerror or error}.")
 
 

@@ -76,8 +76,8 @@ class FaultHandler:
         """Says whether the policy answered with a rollback."""
         return self.fault is not None and isinstance(self.fault[1], RollBack)
 
-    def step_in_memory(self) -> int | None:
-        """Returns the step of the state in memory, if it may be good; None for a checkpoint.
+    def roll_back_in_memory(self) -> int | None:
+        """Returns the step of the state in memory if it is to be used; None for a checkpoint.
 
         The learner skips a step that is not finite, so its cause may be the batch alone. If another
         such step follows soon, or the policy wants a replay, the state is not trusted: a flipped
@@ -85,7 +85,8 @@ class FaultHandler:
         """
         assert self.fault is not None
         event, action = self.fault
-        if not isinstance(event, NonFiniteStep) or getattr(action, "from_checkpoint", False):
+        assert isinstance(action, RollBack)
+        if not isinstance(event, NonFiniteStep) or action.from_checkpoint:
             return None
         before, self._kept_in_memory = self._kept_in_memory, event.step - 1
         if before is not None and event.step - before <= _FEW_STEPS:

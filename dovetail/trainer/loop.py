@@ -389,7 +389,7 @@ class TrainingLoop:
     def _roll_back(self, state: TrainState) -> tuple[TrainState, int]:
         """Returns the newest good state and its step, and forgets what came after it."""
         self.pending.clear()
-        if (step := self.faults.step_in_memory()) is not None:
+        if (step := self.faults.roll_back_in_memory()) is not None:
             state, first = clear_halt(state), step
         else:
             self.trainer.checkpointer.finish()

@@ -26,7 +26,7 @@ from typing import Any
 
 import jax
 
-from dovetail.config import Component, ConfigError, ConfigOf, Error, RunError
+from dovetail.config import Component, ConfigError, ConfigOf, Error
 from dovetail.runtime.agreement import Agreement, open_agreement
 from dovetail.runtime.checkpoints import old_format
 from dovetail.runtime.checkpoints.compatibility import (
@@ -45,12 +45,11 @@ from dovetail.runtime.checkpoints.saving import BadStateError, SaveSettings, cau
 from dovetail.runtime.checkpoints.stores import CheckpointStore, PendingSave, RunFolderStore
 from dovetail.runtime.digest import digests, named_leaves
 from dovetail.runtime.faults import BadState, FailedSave, FaultEvent
-from dovetail.runtime.lives import FencedError, Life
+from dovetail.runtime.lives import FencedError, Life, check_nothing_lost
 
 _LOG = logging.getLogger("dovetail")
 
 _LOCAL, _DURABLE = "local", "durable"
-_ANY_LIFE = 2**31
 
 STORES: tuple[type[CheckpointStore], ...] = (RunFolderStore, ObjectStore)
 """The places for durable checkpoints that come with Dovetail."""
@@ -304,9 +303,11 @@ class Checkpointer(Component):
         tier = _LOCAL if isinstance(entry, LocalEntry) else _DURABLE
         self._intact = {known for known in self._intact if known[1] <= entry.step}
         self._intact.add((tier, entry.step))
-        # The other tier's checkpoint of the same step may be good.
-        found_name = CheckpointName(entry.step, entry.life if tier == _DURABLE else _ANY_LIFE)
-        self._passed_over = [e.name for e in self._opened().entries() if e.name > found_name]
+        durable = [each.name for each in self._opened().entries()]
+        self._passed_over = [name for name in durable if name.step > entry.step]
+        if tier == _DURABLE:  # after a local one, that of the same step may be good
+            newer = [name for name in durable if name.step == entry.step and name.life > entry.life]
+            self._passed_over += newer
         if self._life is not None:
             self._life.saved(max((s for s in self.steps() if s <= entry.step), default=0))
         if self._local is not None and self._local.is_started:
@@ -322,19 +323,7 @@ class Checkpointer(Component):
         before = self._life.before() if self._life is not None else None
         lost = (before.saved, before.reached) if before is not None else (None, None)
         saved, reached = self._gather(f"{self._next_round('restore')}lost steps", lost)[0]
-        if saved:
-            raise RunError(
-                f"{self._opened()} has no checkpoint, but an earlier life of this run has saved "
-                f"step {saved}. Restore the checkpoints from a copy, or set checkpointer.store to "
-                "where they are. To start again at step 0, choose another run folder, or remove "
-                "this one."
-            )
-        if reached and self._peers().index == 0:
-            _LOG.warning(
-                "An earlier life of this run has reached step %d, but no checkpoint is left. "
-                "Training starts again at step 0.",
-                reached,
-            )
+        check_nothing_lost(str(self._opened()), saved, reached if self._peers().index == 0 else 0)
 
     def restore_parameters(
         self, like: Mapping[str, jax.ShapeDtypeStruct]

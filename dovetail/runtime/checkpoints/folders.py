@@ -84,7 +84,7 @@ class StepFolders:
     """The folder of the checkpoints of a run."""
 
     def __init__(self, path: Path, life: int = 0) -> None:
-        """Reads nothing yet. Who trains gives the number of this life."""
+        """Reads nothing yet. A process that trains passes the number of its life."""
         self.path, self.life = path.absolute(), life
 
     def __str__(self) -> str:

@@ -67,7 +67,7 @@ class StoredCheckpoints:
     """The checkpoints in a bucket. Every call lists the bucket once."""
 
     def __init__(self, bucket: Bucket) -> None:
-        """Asks nothing yet. Who trains sets `life`: later lives' checkpoints are not changed."""
+        """Sends no request yet. `life` is set by a process that trains; see `CheckpointStore`."""
         self._bucket, self.life = bucket, 0
 
     def steps(self) -> list[int]:
