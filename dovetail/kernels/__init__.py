@@ -5,7 +5,7 @@ has what is common to all ops: which implementation was chosen, and how to steer
 """
 
 from dovetail.config import import_submodules
-from dovetail.kernels.registry import (
+from dovetail.kernels.dispatch import (
     Implementation,
     KernelChoice,
     KernelCounter,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dovetail.config import Component
-from dovetail.kernels.registry import prefer, strict
+from dovetail.kernels.dispatch import prefer, strict
 
 # So that the configs of old runs load.
 RENAMED_OPS = {"attention_piece": "attention_chunk", "exchange": "all_to_all"}

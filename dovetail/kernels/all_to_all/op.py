@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dovetail.kernels.registry import Op
+from dovetail.kernels.dispatch import Op
 
 all_to_all_op = Op("all_to_all")  # `__init__.py` lists its implementations
 AxisNames = tuple[str, ...]

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.all_to_all.op import AxisNames, SendRanges
-from dovetail.kernels.registry import implementation
+from dovetail.kernels.dispatch import implementation
 
 
 def _supports(axes: AxisNames, *_: Any, **__: Any) -> str | None:

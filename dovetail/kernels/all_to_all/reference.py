@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.all_to_all.op import AxisNames, SendRanges
-from dovetail.kernels.registry import current_platform, implementation
+from dovetail.kernels.dispatch import current_platform, implementation
 
 
 @implementation("reference", slow=lambda *_, **__: current_platform() != "cpu")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dovetail.kernels.attention.masks import Mask
-from dovetail.kernels.registry import KernelFlops, Shape
+from dovetail.kernels.dispatch import KernelFlops, Shape
 
 
 def flash_flops(matmuls: Mapping[str, int], heads_axis: int) -> KernelFlops:

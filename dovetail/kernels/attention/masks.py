@@ -27,7 +27,10 @@ class Band(NamedTuple):
 
 
 class Mask(ABC):
-    """Which keys a query may attend to. For a property, False and None are always safe."""
+    """An attention mask: which keys a query may attend to.
+
+    For a property, False and None are always safe.
+    """
 
     @abstractmethod
     def allowed(self, q_positions: jax.Array, kv_positions: jax.Array) -> jax.Array:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from dovetail.kernels.attention.masks import Mask
 from dovetail.kernels.attention.paged import gather_blocks, paged_positions, paged_segment_ids
-from dovetail.kernels.registry import Op
+from dovetail.kernels.dispatch import Op
 from dovetail.kernels.score_maps import ScoreBias, ScoreMap
 
 # `__init__.py` lists the implementations of both.

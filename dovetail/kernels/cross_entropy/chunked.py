@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.cross_entropy.op import CrossEntropy
-from dovetail.kernels.registry import current_platform, implementation
+from dovetail.kernels.dispatch import current_platform, implementation
 from dovetail.kernels.score_maps import ScoreMap
 from dovetail.kernels.sharded import indivisible, logical_shard_map, mesh_axes, num_shards
 from dovetail.parallel import constrain, record_activation

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.registry import Op
+from dovetail.kernels.dispatch import Op
 from dovetail.kernels.score_maps import ScoreMap
 
 cross_entropy_op = Op("cross_entropy")  # `__init__.py` lists its implementations

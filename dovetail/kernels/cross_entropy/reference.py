@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from dovetail.kernels.cross_entropy.op import CrossEntropy
-from dovetail.kernels.registry import implementation
+from dovetail.kernels.dispatch import implementation
 from dovetail.kernels.score_maps import ScoreMap
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dovetail.kernels.dispatch import implementation
 from dovetail.kernels.grouped_matmul.op import zero_ungrouped_rows
-from dovetail.kernels.registry import implementation
 from dovetail.kernels.sharded import is_sharded
 
 # Rows of a block. Small blocks waste fewer rows at the ends of groups, large ones multiply faster.

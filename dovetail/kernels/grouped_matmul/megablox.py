@@ -15,9 +15,9 @@ from typing import Any
 
 import jax
 
+from dovetail.kernels.dispatch import implementation, is_interpreted
 from dovetail.kernels.grouped_matmul.shards import row_shards_refusal, run_on_row_shards
 from dovetail.kernels.grouped_matmul.vjp import GroupedKernels, grouped_flops
-from dovetail.kernels.registry import implementation, is_interpreted
 
 LIBRARY = "jax.experimental.pallas.ops.tpu.megablox"
 SMALLEST_TILE = 128

@@ -8,7 +8,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from dovetail.kernels.registry import Op
+from dovetail.kernels.dispatch import Op
 
 grouped_matmul_op = Op("grouped_matmul")  # `__init__.py` lists its implementations
 

@@ -16,8 +16,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dovetail.kernels.dispatch import current_platform, implementation
 from dovetail.kernels.grouped_matmul.op import zero_ungrouped_rows
-from dovetail.kernels.registry import current_platform, implementation
 
 
 def _is_slow(x_NE: jax.Array, weight_XEF: jax.Array, *_: Any) -> bool:

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dovetail.kernels.dispatch import implementation, is_interpreted
 from dovetail.kernels.grouped_matmul.shards import row_shards_refusal, run_on_row_shards
 from dovetail.kernels.grouped_matmul.vjp import GroupedKernels, grouped_flops
-from dovetail.kernels.registry import implementation, is_interpreted
 from dovetail.kernels.triton_tiles import SMALLEST_SIDE, call, dot, missing_library, side_of
 
 ROWS = 128

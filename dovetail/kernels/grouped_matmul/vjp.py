@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 
 import jax
 
+from dovetail.kernels.dispatch import KernelFlops, Shape
 from dovetail.kernels.grouped_matmul.op import zero_ungrouped_rows
-from dovetail.kernels.registry import KernelFlops, Shape
 
 
 class Gmm(Protocol):

@@ -20,7 +20,7 @@ from dovetail.kernels.attention.context_parallel.layouts import RingLayout
 from dovetail.kernels.attention.flash import BackwardInputs
 from dovetail.kernels.attention.op import AttentionCall
 from dovetail.kernels.attention.xla.scores import LOW
-from dovetail.kernels.registry import Op
+from dovetail.kernels.dispatch import Op
 from dovetail.kernels.score_maps import ScoreBias
 
 chunk_op = Op("attention_chunk")

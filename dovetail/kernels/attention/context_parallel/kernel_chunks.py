@@ -28,7 +28,7 @@ from dovetail.kernels.attention.ranges import TokenRanges, kv_ranges, q_ranges
 from dovetail.kernels.attention.shards import band_of, scores_refusal
 from dovetail.kernels.attention.tpu import kernels as tpu_kernels
 from dovetail.kernels.attention.tpu.splash import LANES, call_block_size
-from dovetail.kernels.registry import implementation, is_interpreted
+from dovetail.kernels.dispatch import implementation, is_interpreted
 
 TPU_DTYPES = (jnp.bfloat16, jnp.float32)
 

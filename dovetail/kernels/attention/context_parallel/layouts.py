@@ -115,8 +115,9 @@ class ZigzagLayout:
 
     In natural order the last device would attend to all keys and the first only to its own, and the
     others would wait. Here every device computes two pairs of chunks at each hop. Its late chunk
-    attends to the early chunk of any device. Then its early chunk attends to that of a device
-    before it, or else its late chunk to the late one of a device after it.
+    attends to the early chunk of any device. If the keys come from an earlier device, its early
+    chunk also attends to their early chunk. Otherwise its late chunk also attends to their late
+    chunk.
     """
 
     axes: AxisNames

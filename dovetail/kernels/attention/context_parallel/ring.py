@@ -43,7 +43,7 @@ from dovetail.kernels.attention.shards import (
     zero_padding,
 )
 from dovetail.kernels.attention.xla.scores import init_bias_gradient, sinks_gradient_by_head
-from dovetail.kernels.registry import implementation
+from dovetail.kernels.dispatch import implementation
 from dovetail.kernels.sharded import mesh_axes, num_shards
 
 

@@ -22,7 +22,7 @@ from dovetail.kernels.attention.shards import (
     shard_call,
     sharded_sequence_refusal,
 )
-from dovetail.kernels.registry import implementation
+from dovetail.kernels.dispatch import implementation
 from dovetail.kernels.sharded import mesh_axes, num_shards
 
 

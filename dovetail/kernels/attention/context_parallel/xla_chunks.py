@@ -36,7 +36,7 @@ from dovetail.kernels.attention.xla.scores import (
     merge_heads,
     split_heads,
 )
-from dovetail.kernels.registry import implementation
+from dovetail.kernels.dispatch import implementation
 
 # Queries, and keys, of a block: at most the square of this many scores are in memory at once.
 BLOCK = 512

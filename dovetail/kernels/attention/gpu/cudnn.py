@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from dovetail.kernels.attention.op import OUTPUT_TAG, AttentionCall
 from dovetail.kernels.attention.shards import band_of, kernel_refusal, run_on_shards
-from dovetail.kernels.registry import implementation
+from dovetail.kernels.dispatch import implementation
 from dovetail.parallel import tag
 from dovetail.utils import can_compile_for
 

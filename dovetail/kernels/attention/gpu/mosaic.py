@@ -27,7 +27,7 @@ from dovetail.kernels.attention.gpu.triton_kernels import TritonOptions
 from dovetail.kernels.attention.op import AttentionCall
 from dovetail.kernels.attention.ranges import kv_ranges
 from dovetail.kernels.attention.shards import band_of, score_map_refusal, soft_cap
-from dovetail.kernels.registry import current_device, implementation
+from dovetail.kernels.dispatch import current_device, implementation
 
 GENERATION = "9"
 VERSIONS = ("0.0.12",)

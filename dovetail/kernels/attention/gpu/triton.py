@@ -27,7 +27,7 @@ from dovetail.kernels.attention.op import AttentionCall
 from dovetail.kernels.attention.ranges import TokenRanges, kv_ranges, q_ranges
 from dovetail.kernels.attention.shards import band_of, kernel_refusal, run_on_shards
 from dovetail.kernels.attention.xla.scores import sinks_gradient_by_head
-from dovetail.kernels.registry import implementation, is_interpreted
+from dovetail.kernels.dispatch import implementation, is_interpreted
 from dovetail.kernels.triton_tiles import SMALLEST_SIDE, missing_library
 
 MAX_WIDTH = 256

@@ -272,11 +272,13 @@ class _LoopBounds(NamedTuple):
 
 
 def _loop_bounds(given: _Inputs, row: Any, block: Any, blocks: BlockSizes) -> _LoopBounds:
+    from jax.experimental import pallas
+
     # Ranges do not decrease: the first row has the smallest ends, the last row the largest.
     first, last = block * blocks.block_m, block * blocks.block_m + blocks.block_m - 1
     start = jax.lax.div(given.start_BS[row, first], blocks.block_n)
-    stop = _ceil_div(given.stop_BS[row, last], blocks.block_n)
-    full_start = jnp.minimum(_ceil_div(given.start_BS[row, last], blocks.block_n), stop)
+    stop = pallas.cdiv(given.stop_BS[row, last], blocks.block_n)
+    full_start = jnp.minimum(pallas.cdiv(given.start_BS[row, last], blocks.block_n), stop)
     full_stop = jnp.maximum(jax.lax.div(given.stop_BS[row, first], blocks.block_n), full_start)
     return _LoopBounds(start, full_start, full_stop, stop)
 
@@ -340,10 +342,6 @@ def _program() -> tuple[Any, Any, Any]:
 
 def _kv_head(head: Any, given: _Inputs) -> Any:
     return jax.lax.div(head, given.q_BSHD.shape[2] // given.k_BSKD.shape[2])
-
-
-def _ceil_div(number: Any, divisor: int) -> Any:
-    return jax.lax.div(number + divisor - 1, divisor)
 
 
 def _power_of_two(limit: int, largest: int) -> int:

@@ -28,7 +28,7 @@ from dovetail.kernels.attention.shards import (
     score_map_refusal,
     soft_cap,
 )
-from dovetail.kernels.registry import implementation, is_interpreted
+from dovetail.kernels.dispatch import implementation, is_interpreted
 from dovetail.parallel import record_tag
 
 LIBRARY = "jax.experimental.pallas.ops.tpu.splash_attention"

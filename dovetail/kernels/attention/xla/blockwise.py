@@ -38,7 +38,7 @@ from dovetail.kernels.attention.xla.scores import (
     sinks_by_kv_head,
     weighted_values,
 )
-from dovetail.kernels.registry import current_platform, implementation
+from dovetail.kernels.dispatch import current_platform, implementation
 from dovetail.utils import cpu_cores
 
 # Up to this many queries the program is unrolled over blocks; longer sequences run in loops.

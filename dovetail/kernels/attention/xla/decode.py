@@ -10,7 +10,7 @@ import jax
 from dovetail.kernels.attention.op import FEW_QUERIES, AttentionCall, attention_op
 from dovetail.kernels.attention.xla import reference
 from dovetail.kernels.attention.xla.blockwise import is_slow
-from dovetail.kernels.registry import implementation
+from dovetail.kernels.dispatch import implementation
 
 
 @implementation("reference", slow=is_slow)

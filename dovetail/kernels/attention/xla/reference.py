@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from dovetail.kernels.attention.op import FEW_QUERIES, OUTPUT_TAG, AttentionCall
 from dovetail.kernels.attention.shards import paged_refusal
-from dovetail.kernels.registry import implementation
+from dovetail.kernels.dispatch import implementation
 from dovetail.parallel import tag
 
 

@@ -1,4 +1,4 @@
-"""The op registry: an op is an ordered tuple of implementations, and the first that can runs.
+"""The dispatch of ops: an op is an ordered tuple of implementations, and the first that can runs.
 
 A file holds one implementation:
 

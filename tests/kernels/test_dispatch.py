@@ -1,4 +1,4 @@
-"""The op registry: order, refusals, warnings, strictness, preference, platforms and threads."""
+"""The dispatch of ops: order, refusals, warnings, strictness, preference, platforms and threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dovetail.kernels import (
     strict,
     target_platform,
 )
-from dovetail.kernels.registry import _ops, current_device
+from dovetail.kernels.dispatch import _ops, current_device
 from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
 
 
