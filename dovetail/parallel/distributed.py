@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from dovetail.config import ConfigError
 
 # Set by Slurm and MPI; `jax.distributed.initialize()` reads the rest.
 _CLUSTER_VARIABLES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
+_LOG = logging.getLogger("dovetail")
 _ADDRESS = re.compile(r"\S+:\d+")
 
 
@@ -37,6 +39,19 @@ def start_distributed() -> Processes:
         elif coordinator == "auto" or _in_cluster():
             _start()
     return Processes(jax.process_index(), jax.process_count())
+
+
+def leave_distributed() -> None:
+    """Waits until all processes call this, so that none dies because another one has left.
+
+    Without it the first to exit takes JAX's coordination service, or its part in it, away. A
+    process cannot join again, so call it on the way to the exit alone.
+    """
+    if jax.distributed.is_initialized():
+        try:
+            jax.distributed.shutdown()
+        except RuntimeError as error:  # a process is gone already
+            _LOG.warning("Not all processes left together: %s", str(error).splitlines()[0])
 
 
 def _start(address: str | None = None, count: int | None = None, index: int | None = None) -> None:

@@ -1,7 +1,8 @@
 """Rematerialization policies: which activations are saved for the backward pass.
 
-Layers name the activations worth a decision with `tag()`. A policy, chosen by config, saves them,
-offloads them to the host, or recomputes them.
+Other names of remat are activation checkpointing and activation recomputation. Layers name the
+activations worth a decision with `tag()`. A policy, chosen by config, saves them, offloads them to
+the host, or recomputes them.
 """
 
 from __future__ import annotations

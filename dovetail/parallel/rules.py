@@ -6,15 +6,17 @@ A rule may also name one parameter by its path; its optimizer state follows.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from dovetail.config import Component, ConfigError, did_you_mean
+from dovetail.config import Component, ConfigError, did_you_mean, nearest
 from dovetail.parallel.mesh import MESH_AXES
 
 Axes = Sequence[str | None]
+_SAME_WORD = 0.75  # how similar the name of an axis must be to be taken for a misspelt one
 AnyMesh = Mesh | AbstractMesh
 """A mesh of devices, or an abstract one that needs no devices."""
 
@@ -105,9 +107,12 @@ class AxisRules(Component):
     def check_parameters(self, axes: Mapping[str, Axes]) -> None:
         """Raises a ConfigError for rules that no parameter, or more than one rule, can follow.
 
+        Warns of a logical axis that has no rule, and a name like that of one that has.
+
         Args:
             axes: the logical axes of all parameters, by path.
         """
+        self._warn_of_misspelt(axes)
         for pattern, entries in self.parameters.items():
             matching = [path for path in axes if fnmatchcase(path, pattern)]
             where = f"rules.parameters[{pattern!r}]"
@@ -126,6 +131,18 @@ class AxisRules(Component):
                         f"{where} and {others[0]!r} both match {path}. Name the path itself, "
                         "which beats any pattern, or narrow one of them."
                     )
+
+    def _warn_of_misspelt(self, axes: Mapping[str, Axes]) -> None:
+        named = [(name, path) for path in reversed([*axes]) for name in axes[path]]
+        for name, path in dict(named).items():  # the first path of each name
+            near = nearest(name or "", self.rules, 1, _SAME_WORD)
+            if near and name not in self.rules:
+                warnings.warn(
+                    f"{path}: there is no rule for the logical axis {name!r}, so it is never "
+                    f"sharded. Did you mean {near[0]!r}? If not, add "
+                    f"rules.rules.{name}=() to say so.",
+                    stacklevel=2,
+                )
 
     def partition_spec(
         self, axes: Axes, mesh: AnyMesh, manual_axes: Collection[str] = ()

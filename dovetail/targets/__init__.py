@@ -14,8 +14,8 @@ from dovetail.targets.local_devices import (
     set_virtual_device_flags,
 )
 from dovetail.targets.machine import Machine
-from dovetail.targets.names import example_targets, parse_target
-from dovetail.targets.registry import TargetRule, find_rule, target_rule, target_rules
+from dovetail.targets.names import example_targets, family_facts, parse_target
+from dovetail.targets.rule import TargetRule, find_rule, target_rule, target_rules
 from dovetail.targets.sharding import (
     ArraySharding,
     ExperimentSharding,
@@ -48,6 +48,7 @@ __all__ = [
     "example_targets",
     "experiment_sharding",
     "experiment_size",
+    "family_facts",
     "find_rule",
     "fit_experiment",
     "gpu_topology",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dovetail.config import Config, ConfigError, Difference, diff, through
 from dovetail.targets.machine import Machine
 from dovetail.targets.names import parse_target
-from dovetail.targets.registry import LABEL, TargetRule, find_rule
+from dovetail.targets.rule import LABEL, TargetRule, find_rule
 
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer

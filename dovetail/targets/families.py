@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from dovetail.hardware import Chip, chip_named
 
@@ -72,6 +73,23 @@ class MachineFamily:
         return [
             n * self.units_per_chip for n in range(1, most + 1) if self.shape(n, chip) is not None
         ]
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what its number counts, and its chip, as JSON values."""
+        chip = self.chip
+        return {
+            "counts": self.counts,
+            "chip": chip.name,
+            "peak_flops": dict(chip.peak_flops),
+            "memory_bytes": chip.memory_bytes,
+            "memory_bandwidth": chip.memory_bandwidth,
+            "interconnect_bandwidth": chip.interconnect_bandwidth,
+            "linked_chips": chip.linked_chips,
+            "chips_per_host": chip.chips_per_host,
+            "devices_per_chip": chip.devices_per_chip,
+            "network_bandwidth": chip.network_bandwidth,
+            "price": None if chip.price is None else asdict(chip.price),
+        }
 
 
 def _torus_3d(chips: int, chip: Chip) -> SliceShape | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.config import Config, ConfigOf, visit
 from dovetail.targets.machine import Machine
-from dovetail.targets.registry import LABEL
+from dovetail.targets.rule import LABEL
 from dovetail.targets.size import ExperimentSize
 
 if TYPE_CHECKING:

@@ -73,6 +73,17 @@ class Machine:
         price = self.chip.price
         return None if price is None else self.chips * price.usd_per_chip_hour
 
+    def facts(self) -> dict[str, Any]:
+        """Returns its size and price as JSON values."""
+        return {
+            "target": self.name,
+            "chips": self.chips,
+            "devices": self.devices,
+            "hosts": self.hosts,
+            "topology": self.topology,
+            "usd_per_hour": self.usd_per_hour,
+        }
+
     def __str__(self) -> str:
         parts = [f"{self.chips} x {self.chip.name}"]
         if self.devices != self.chips:

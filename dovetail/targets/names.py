@@ -46,6 +46,14 @@ def example_targets() -> list[str]:
     ]
 
 
+def family_facts() -> dict[str, dict[str, Any]]:
+    """Returns all families by prefix as JSON values, each with a machine as an example."""
+    return {
+        prefix: family.facts() | {"example": parse_target(f"{prefix}-{family.example}").facts()}
+        for prefix, family in MACHINE_FAMILIES.items()
+    }
+
+
 def _families() -> dict[str, MachineFamily]:
     names = {alias: family for family in MACHINE_FAMILIES.values() for alias in family.aliases}
     return names | MACHINE_FAMILIES

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dovetail.targets.machine import Machine
-from dovetail.utils import format_bytes, plural
+from dovetail.utils import format_bytes, format_count, plural
 
 if TYPE_CHECKING:
     from dovetail.parallel import Activation
@@ -38,7 +38,7 @@ class ArraySharding:
         dtype: its dtype.
         axes: the logical name of each axis.
         shape: the global shape.
-        split: for each axis, the mesh axes that it is sharded over.
+        mesh_axes: for each axis, the mesh axes that it is sharded over.
         local_shape: the shape of one shard.
         number_bytes: bytes of one element.
         copies: how many devices hold the same shard.
@@ -52,7 +52,7 @@ class ArraySharding:
     dtype: str
     axes: tuple[str | None, ...]
     shape: tuple[int, ...]
-    split: tuple[tuple[str, ...], ...]
+    mesh_axes: tuple[tuple[str, ...], ...]
     local_shape: tuple[int, ...]
     number_bytes: int
     copies: int
@@ -69,6 +69,10 @@ class ArraySharding:
     def is_replicated(self) -> bool:
         """Whether every device holds all of it; scalars do not count."""
         return self.devices > 1 and self.copies == self.devices and math.prod(self.shape) > 1
+
+    def facts(self) -> dict[str, Any]:
+        """Returns it as JSON values."""
+        return {**asdict(self), "bytes_per_device": self.bytes_per_device}
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,23 @@ class ExperimentSharding:
             f"{plural(len(replicated), 'array')} of the state; the largest is {largest.path} "
             f"({format_bytes(largest.bytes_per_device)})"
         )
+
+    def facts(self) -> dict[str, Any]:
+        """Returns it as JSON values."""
+        replicated = self.replicated()
+        parameters = sum(math.prod(array.shape) for array in self.group("parameters"))
+        return {
+            "target": self.machine.name,
+            "devices": self.machine.devices,
+            "mesh": self.mesh,
+            "parameters": {"total": parameters, "in_words": format_count(parameters)},
+            "memory_bytes_per_device": self.machine.memory_per_device,
+            "bytes_per_device": self.totals(),
+            "host_bytes_per_device": self.host_bytes(),
+            "replicated_bytes": sum(array.bytes_per_device for array in replicated),
+            "replicated": [f"{array.group}: {array.path}" for array in replicated],
+            "arrays": [array.facts() for array in self.arrays],
+        }
 
 
 def machine_program(trainer: Trainer, machine: Machine) -> Program:
@@ -213,9 +234,9 @@ class _Sharder:
         named = ", ".join(str(axis) for axis in axes)
         what = f"{path}: activation ({named})" if group == "activations" else path
         sharding = rules.sharding(axes, mesh, shape, what, manual_axes)
-        split = tuple(rules.mesh_axes(axes, mesh))
+        mesh_axes = tuple(rules.mesh_axes(axes, mesh))
         # Shards differ along manual axes, whether or not a logical axis is sharded over them.
-        used = {name for names in split for name in names} | set(manual_axes)
+        used = {name for names in mesh_axes for name in names} | set(manual_axes)
         return ArraySharding(
             group=group,
             path=path,
@@ -223,9 +244,9 @@ class _Sharder:
             axes=tuple(axes),
             shape=tuple(
                 length * math.prod(mesh.shape[name] for name in names if name in manual_axes)
-                for length, names in zip(shape, split, strict=True)
+                for length, names in zip(shape, mesh_axes, strict=True)
             ),
-            split=split,
+            mesh_axes=mesh_axes,
             local_shape=tuple(sharding.shard_shape(tuple(shape))),
             number_bytes=_itemsize(dtype),
             copies=mesh.size // math.prod(mesh.shape[name] for name in used),

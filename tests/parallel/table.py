@@ -21,7 +21,7 @@ SINGLE: dict[str, dict[str, Any]] = {
     "data": {"mesh": {"data": 8}},
     "fsdp": {"mesh": {"fsdp": 8}},
     "tensor": {"mesh": {"model": 4}},
-    "tensor, split streams": {"mesh": {"model": 4}, "modifiers": ("stream-parallel",)},
+    "tensor, sequence parallel": {"mesh": {"model": 4}, "modifiers": ("sequence-parallel",)},
     "context": {"mesh": {"sequence": 4}},
     "gpipe": {"mesh": {"pipeline": 4}, "gradients": _FOUR_AT_ONCE},
     "1f1b": {"mesh": {"pipeline": 4}, "gradients": _FOUR_BY_ONE},
@@ -43,9 +43,9 @@ MIXTURES: dict[str, dict[str, Any]] = {
     "data x fsdp x tensor": {"mesh": {"data": 2, "fsdp": 2, "model": 2}},
     "fsdp x context": {"mesh": {"fsdp": 4, "sequence": 2}},
     "fsdp x context x tensor": {"mesh": {"fsdp": 2, "sequence": 2, "model": 2}},
-    "data x tensor, split streams": {
+    "data x tensor, sequence parallel": {
         "mesh": {"data": 2, "model": 4},
-        "modifiers": ("stream-parallel",),
+        "modifiers": ("sequence-parallel",),
     },
     "gpipe x data": {"mesh": {"pipeline": 2, "data": 4}, "gradients": _GPIPE},
     "1f1b x fsdp": {"mesh": {"pipeline": 4, "fsdp": 2}, "gradients": _FOUR_BY_ONE},
@@ -101,9 +101,9 @@ CROSSING = {
 def rows_of_processes(model: str) -> dict[str, dict[str, Any]]:
     """Returns the rows for several processes: all for the dense model, and of others a few.
 
-    All for all take a quarter of an hour; DOVETAIL_WHOLE_TABLE=1 asks for that.
+    All for all take a quarter of an hour; DOVETAIL_FULL_TABLE=1 asks for that.
     """
     found = rows(model)
-    if model not in CROSSING or os.environ.get("DOVETAIL_WHOLE_TABLE"):
+    if model not in CROSSING or os.environ.get("DOVETAIL_FULL_TABLE"):
         return found
     return {name: found[name] for name in CROSSING[model]}

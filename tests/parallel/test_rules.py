@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -218,3 +220,21 @@ def test_rules_by_path_that_cannot_be_meant_are_refused(parameters, message: str
         AxisRules.Config(parameters=parameters).build().check_parameters(
             {WEIGHT: ("vocab", "embed")}
         )
+
+
+@pytest.mark.parametrize(
+    ("axis", "near"), [("head", "heads"), ("embd", "embed"), ("experts", "expert")]
+)
+def test_a_misspelt_logical_axis_is_a_warning(axis: str, near: str) -> None:
+    axes = {WEIGHT: ("vocab", axis), "decoder/other": (axis,)}
+    with pytest.warns(UserWarning, match=rf"{WEIGHT}.*{axis!r}.*Did you mean {near!r}\?") as found:
+        AxisRules.Config().build().check_parameters(axes)
+    assert len(found) == 1, "one for each axis"
+
+
+def test_an_axis_that_has_a_rule_or_another_word_is_no_warning() -> None:
+    config = AxisRules.Config()
+    config.rules = config.rules | {"embd": ()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        config.build().check_parameters({WEIGHT: ("vocab", "embd", None, "layers", "streams")})

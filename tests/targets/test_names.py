@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
 
 from dovetail.config import ConfigError
-from dovetail.targets import MACHINE_FAMILIES, example_targets, parse_target
+from dovetail.targets import MACHINE_FAMILIES, example_targets, family_facts, parse_target
 
 
 @pytest.mark.parametrize(
@@ -96,6 +97,14 @@ def test_an_unknown_target_is_an_error_that_lists_targets(name: str, words: list
         parse_target(name)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_the_facts_of_a_family_have_an_example() -> None:
+    facts = json.loads(json.dumps(family_facts()))
+    assert list(facts) == list(MACHINE_FAMILIES)
+    assert facts["tpu-v5p"]["counts"] == "TensorCores, two per chip"
+    assert facts["tpu-v5p"]["example"] == parse_target("tpu-v5p-512").facts()
+    assert facts["gpu-h100"]["price"]["usd_per_chip_hour"] > 0
 
 
 def test_importing_targets_imports_no_jax() -> None:

@@ -18,10 +18,10 @@ from dovetail.targets import (
     config_size,
     find_rule,
     parse_target,
-    registry,
     target_rule,
     target_rules,
 )
+from dovetail.targets import rule as rule_module
 
 
 def fitted(experiment: str, target: str) -> Any:
@@ -177,7 +177,7 @@ def test_provenance_names_the_target() -> None:
 
 @pytest.fixture
 def own_rules() -> Iterator[None]:
-    with registry._rules.restored():
+    with rule_module._rules.restored():
         yield
 
 
@@ -211,6 +211,6 @@ def test_no_matching_rule_is_an_error_that_lists_rules(monkeypatch: pytest.Monke
     for rule in target_rules():
         if rule.name != "trainium":
             rules.register(rule.name, rule, rule.apply.__module__)
-    monkeypatch.setattr(registry, "_rules", rules)
+    monkeypatch.setattr(rule_module, "_rules", rules)
     with pytest.raises(ConfigError, match=r"no rule is for trn2-16.*tpu-pod for tpu-\*"):
         find_rule(parse_target("trn2-16"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -49,10 +50,18 @@ def test_state_and_batch_are_the_arguments_of_the_compiled_step(
 def test_stacked_parameters_show_their_layers(sharding: ExperimentSharding) -> None:
     weight = next(array for array in sharding.group("parameters") if "query/weight" in array.path)
     assert weight.axes == ("stage", "embed", "heads")
-    assert weight.split == ((), ("fsdp",), ())
+    assert weight.mesh_axes == ((), ("fsdp",), ())
     assert weight.local_shape == (weight.shape[0], weight.shape[1] // 4, weight.shape[2])
     assert weight.copies == 2, "each slice of data has one"
     assert weight.bytes_per_device * 4 == 4 * weight.shape[0] * weight.shape[1] * weight.shape[2]
+
+
+def test_the_facts_are_json_with_every_array(sharding: ExperimentSharding) -> None:
+    facts = json.loads(json.dumps(sharding.facts()))
+    assert (facts["target"], facts["mesh"]) == ("cpu-8", {"data": 2, "fsdp": 4})
+    assert [array["bytes_per_device"] for array in facts["arrays"]] == [
+        array.bytes_per_device for array in sharding.arrays
+    ]
 
 
 def test_optimizer_state_is_sharded_like_its_parameter(sharding: ExperimentSharding) -> None:
@@ -70,7 +79,7 @@ def test_the_main_activations_are_listed(sharding: ExperimentSharding) -> None:
     assert ("batch", "sequence", "heads", None) in axes
     assert ("batch", "vocab") in axes, "a chunk of logits"
     stream = next(a for a in sharding.group("activations") if a.axes[-1] == "embed")
-    assert stream.split[0] == ("data", "fsdp")
+    assert stream.mesh_axes[0] == ("data", "fsdp")
 
 
 def test_expert_buffers_are_listed() -> None:
@@ -89,11 +98,11 @@ def test_rows_of_dropless_experts_have_global_and_local_shapes() -> None:
     width = rows.shape[2]
     assert rows.shape == (batch, 2 * length, width), "each token is there for both its experts"
     assert rows.local_shape == (batch // 4, 2 * length, width)
-    assert (rows.split[0], rows.copies) == (("data", "fsdp"), 2)
+    assert (rows.mesh_axes[0], rows.copies) == (("data", "fsdp"), 2)
     hidden = next(
         a for a in sharding.group("activations") if a.axes == ("batch", "sequence", "mlp")
     )
-    assert hidden.split == (("data", "fsdp"), (), ("model",)), "XLA shards the rest"
+    assert hidden.mesh_axes == (("data", "fsdp"), (), ("model",)), "XLA shards the rest"
     local = hidden.local_shape
     assert (local[0] * 4, local[1], local[2] * 2) == hidden.shape
     assert hidden.copies == 1
@@ -117,7 +126,7 @@ def test_published_mixtures_divide_over_large_machines(name: str, target: str) -
     fitted = apply_target(find_experiment(name).config(), target)
     sharding = sharding_of(fitted.config, fitted.machine)
     for array in sharding.arrays:
-        shards = [math.prod(sharding.mesh[axis] for axis in names) for names in array.split]
+        shards = [math.prod(sharding.mesh[axis] for axis in names) for names in array.mesh_axes]
         pairs = zip(array.local_shape, shards, strict=True)
         assert tuple(length * count for length, count in pairs) == array.shape
 
@@ -203,7 +212,7 @@ def test_a_parameter_that_a_rule_names_by_path_is_shown_so_with_its_state() -> N
     found = sharding_of(config, parse_target("cpu-8"), with_activations=False)
     arrays = [array for array in found.arrays if weight in (array.path, array.owner)]
     assert len(arrays) == 3, "the parameter and two moments"
-    assert {array.split for array in arrays} == {(("data",), ())}
+    assert {array.mesh_axes for array in arrays} == {(("data",), ())}
     others = [array for array in found.group("parameters") if array.path != weight]
     plain = sharding_of(
         tiny(data=2, fsdp=2, model=2), parse_target("cpu-8"), with_activations=False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dovetail.targets.machine import Machine
-from dovetail.targets.registry import target_rule
+from dovetail.targets.rule import target_rule
 
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.targets.fitting import choose_mesh, fit_experiment
 from dovetail.targets.machine import Machine
-from dovetail.targets.registry import target_rule
+from dovetail.targets.rule import target_rule
 from dovetail.targets.size import config_size
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The registry of rules, each of which fits experiments to a kind of machine."""
+"""A target rule, which fits experiments to a kind of machine, and how one is registered."""
 
 from __future__ import annotations
 
@@ -40,6 +40,10 @@ class TargetRule:
     def matches(self, machine: Machine) -> bool:
         """Returns whether the rule applies to a machine."""
         return fnmatchcase(machine.kind, self.pattern)
+
+    def facts(self) -> dict[str, str]:
+        """Returns its description as JSON values."""
+        return {"name": self.name, "pattern": self.pattern, "about": self.about}
 
 
 _rules: Registry[TargetRule] = Registry("target rule", "dovetail.targets.rules")
