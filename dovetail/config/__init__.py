@@ -1,7 +1,15 @@
 """Typed configs, from which every component is built. Pure Python; imports no JAX."""
 
 from dovetail.config.base import Component, Config, ConfigOf, T_co
-from dovetail.config.diff import Difference, diff, explain, identity, interchangeable_with
+from dovetail.config.diff import (
+    Difference,
+    derived_paths,
+    diff,
+    explain,
+    identity,
+    interchangeable_with,
+    json_origins,
+)
 from dovetail.config.errors import (
     ConfigError,
     Error,
@@ -58,6 +66,7 @@ __all__ = [
     "collect_reports",
     "component_name",
     "config_for",
+    "derived_paths",
     "did_you_mean",
     "diff",
     "explain",
@@ -72,6 +81,7 @@ __all__ = [
     "incidental",
     "interchangeable_with",
     "is_old_field",
+    "json_origins",
     "json_values",
     "missing_entry_points",
     "missing_imports",

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from dovetail.config.base import Component, Config
-from dovetail.config.text import all_values
+from dovetail.config.errors import ConfigError
+from dovetail.config.text import all_values, json_values
 from dovetail.config.traverse import visit
 from dovetail.config.values import (
     CONTAINERS,
@@ -100,7 +101,7 @@ _representatives: dict[type, type[Config[Any]]] = {}
 
 
 def _reset(config: Config[Any]) -> None:
-    """Makes a config that of its identity, in place."""
+    """Reduces a config to its identity fields, in place."""
     fields, defaults = config.fields(), type(config)()
     for name, value in config._node.values.items():
         if fields[name].incidental:
@@ -112,7 +113,7 @@ def _reset(config: Config[Any]) -> None:
 
 
 def _represented(value: Any) -> Any:
-    """Returns a value in which each config is that of its identity."""
+    """Returns a value in which each config is reduced to its identity fields."""
     if isinstance(value, Config):
         found = _representatives.get(type(value), lambda: value)()
         _reset(found)
@@ -140,6 +141,26 @@ def explain(config: Config[Any]) -> list[Explanation]:
         Explanation(path, value, _origin(path, owners) if path else "the config itself")
         for path, value in all_values(tree).items()
     ]
+
+
+def json_origins(config: Config[Any]) -> dict[str, dict[str, Any]]:
+    """Returns every value of the tree by path in JSON types, and what set it."""
+    values = json_values(config)
+    return {
+        line.path: {"value": values[line.path], "set_by": line.origin} for line in explain(config)
+    }
+
+
+def derived_paths(config: Config[Any]) -> set[str]:
+    """Returns the paths of the required values that parents set when they build their children.
+
+    Builds the config; it has none if a required value is really missing.
+    """
+    try:
+        config.build()
+    except ConfigError:
+        return set()
+    return {path for path, text in all_values(config).items() if text == "REQUIRED"}
 
 
 def _origin(path: str, owners: dict[str, tuple[Config[Any], str]]) -> str:

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 _LISTED = 20  # names in a message
+_OPTION_CUTOFF = 0.7
 
 
 class Error(Exception):
@@ -25,10 +26,16 @@ class RunError(ConfigError):
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5) -> list[str]:
-    """Returns the known names that are most similar to `name`, best first."""
-    lowered = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), lowered, n=count, cutoff=cutoff)
-    return [lowered[match] for match in close]
+    """Returns the known names that are most similar to `name`, best first.
+
+    An option (`--steps`) is compared without its dashes, and must be nearer: options are short
+    words, many of which share half of their letters.
+    """
+    if name.startswith("-"):
+        cutoff = max(cutoff, _OPTION_CUTOFF)
+    plain = {candidate.lower().lstrip("-"): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower().lstrip("-"), plain, n=count, cutoff=cutoff)
+    return [plain[match] for match in close]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -39,5 +46,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         return f"Did you mean {' or '.join(repr(match) for match in close)}?"
     if not names:
         return "There is none to choose from."
-    shown = ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
-    return f"Known: {shown}."
+    if len(names) > _LISTED:
+        return f"Known: {', '.join(names[:_LISTED])}, ..."
+    return f"Known: {', '.join(names)}."

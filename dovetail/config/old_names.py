@@ -1,4 +1,4 @@
-"""Old names of components, fields, functions and arguments of modifiers, which still load.
+"""Old names of components, fields, functions, modifiers and their arguments, which still load.
 
 A renamed class or field gets a line here. A class that moves to another file needs none.
 """
@@ -14,6 +14,7 @@ OLD_CLASSES: dict[str, str] = {
     "AnyLoss": "BaseLoss",
     "AnyNorm": "BaseNorm",
     "AnyPositions": "BasePositions",
+    "BranchNorm": "OutputNorm",
     "ByFanIn": "MupOptimizer",
     "ChangedLoss": "LossWrapper",
     "ChangedMixing": "MixingWrapper",
@@ -77,6 +78,7 @@ OLD_FIELDS: dict[tuple[str, str], str] = {
     ("OneForwardOneBackward", "rounds"): "repeats",
     ("Pipeline", "rounds"): "repeats",
     ("ShortConvolution", "memory"): "cache",
+    ("SmoothedLoss", "share"): "smoothing",
     ("Trainer", "start"): "initialization",
 }
 
@@ -85,8 +87,15 @@ OLD_KEYS: dict[tuple[str, str, str], str] = {
     ("AxisRules", "rules", "stream"): "residual_sequence",
 }
 
+# Old name of a modifier -> new one, as after `--with` and in what a run records.
+OLD_MODIFIERS: dict[str, str] = {
+    "branch-norm": "output-norm",
+    "stream-parallel": "sequence-parallel",
+}
+
 # (modifier, old argument) -> new argument, as after `--with`.
 OLD_ARGUMENTS: dict[tuple[str, str], str] = {
+    ("label-smoothing", "share"): "smoothing",
     ("offload", "keep"): "save",
     ("pipeline", "rounds"): "repeats",
     ("remat", "keep"): "save",

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from dovetail.config.base import Config
 from dovetail.config.errors import ConfigError, did_you_mean
 from dovetail.config.fields import field_hints
-from dovetail.config.old_names import OLD_ARGUMENTS
+from dovetail.config.old_names import OLD_ARGUMENTS, OLD_MODIFIERS
 from dovetail.config.parsing import choices_of, parse_value, split_outside
 from dovetail.config.provenance import Origin, through, typed_by_user
 from dovetail.config.registry import Registry
@@ -110,6 +110,8 @@ def apply_modifier(config: Any, text: str) -> Any:
     """Applies `NAME` or `NAME:key=value,key=value`, as typed on the command line."""
     name, _, arguments = text.partition(":")
     name = name.strip()
+    if name not in modifiers():
+        name = OLD_MODIFIERS.get(name, name)
     function = _modifiers.find(name, f"--with {name}")
     values = _arguments(function, name, arguments)
     with through(f"--with {text}"):

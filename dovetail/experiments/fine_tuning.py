@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dovetail.config import ConfigError, modifier
+from dovetail.config import ConfigError, RunError, modifier
 
 if TYPE_CHECKING:
     from dovetail.run import Run
@@ -20,7 +20,13 @@ def initialize_from_run(config: Any, path: str) -> Any:
     """
     from dovetail.run import InitFromRun, Run
 
-    run = Run(path)
+    try:
+        run = Run(path)
+    except RunError as error:
+        raise ConfigError(
+            f"--with from-run: {error} If a run that began with it shall continue, name that run: "
+            "`dovetail train RUN` needs no other folder."
+        ) from error
     config.set(model=run.config.model, initialization=InitFromRun.Config(run=path))
     config.input.set(tokenizer=_tokenizer(run, config))
     return config

@@ -2,7 +2,8 @@
 
 A config exists only once its classes are imported, which takes a second. So the key paths of each
 experiment are cached in the user's cache folder when it is first used, and a mistyped key is
-refused from there. A file of the package that changes invalidates the cache.
+refused from there. After a file of the package has changed, the list is stale: it refuses only what
+no line of the package declares, and is written again with the next config that is built.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from dovetail.utils import atomic_write, user_cache_folder
 
 _PACKAGE = Path(__file__).parents[1]
 _SUGGESTIONS = 3
+_CLOSE = 0.8  # the similarity of a mistyped name to what was meant
 
 # The end of a field's path, and what other programs call the field.
 _OTHER_NAMES = {
@@ -69,6 +71,8 @@ class ConfigKeys:
     """
 
     configs: dict[str, tuple[str, dict[str, list[str]]]]
+    is_current: bool = True
+    """Whether the package is unchanged since they were listed."""
 
     @classmethod
     def of(cls, config: Config[Any], *, with_choices: bool = False) -> ConfigKeys:
@@ -102,8 +106,10 @@ class ConfigKeys:
     def check(self, overrides: Sequence[str], *, is_final: bool = True) -> None:
         """Raises a ConfigError for the first key that does not exist, with suggestions.
 
-        If the tree is not final, a modifier may still add any field that the package declares.
+        If the tree is not final, a modifier may still add any field that the package declares. If
+        the list is stale, a change of the package may have added it.
         """
+        is_final = is_final and self.is_current
         changed = {text.partition("=")[0].strip() for text in overrides}
         for text in overrides:
             path, equals, value = text.partition("=")
@@ -115,7 +121,7 @@ class ConfigKeys:
             above = {".".join(pieces[:count]) for count in range(1, len(pieces) + 1)}
             if changed & above or is_old_field(name):
                 continue  # another override replaces the holder, or the name was renamed
-            if not is_final and self._may_be_added(name):
+            if not is_final and self._may_be_added(holder, name):
                 continue
             owner, fields = self.configs[holder]
             raise ConfigError(
@@ -141,9 +147,20 @@ class ConfigKeys:
             holder = f"{holder}.{piece}" if holder else piece
         return None
 
-    def _may_be_added(self, name: str) -> bool:
-        """Says whether a modifier may add this field, or the one whose name was mistyped."""
-        return not nearest(name, self._leaves(), cutoff=0.8) or name in _declared_names()
+    def _may_be_added(self, holder: str, name: str) -> bool:
+        """Says whether a field may be added, by a modifier or by a change of the package.
+
+        No modifier adds a field to the root. What is added elsewhere may have the name that was
+        meant, or be an argument of another package's function.
+        """
+        if self.is_current and not holder and self.suggest(name):
+            return False
+        declared = _declared_names()
+        if name in declared:
+            return True
+        if nearest(name, self._leaves() | ALIASES.keys(), cutoff=_CLOSE):
+            return False
+        return bool(holder or nearest(name, declared, cutoff=_CLOSE))
 
     def _leaves(self) -> set[str]:
         return {path.rpartition(".")[2] for path in self.paths()}
@@ -171,12 +188,11 @@ def did_you_mean_keys(paths: Sequence[str], value: str = "") -> str:
 
 
 def cached_keys(experiment: str) -> ConfigKeys | None:
-    """Returns the cached keys of one of the package's own experiments, if they are current."""
+    """Returns the cached keys of one of the package's own experiments, current or stale."""
     try:
         stored = json.loads(_file(experiment).read_text())
-        if stored["fingerprint"] != _fingerprint():
-            return None
-        return ConfigKeys({path: (owner, fields) for path, (owner, fields) in stored["configs"]})
+        configs = {path: (owner, fields) for path, (owner, fields) in stored["configs"]}
+        return ConfigKeys(configs, is_current=stored["fingerprint"] == _fingerprint())
     except (OSError, ValueError, KeyError, TypeError):
         return None  # never written, or damaged
 

@@ -75,7 +75,7 @@ class SandwichNorm(BaseResidual):
         return x_BSE + self.dropout(self.output_norm(output_BSE))
 
 
-class BranchNorm(BaseResidual):
+class OutputNorm(BaseResidual):
     """Norm on the sublayer's output only (OLMo 2)."""
 
     def before(self, x_BSE: jax.Array) -> jax.Array:

@@ -21,9 +21,13 @@ class Ema(Component):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         if not 0.0 <= config.decay < 1.0:
-            raise ConfigError(f"Ema: decay must be at least 0 and below 1, got {config.decay}.")
+            raise ConfigError(
+                f"{config.locate('decay')}: expected 0 or more and less than 1, got {config.decay}."
+            )
         if config.warmup_steps < 0:
-            raise ConfigError(f"Ema: warmup_steps must be 0 or more, got {config.warmup_steps}.")
+            raise ConfigError(
+                f"{config.locate('warmup_steps')}: expected 0 or more, got {config.warmup_steps}."
+            )
         self.decay, self.warmup_steps = config.decay, config.warmup_steps
 
     def init(self, params: Arrays) -> Arrays:

@@ -41,7 +41,7 @@ def scalar(value: float | int) -> np.ndarray:
 
 
 def numbers_of(component: Any) -> dict[str, np.ndarray]:
-    """Returns the attributes of a component that are numbers, by name; booleans are none."""
+    """Returns the numeric attributes of a component by name, without booleans."""
     found = {name: value for name, value in vars(component).items() if type(value) in (int, float)}
     return {name: scalar(value) for name, value in sorted(found.items())}
 

@@ -110,7 +110,7 @@ class Learner(Component):
         """Computes one train step. Pure: jit it and donate the state.
 
         A step whose loss, gradients or extras are not finite is skipped: it sets `halted_at`, and
-        no later step changes the state. So a loop that reads reports some steps late still finds
+        no later step changes the state. So a loop that reads reports a few steps late still has
         the last good state.
 
         Args:
@@ -118,8 +118,8 @@ class Learner(Component):
             state: from `init` or the previous step.
             batch: the model's inputs, as `functional` takes them.
             key: the run's key, the same for every step; the step number is folded in here.
-            hyperparameters: those of any learner that differs from this one in nothing else, so
-                that one program serves a sweep. None: this learner's own, as constants.
+            hyperparameters: of this learner, or of one that differs only in them, so that one
+                program serves a sweep. None compiles this learner's own as constants.
         """
         numbers = self.hyperparameters() if hyperparameters is None else hyperparameters
         trainable = self._trainable(model)
@@ -139,7 +139,7 @@ class Learner(Component):
             updated = self._update(model, old, trainable, clipped, extras, learning_rate, numbers)
             return replace(updated, variables=result.variables)
 
-        # The step is skipped unless all of them are finite, here and in all steps before.
+        # The step is skipped unless this step and all before it were finite.
         all_finite = check.finite & (state.halted_at < 0)
         optimizer = self.optimizer_memory.fetch(state.optimizer, after=check.gradient_norm)
         # Frozen parameters stay out of the `cond`, so that XLA does not copy them.
@@ -253,6 +253,7 @@ class Learner(Component):
 
 
 def _clip(gradients: Arrays, norm: jax.Array, clip_norm: Any) -> Arrays:
+    """Gradient clipping: gradients are clipped by their global norm, all parameters together."""
     if clip_norm is None:
         return gradients
     scale = clip_norm / jnp.maximum(norm, clip_norm)

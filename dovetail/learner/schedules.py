@@ -21,6 +21,7 @@ from jax.typing import ArrayLike
 
 from dovetail.config import Component, ConfigError, ConfigOf, T_co, did_you_mean
 from dovetail.learner.hyperparameters import bind, numbers_of
+from dovetail.utils import plural
 
 
 @runtime_checkable
@@ -59,10 +60,11 @@ class WarmupSchedule(BaseSchedule):
         self.peak, self.warmup_steps = config.peak, config.warmup_steps
         if not 0.0 <= self.peak < math.inf:
             raise self._error(
-                f"peak, the highest learning rate, must be 0 or more and finite, got {self.peak}."
+                "peak",
+                f"expected 0 or more, and finite: the highest learning rate. Got {self.peak}.",
             )
         if self.warmup_steps < 0:
-            raise self._error(f"warmup_steps must be 0 or more, got {self.warmup_steps}.")
+            raise self._error("warmup_steps", f"expected 0 or more, got {self.warmup_steps}.")
 
     def __call__(self, step: jax.Array) -> jax.Array:
         """Returns the learning rate after `step` completed updates."""
@@ -74,8 +76,8 @@ class WarmupSchedule(BaseSchedule):
         """Returns the learning rate as a fraction of the peak; 1 during warmup."""
         raise NotImplementedError(f"{type(self).__name__} must implement after_warmup.")
 
-    def _error(self, message: str) -> ConfigError:
-        return ConfigError(f"{type(self).__name__}: {message}")
+    def _error(self, field: str, message: str) -> ConfigError:
+        return ConfigError(f"{self.config.locate(field)}: {message}")
 
 
 class ConstantSchedule(WarmupSchedule):
@@ -117,23 +119,28 @@ class DecaySchedule(WarmupSchedule):
         self.end_fraction = config.end_fraction
         if config.total_steps is None:
             raise self._error(
-                "total_steps is not set, so the decay has no end. Set it here, or as the learner's "
-                "total_steps; a trainer sets it to its own number of steps."
+                "total_steps",
+                f"not set, so the decay of {type(self).__name__} has no end. Set it here, or as "
+                "the learner's total_steps; a trainer sets it to its own number of steps.",
             )
         self.total_steps: int = config.total_steps
         if config.warmup_fraction:
             self._set_warmup(config.warmup_fraction)
         if self.warmup_steps >= self.total_steps:
             raise self._error(
-                f"a warmup of {self.warmup_steps} steps is not shorter than "
-                f"total_steps={self.total_steps}. Shorten the warmup or train longer."
+                "warmup_fraction" if config.warmup_fraction else "warmup_steps",
+                f"a warmup of {plural(self.warmup_steps, 'step')} is not shorter than "
+                f"total_steps={self.total_steps}. Shorten the warmup or train longer.",
             )
 
     def _set_warmup(self, fraction: float) -> None:
-        if self.warmup_steps or not 0.0 < fraction < 1.0:
+        if not 0.0 < fraction < 1.0:
+            raise self._error("warmup_fraction", f"expected 0 to less than 1, got {fraction}.")
+        if self.warmup_steps:
             raise self._error(
-                f"warmup_fraction={fraction} must be between 0 and 1, and excludes "
-                f"warmup_steps, which is {self.warmup_steps}."
+                "warmup_steps",
+                f"got {self.warmup_steps}, but warmup_fraction={fraction} sets the warmup. "
+                "Set one of the two to 0.",
             )
         self.warmup_steps = int(fraction * self.total_steps)
 
@@ -174,9 +181,7 @@ class WarmupStableDecaySchedule(DecaySchedule):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         if not 0.0 <= config.decay_fraction <= 1.0:
-            raise self._error(
-                f"decay_fraction must be between 0 and 1, got {config.decay_fraction}."
-            )
+            raise self._error("decay_fraction", f"expected 0 to 1, got {config.decay_fraction}.")
         start = (1.0 - config.decay_fraction) * self.total_steps
         self.decay_start = max(start, float(self.warmup_steps))
 
@@ -204,7 +209,7 @@ def scheduled_rate(schedule: Schedule, numbers: Mapping[str, Any], step: jax.Arr
         ) from error
 
 
-_SCHEDULES: Mapping[str, Callable[[], Any]] = {
+SCHEDULES: Mapping[str, Callable[[], Any]] = {
     "constant": ConstantSchedule.Config,
     "cosine": CosineSchedule.Config,
     "inverse-square-root": InverseSquareRootSchedule.Config,
@@ -213,15 +218,10 @@ _SCHEDULES: Mapping[str, Callable[[], Any]] = {
 }
 
 
-def schedule_names() -> list[str]:
-    """Returns the names of all schedules."""
-    return sorted(_SCHEDULES)
-
-
 def named_schedule(name: str) -> ConfigOf[Schedule]:
     """Returns the config of a schedule; "linear" decays from the end of the warmup to zero."""
-    if name not in _SCHEDULES:
-        known = ", ".join(_SCHEDULES)
-        advice = did_you_mean(name, _SCHEDULES)
+    if name not in SCHEDULES:
+        known = ", ".join(SCHEDULES)
+        advice = did_you_mean(name, SCHEDULES)
         raise ConfigError(f"There is no schedule {name!r}. {advice} Known: {known}.")
-    return _SCHEDULES[name]()
+    return SCHEDULES[name]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import jax
@@ -107,11 +108,16 @@ class CausalLM(Module):
         stack = in_stages(config.decoder.stack, num_stages)
         return type(self)(config.clone(decoder=config.decoder.clone(stack=stack)))
 
-    def predict(self, tokens_BS: jax.Array) -> jax.Array:
-        """Returns the logits [B, S, V] of rows that are one document each."""
+    def predict(self, tokens_BS: jax.Array, inputs: Mapping[str, Any] | None = None) -> jax.Array:
+        """Returns the logits [B, S, V] of rows that are one document each.
+
+        Args:
+            tokens_BS: the token ids.
+            inputs: named inputs of the layers' context, if they ask for any.
+        """
         positions_BS = jnp.broadcast_to(jnp.arange(tokens_BS.shape[1]), tokens_BS.shape)
         context = TokenContext(positions_BS, jnp.ones_like(tokens_BS)).promise_contiguous()
-        return self.all_logits(tokens_BS, context)
+        return self.all_logits(tokens_BS, _provide_all(context, inputs or {}))
 
     def logits(self, tokens_BS: jax.Array, context: TokenContext, last_B: jax.Array) -> jax.Array:
         """Returns the logits [B, V] of the token after index `last_B` of each row."""
@@ -129,7 +135,10 @@ class CausalLM(Module):
 
 
 def _context(batch: TokenBatch) -> TokenContext:
-    context = TokenContext.of(batch).provide("tokens", batch.tokens)
-    for name, value in batch.extras.items():
+    return _provide_all(TokenContext.of(batch).provide("tokens", batch.tokens), batch.extras)
+
+
+def _provide_all(context: TokenContext, inputs: Mapping[str, Any]) -> TokenContext:
+    for name, value in inputs.items():
         context = context.provide(name, value)
     return context

@@ -7,7 +7,7 @@ from typing import Any
 
 from dovetail.layers import TransformerBlock, layers_of
 from dovetail.layers.linear.linear import NormedLinear
-from dovetail.layers.residual import BranchNorm
+from dovetail.layers.residual import OutputNorm
 from dovetail.models.causal_lm import CausalLM
 from dovetail.models.compose import feed_forward, language_model, rms_norm
 from dovetail.models.family import ModelFamily, register_family
@@ -31,7 +31,7 @@ def from_hf(values: Mapping[str, Any]) -> CausalLM.Config:
     bias = hf.get("attention_bias", False)
     attention = rotary_attention(hf, qkv_bias=bias, output_bias=bias)
     normed = NormedLinear.Config(linear=attention.query, norm=rms_norm(hf))
-    residual = BranchNorm.Config(norm=rms_norm(hf))
+    residual = OutputNorm.Config(norm=rms_norm(hf))
     block = TransformerBlock.Config(
         attention=attention.set(query=normed, key=normed),
         attention_residual=residual,

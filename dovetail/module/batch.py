@@ -113,7 +113,10 @@ def batch_size(spec: Any) -> int:
             "input: expected a batch whose arrays share their first axis, got shapes "
             f"{', '.join(shapes) or 'of no array'}. Is the batch a registered dataclass?"
         )
-    return int(sizes.pop() or 0)
+    size = int(sizes.pop() or 0)
+    if size < 1:
+        raise ConfigError(f"input.batch_size: expected a batch of 1 or more rows, got {size}.")
+    return size
 
 
 def sequence_batch_spec(

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from dovetail.config import ConfigError, Error
 from dovetail.module.functional import functional
 from dovetail.module.module import Module
 
@@ -47,4 +48,23 @@ class BoundModule:
                 return functional(self.module, params, args, variables=variables, **options)[0]
 
             self._compiled[name] = run
-        return lambda *args: self._compiled[name](self.params, self.variables, args)
+        return lambda *args: self._call(name, args)
+
+    def _call(self, name: str, args: tuple[Any, ...]) -> Any:
+        try:
+            return self._compiled[name](self.params, self.variables, args)
+        except Error:
+            raise
+        except (TypeError, ValueError, IndexError) as error:  # about shapes and types
+            kind = type(self.module).__name__
+            message = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise ConfigError(
+                f"{kind}.{name}: cannot be called with {_described(args)}: {message}"
+            ) from error
+
+
+def _described(args: tuple[Any, ...]) -> str:
+    """Returns the dtypes and shapes of arguments, as JAX writes them."""
+    leaves = [leaf for leaf in jax.tree.leaves(args) if hasattr(leaf, "shape")]
+    shapes = [f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for leaf in leaves]
+    return ", ".join(shapes) or ", ".join(type(each).__name__ for each in args) or "nothing"

@@ -1,6 +1,6 @@
 """Typed side outputs of a model: losses, summaries and named values.
 
-Each type defines its reduction over micro-batches (`merge`), layers (`reduce`) and devices
+Each type defines its reduction over microbatches (`merge`), layers (`reduce`) and devices
 (`all_reduce`), and its `value`, so that transformations carry it without knowing what it means.
 """
 
@@ -24,7 +24,7 @@ class Loss(NamedTuple):
     weight: Array
 
     def merge(self, other: Self) -> Self:
-        """Adds the loss of another micro-batch."""
+        """Adds the loss of another microbatch."""
         return type(self)(self.total + other.total, self.weight + other.weight)
 
     def reduce(self) -> Self:

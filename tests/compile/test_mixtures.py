@@ -82,7 +82,7 @@ CUBE: dict[str, tuple[Mixture, Expected]] = {
     ),
     # The same as a scatter and a gather, with the stream split in between. The loss adds up.
     "stream": (
-        Mixture({"fsdp": 16, "model": 4}, ("stream-parallel",)),
+        Mixture({"fsdp": 16, "model": 4}, ("sequence-parallel",)),
         {
             *FSDP_ON_TPUS,
             *IN_PARTS,

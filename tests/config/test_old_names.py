@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import dovetail
 from dovetail.config import (
     Component,
     ConfigError,
@@ -29,6 +30,7 @@ from dovetail.config.old_names import (
     OLD_FIELDS,
     OLD_FUNCTIONS,
     OLD_KEYS,
+    OLD_MODIFIERS,
 )
 from dovetail.config.registry import find_function, function_name
 from tests.config.components import FeedForward, Model
@@ -79,6 +81,9 @@ def test_the_tables_name_what_exists() -> None:
         assert field in own(owner).Config.fields()
     for new in OLD_FUNCTIONS.values():
         find_function(new.rpartition(":")[2], "", by_short_name=True)
+    for old, new in OLD_MODIFIERS.items():
+        assert new in modifiers()
+        assert old not in modifiers(), f"{old} is a modifier again"
     for (name, old), new in OLD_ARGUMENTS.items():
         arguments = inspect.signature(modifiers()[name]).parameters
         assert new in arguments, (name, new)
@@ -111,6 +116,16 @@ def test_old_keys_of_a_dict_are_read() -> None:
     (owner, field, old), new = next(iter(OLD_KEYS.items()))
     config = from_text(f"dovetail.parallel:{owner}()\n{field} = {{'{old}': ('fsdp',)}}")
     assert config == own(owner).Config(**{field: {new: ("fsdp",)}})
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_MODIFIERS.items())
+def test_a_modifier_applies_by_its_old_name(old: str, new: str) -> None:
+    plain = dovetail.experiment("tiny-lm")
+    changed = plain.with_features(new).config
+    assert plain.with_features(old).config == changed != plain.config
+    # As a run records it, and as it is read again.
+    about = plain.with_features(old).about()
+    assert dovetail.experiment("tiny-lm").with_features(*about["features"]).config == changed
 
 
 def test_two_classes_of_a_subpackage_may_not_share_a_name() -> None:

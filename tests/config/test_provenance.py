@@ -12,8 +12,10 @@ from dovetail.config import (
     Config,
     apply_modifier,
     apply_overrides,
+    derived_paths,
     explain,
     from_text,
+    json_origins,
     modifier,
     replace,
     select,
@@ -151,6 +153,17 @@ def test_explain_says_the_origin_of_every_value() -> None:
     assert found["layers.0"][1] == f"tests/config/test_provenance.py:{set_on}"
     assert found["weights"] == ("{'a': 1.0}", "changed in place")
     assert list(found) == [entry.path for entry in explain(config.clone())]
+    origins = json_origins(config)
+    assert origins["steps"] == {"value": 4, "set_by": "command line: steps=4"}
+    assert {path: each["set_by"] for path, each in origins.items()} == {
+        path: origin for path, (_, origin) in found.items()
+    }
+
+
+def test_what_a_parent_sets_on_its_child_is_derived() -> None:
+    assert derived_paths(FeedForward.Config()) == {"up.features"}
+    assert derived_paths(FeedForward.Config(up=Linear.Config(features=2))) == set()
+    assert derived_paths(Mixture.Config()) == set(), "its expert is really missing"
 
 
 def test_explain_of_a_subtree_begins_there() -> None:

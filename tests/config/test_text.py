@@ -370,6 +370,34 @@ print(read)
 """
 
 
+EVERY_COMPONENT = """
+import pkgutil
+import dovetail
+from dovetail.config import import_submodules
+from dovetail.config.registry import known_components
+from dovetail.experiments import find_experiment
+
+find_experiment("tiny-lm").config()
+known = set(known_components(lambda component: True))
+for subpackage in pkgutil.iter_modules(dovetail.__path__):
+    if subpackage.ispkg and subpackage.name != "cli":
+        import_submodules(f"dovetail.{subpackage.name}")
+print(*sorted(set(known_components(lambda component: True)) - known))
+"""
+
+
+# `run/` is above the trainer; the feature `from-run` imports it.
+OF_RUNS = {"InitFromRun", "InitSubmoduleFromRun"}
+
+
+def test_text_may_name_every_component_of_the_package() -> None:
+    """In a new process: a component whose module nothing imports would be unknown there."""
+    found = subprocess.run(
+        [sys.executable, "-c", EVERY_COMPONENT], stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert set(found.stdout.split()) == OF_RUNS
+
+
 def test_reading_imports_nothing_and_runs_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", READ_UNDER_GUARD],

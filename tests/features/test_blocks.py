@@ -31,7 +31,7 @@ from dovetail.layers.moe import (
 )
 from dovetail.layers.moe.capacity import ExpertChoice
 from dovetail.layers.norms import DynamicTanh, LayerNorm, NoNorm
-from dovetail.layers.residual import BranchNorm, PostNorm, SandwichNorm
+from dovetail.layers.residual import OutputNorm, PostNorm, SandwichNorm
 from dovetail.layers.scaled_residual import ScaledResidual
 from tests.features.representatives import REPRESENTATIVES, shapes, with_features
 
@@ -53,7 +53,7 @@ JOINTS = {
     "pre-norm": PreNorm,
     "post-norm": PostNorm,
     "sandwich-norm": SandwichNorm,
-    "branch-norm": BranchNorm,
+    "output-norm": OutputNorm,
 }
 OF_MIXTURES = {
     "expert-choice": "there are no experts",

@@ -13,8 +13,8 @@ from dovetail.config import ConfigError, apply_modifier, from_text, select, to_t
 from dovetail.features import features
 from dovetail.layers import NextTokenLoss
 from dovetail.learner import Accumulate, CosineSchedule, Ema, Lion, WarmupStableDecaySchedule
-from dovetail.learner.optimizers.library import named_optimizer, optimizer_names
-from dovetail.learner.schedules import named_schedule, schedule_names
+from dovetail.learner.optimizers.library import OPTIMIZERS, named_optimizer
+from dovetail.learner.schedules import SCHEDULES, named_schedule
 from dovetail.module import parameter_specs
 from dovetail.module.tree import Tree
 from tests.features.representatives import every_representative, tiny
@@ -63,7 +63,7 @@ def test_the_model_computes_in_a_type(name: str, feature: str, dtype: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("feature", "names"), [("optimizer", optimizer_names()), ("schedule", schedule_names())]
+    ("feature", "names"), [("optimizer", sorted(OPTIMIZERS)), ("schedule", sorted(SCHEDULES))]
 )
 def test_every_name_is_tried(feature: str, names: list[str]) -> None:
     assert sorted(trial["name"] for trial in features()[feature].trials) == names
@@ -77,7 +77,7 @@ def test_what_is_tried_are_arguments_of_the_feature(name: str) -> None:
     assert all(argument in taken for trial in known.trials for argument in trial)
 
 
-@pytest.mark.parametrize("name", optimizer_names())
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
 def test_every_named_optimizer_learns(name: str) -> None:
     config = named_optimizer(name)
     assert from_text(to_text(config)) == config
@@ -89,7 +89,7 @@ def test_every_named_optimizer_learns(name: str) -> None:
     assert losses[-1] < losses[0] - 0.05
 
 
-@pytest.mark.parametrize("name", schedule_names())
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
 def test_every_named_schedule_starts_below_its_peak_and_stays_there(name: str) -> None:
     config = named_schedule(name).set(peak=2.0, warmup_steps=4)
     assert from_text(to_text(config)) == config

@@ -74,6 +74,7 @@ def test_pipelines(name: str) -> None:
         ("remat:keep=dots", "remat:save=dots"),
         ("offload:keep=attention_key", "offload:save=attention_key"),
         ("pipeline:rounds=2", "pipeline:repeats=2"),
+        ("label-smoothing:share=0.2", "label-smoothing:smoothing=0.2"),
     ],
 )
 def test_old_names_of_arguments(old: str, new: str) -> None:

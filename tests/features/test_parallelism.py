@@ -1,4 +1,4 @@
-"""Features of parallelism: the numbers stay, and what is split is."""
+"""Features of parallelism: the same numbers, with more axes sharded."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ MESHES = [{"fsdp": 4, "model": 2}, {"data": 2, "fsdp": 1, "sequence": 2, "model"
 
 @pytest.mark.parametrize("mesh", MESHES)
 def test_a_sharded_residual_stream_is_the_same(mesh: dict[str, int]) -> None:
-    split = train("tiny-lm", mesh, modifiers=("stream-parallel",))
+    split = train("tiny-lm", mesh, modifiers=("sequence-parallel",))
     assert_same(split, train("tiny-lm", {"fsdp": 1}))
 
 
 @pytest.mark.parametrize("mesh", MESHES)
 def test_only_the_residual_stream_is_sharded_further(mesh: dict[str, int]) -> None:
-    program, _ = program_and_batch("tiny-lm", mesh, modifiers=("stream-parallel",))
+    program, _ = program_and_batch("tiny-lm", mesh, modifiers=("sequence-parallel",))
     stream = program.placement.rules.mesh_axes(
         ("batch", "residual_sequence", "embed"), program.placement.mesh
     )

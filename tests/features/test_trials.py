@@ -9,7 +9,7 @@ import pytest
 from dovetail.config import select
 from dovetail.kernels.attention import SlidingWindow
 from dovetail.layers import BaseAttention
-from dovetail.learner.schedules import schedule_names
+from dovetail.learner.schedules import SCHEDULES
 from dovetail.modularity import pairs
 
 
@@ -40,8 +40,8 @@ def schedules(tried: list[Any]) -> list[str]:
 
 def test_all_trials_run_on_the_plain_form_and_the_first_on_others(tried: list[Any]) -> None:
     assert pairs.execute_pair("tiny-lm", "schedule").outcome == "works"
-    assert len(tried) == len(schedule_names())
-    assert len(set(schedules(tried))) == len(schedule_names()) - 1  # "linear" has no own part
+    assert len(tried) == len(SCHEDULES)
+    assert len(set(schedules(tried))) == len(SCHEDULES) - 1  # "linear" has no own part
     tried.clear()
     assert pairs.execute_pair("gpt2", "schedule").outcome == "works"
     assert schedules(tried) == ["WarmupStableDecaySchedule.Config"]
@@ -56,7 +56,7 @@ def test_the_arguments_reach_the_model(tried: list[Any]) -> None:
 
 def test_a_model_writes_once_however_it_is_trained(tried: list[Any], written: list[Any]) -> None:
     pairs.execute_pair("tiny-lm", "schedule")
-    assert (len(tried), len(written)) == (len(schedule_names()), 1)
+    assert (len(tried), len(written)) == (len(SCHEDULES), 1)
     pairs.execute_pair("tiny-lm", "mamba2")
     assert len(written) == 3, "two trials that are two models"
 

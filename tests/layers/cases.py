@@ -68,7 +68,7 @@ from dovetail.layers.positions.rotary import InterleavedRotaryEmbedding, RotaryE
 from dovetail.layers.recurrent.gated_delta import GatedDelta
 from dovetail.layers.recurrent.mamba2 import Mamba2
 from dovetail.layers.recurrent.state_cache import RecurrentStateCache
-from dovetail.layers.residual import BranchNorm, PostNorm, SandwichNorm
+from dovetail.layers.residual import OutputNorm, PostNorm, SandwichNorm
 from dovetail.layers.scaled_residual import ScaledResidual
 from dovetail.layers.stack.blocks import ParallelBlock
 from dovetail.layers.stack.stack import SharedStack
@@ -307,9 +307,9 @@ CASES: dict[str, Case] = {
     "pre-norm": Case(Joined.Config(residual=PreNorm.Config()), one),
     "post-norm": Case(Joined.Config(residual=PostNorm.Config()), one),
     "sandwich-norm": Case(Joined.Config(residual=SandwichNorm.Config()), one),
-    "branch-norm": Case(Joined.Config(residual=BranchNorm.Config()), one),
+    "output-norm": Case(Joined.Config(residual=OutputNorm.Config()), one),
     "scaled-residual": Case(
-        Joined.Config(residual=BranchNorm.Config(dropout=ScaledResidual.Config(factor=0.5))), one
+        Joined.Config(residual=OutputNorm.Config(dropout=ScaledResidual.Config(factor=0.5))), one
     ),
     "interleaved-rotary": Case(
         InterleavedRotaryEmbedding.Config(head_width=HEAD_WIDTH), queries_and_keys

@@ -11,7 +11,7 @@ import pytest
 
 from dovetail.config import replace, select
 from dovetail.layers import BaseResidual, Dropout, Pattern, PreNorm, Stack
-from dovetail.layers.residual import BranchNorm, PostNorm, SandwichNorm
+from dovetail.layers.residual import OutputNorm, PostNorm, SandwichNorm
 from dovetail.layers.scaled_residual import ScaledResidual, count_residuals, with_scaled_residuals
 from dovetail.module import functional
 from tests.layers.cases import WIDTH, alternating, block, random_params, vectors
@@ -27,7 +27,7 @@ def rms(x: np.ndarray, scale: Any) -> np.ndarray:
 EXPECTED = {
     PreNorm: lambda x, b, p: x + FACTOR * b,
     PostNorm: lambda x, b, p: rms(x + FACTOR * b, p["norm/scale"]),
-    BranchNorm: lambda x, b, p: x + FACTOR * rms(b, p["norm/scale"]),
+    OutputNorm: lambda x, b, p: x + FACTOR * rms(b, p["norm/scale"]),
     SandwichNorm: lambda x, b, p: x + FACTOR * rms(b, p["output_norm/scale"]),
 }
 

@@ -59,7 +59,10 @@ def test_evaluation_gets_the_averages_and_what_is_frozen() -> None:
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [({"decay": 1.0}, "below 1, got 1.0"), ({"warmup_steps": -1}, "0 or more, got -1")],
+    [
+        ({"decay": 1.0}, "^decay: expected 0 or more and less than 1, got 1.0"),
+        ({"warmup_steps": -1}, "0 or more, got -1"),
+    ],
 )
 def test_impossible_values_are_refused(values, message) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.config import Component, ConfigError
 from dovetail.learner import BaseSchedule, CosineSchedule
-from dovetail.learner.schedules import named_schedule, schedule_names
+from dovetail.learner.schedules import SCHEDULES, named_schedule
 from tests.learner.tiny import KEY, Net, make_batch, make_learner, start, take_steps
 
 
@@ -41,7 +41,7 @@ def test_one_compiled_step_serves_other_values_and_equals_its_own() -> None:
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("name", schedule_names())
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
 def test_every_schedule_shares_its_program_among_values(name: str) -> None:
     def text(peak: float, steps: int, warmup: int) -> str:
         config = named_schedule(name).set(peak=peak, warmup_steps=warmup)

@@ -147,9 +147,7 @@ def test_a_schedule_gets_the_number_of_steps_unless_it_has_its_own() -> None:
     own = Learner.Config(total_steps=50, schedule=CosineSchedule.Config(total_steps=7)).build()
     assert own.schedule.total_steps == 7
     make_learner(total_steps=50)  # a constant schedule wants none
-    with pytest.raises(
-        ConfigError, match=r"CosineSchedule: total_steps is not set.*learner's total_steps"
-    ):
+    with pytest.raises(ConfigError, match=r"schedule\.total_steps: not set.*learner's total_steps"):
         Learner.Config().build()
 
 

@@ -74,15 +74,19 @@ def test_inverse_square_root() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (CosineSchedule.Config(), "CosineSchedule: total_steps is not set"),
+        (CosineSchedule.Config(), r"^total_steps: not set, so the decay of CosineSchedule"),
         (
             CosineSchedule.Config(total_steps=5, warmup_steps=5),
-            "warmup of 5 steps is not shorter than total_steps=5",
+            "^warmup_steps: a warmup of 5 steps is not shorter than total_steps=5",
         ),
-        (ConstantSchedule.Config(warmup_steps=-1), "warmup_steps must be 0 or more, got -1"),
+        (
+            CosineSchedule.Config(total_steps=1, warmup_steps=1),
+            "a warmup of 1 step is not shorter",
+        ),
+        (ConstantSchedule.Config(warmup_steps=-1), "^warmup_steps: expected 0 or more, got -1"),
         (
             WarmupStableDecaySchedule.Config(total_steps=5, decay_fraction=2.0),
-            "between 0 and 1, got 2.0",
+            "^decay_fraction: expected 0 to 1, got 2.0",
         ),
     ],
 )
@@ -96,5 +100,5 @@ def test_a_warmup_can_be_a_fraction_of_all_steps():
     by_fraction = CosineSchedule.Config(peak=1.0, warmup_fraction=0.05, total_steps=100).build()
     for step in (0, 3, 5, 50, 99):
         assert by_number(jnp.int32(step)) == by_fraction(jnp.int32(step))
-    with pytest.raises(ConfigError, match=r"warmup_fraction=0.5 must .* excludes warmup_steps"):
+    with pytest.raises(ConfigError, match=r"^warmup_steps: got 5, but warmup_fraction=0\.5 sets"):
         CosineSchedule.Config(warmup_steps=5, warmup_fraction=0.5, total_steps=100).build()

@@ -23,14 +23,16 @@ def z_loss(config: Any, weight: float = 1e-4) -> Any:
     "label-smoothing",
     files=("layers/loss/next_token.py:SmoothedLoss",),
     needs={"dovetail.layers:BaseLoss": "there are no labels"},
-    excludes={"dovetail.layers.loss.next_token:SmoothedLoss": "set its share with key.path=value"},
+    excludes={
+        "dovetail.layers.loss.next_token:SmoothedLoss": "set its smoothing with key.path=value"
+    },
 )
-def label_smoothing(config: Any, share: float = 0.1) -> Any:
-    """Label smoothing: spreads a share of each target over the vocabulary."""
+def label_smoothing(config: Any, smoothing: float = 0.1) -> Any:
+    """Label smoothing: spreads the probability `smoothing` over the vocabulary."""
     from dovetail.layers import BaseLoss
     from dovetail.layers.loss.next_token import SmoothedLoss
 
-    return replace(config, BaseLoss, SmoothedLoss.Config(share=share))
+    return replace(config, BaseLoss, SmoothedLoss.Config(smoothing=smoothing))
 
 
 @feature(

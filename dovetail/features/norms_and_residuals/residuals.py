@@ -46,16 +46,16 @@ def sandwich_norm(config: Any) -> Any:
     return replace(config, SandwichNorm, with_output_norm)
 
 
-@feature("branch-norm", files=("layers/residual.py:BranchNorm",), needs=_NEEDS)
+@feature("output-norm", files=("layers/residual.py:OutputNorm",), needs=_NEEDS)
 def output_norm(config: Any) -> Any:
     """Output norm: normalizes the output of each sublayer, not its input (OLMo 2).
 
     https://arxiv.org/abs/2501.00656
     """
     from dovetail.layers import BaseResidual
-    from dovetail.layers.residual import BranchNorm
+    from dovetail.layers.residual import OutputNorm
 
-    return replace(config, BaseResidual, BranchNorm.Config())
+    return replace(config, BaseResidual, OutputNorm.Config())
 
 
 @feature(

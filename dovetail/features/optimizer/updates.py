@@ -9,7 +9,7 @@ from dovetail.features.feature import feature
 
 @feature("accumulate")
 def accumulate(config: Any, steps: int = 4) -> Any:
-    """Gradient accumulation over `steps` micro-batches."""
+    """Gradient accumulation over `steps` microbatches."""
     from dovetail.learner import Accumulate
 
     config.learner.gradients = Accumulate.Config(microbatches=steps)

@@ -25,7 +25,7 @@ def pipeline(
     return config
 
 
-@feature("stream-parallel")
+@feature("sequence-parallel")
 def sequence_parallel(config: Any) -> Any:
     """Sequence parallelism: shards activations between layers over the mesh axis `model`, too.
 

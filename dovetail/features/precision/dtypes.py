@@ -1,4 +1,4 @@
-"""The compute dtype."""
+"""Mixed precision: the compute dtype beside parameters in float32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dovetail.features.feature import feature
 
 @feature("bf16")
 def bf16(config: Any) -> Any:
-    """bfloat16 compute; parameters, optimizer state and sensitive ops stay in float32."""
+    """Mixed precision: bfloat16 compute; parameters, optimizer and sensitive ops in float32."""
     config.model.dtype = "bfloat16"
     return config
 

@@ -120,22 +120,23 @@ class LossWrapper(BaseLoss):
 class SmoothedLoss(LossWrapper):
     """Label smoothing (https://arxiv.org/abs/1512.00567).
 
-    With a share s spread over the vocabulary, the loss grows by s * (target logit - mean logit).
-    Only that term is computed here, so the plain loss remains a metric of its own.
+    With a probability s spread over the vocabulary, the loss grows by
+    s * (target logit - mean logit). Only that term is computed here, so the plain loss remains a
+    metric of its own.
     """
 
     class Config(LossWrapper.Config):
         """The probability that is spread over the vocabulary."""
 
-        share: float = 0.1
+        smoothing: float = 0.1
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        if not 0 <= config.share < 1:
+        if not 0 <= config.smoothing < 1:
             raise ConfigError(
-                f"{config.locate('share')}: expected from 0 to below 1, got {config.share}."
+                f"{config.locate('smoothing')}: expected from 0 to below 1, got {config.smoothing}."
             )
-        self.share = config.share
+        self.smoothing = config.smoothing
 
     def __call__(self, logits: Logits, batch: TokenBatch) -> None:
         """Adds the wrapped loss, and in training the smoothing term."""
@@ -145,7 +146,7 @@ class SmoothedLoss(LossWrapper):
         batch = self.reweight(batch)
         term = self._term if logits.logit_map is None else self._mapped_term
         total = term(logits, batch)
-        self.add_loss("smoothing", self.share * total, batch.loss_weights.sum())
+        self.add_loss("smoothing", self.smoothing * total, batch.loss_weights.sum())
 
     def _term(self, logits: Logits, batch: TokenBatch) -> jax.Array:
         """Sums target logit - mean logit. It is linear in x, so no other logits are needed."""

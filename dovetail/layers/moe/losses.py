@@ -46,7 +46,7 @@ class LoadBalanceLoss(WeightedLoss):
     X * sum over experts of f * P: f is the fraction of selections, P the mean router probability.
     Even routing gives 1, and all tokens to one expert gives X, for any top_k. (In Hugging Face's
     transformers f is the fraction of tokens, so the loss is top_k times as large.) Both are over
-    the global micro-batch. Scores that do not sum to 1 are normalized, as in DeepSeek-V3.
+    the global microbatch. Scores that do not sum to 1 are normalized, as in DeepSeek-V3.
     """
 
     class Config(WeightedLoss.Config):

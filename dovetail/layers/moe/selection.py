@@ -130,7 +130,7 @@ class NoSelectionBias(Module):
 class LossFreeBias(Module):
     """Loss-free load balancing: a fixed step up for underloaded experts, down for the others.
 
-    With gradient accumulation it is updated after each micro-batch.
+    With gradient accumulation it is updated after each microbatch.
     """
 
     class Config(Module.Config["LossFreeBias"]):

@@ -1,7 +1,7 @@
 """The optimizers that have a name: components over Optax transformations.
 
 Any other Optax transformation becomes an optimizer through `Elementwise` or `PerTensor`. The names
-in `_OPTIMIZERS` are those of the feature `optimizer:name=...`.
+in `OPTIMIZERS` are those of the feature `optimizer:name=...`.
 """
 
 from __future__ import annotations
@@ -189,18 +189,13 @@ class Muon(Component):
         return optax.chain(orthogonal, optax.scale(self.config.update_rms * math.sqrt(max(sizes))))
 
 
-def optimizer_names() -> list[str]:
-    """Returns the names of all optimizers."""
-    return sorted(_OPTIMIZERS)
-
-
 def named_optimizer(name: str) -> ConfigOf[Optimizer]:
     """Returns the config of an optimizer, with its authors' defaults."""
-    if name not in _OPTIMIZERS:
-        known = ", ".join(_OPTIMIZERS)
-        advice = did_you_mean(name, _OPTIMIZERS)
+    if name not in OPTIMIZERS:
+        known = ", ".join(OPTIMIZERS)
+        advice = did_you_mean(name, OPTIMIZERS)
         raise ConfigError(f"There is no optimizer {name!r}. {advice} Known: {known}.")
-    return _OPTIMIZERS[name]()
+    return OPTIMIZERS[name]()
 
 
 def _elementwise(transform: Any, **values: Any) -> Callable[[], Any]:
@@ -216,7 +211,7 @@ def _per_tensor(*transforms: Any) -> Callable[[], Any]:
     return make
 
 
-_OPTIMIZERS: Mapping[str, Callable[[], Any]] = {
+OPTIMIZERS: Mapping[str, Callable[[], Any]] = {
     "adabelief": _elementwise(optax.scale_by_belief),
     "adadelta": _elementwise(optax.scale_by_adadelta),
     "adafactor": Adafactor.Config,

@@ -20,16 +20,16 @@ from tests.features.representatives import every_representative, tiny
 from tests.layers.loss.models import VOCAB, batch, config, first_params, losses, scores, total
 
 
-def smoothed(logits: jax.Array, targets: jax.Array, share: float) -> jax.Array:
+def smoothed(logits: jax.Array, targets: jax.Array, smoothing: float) -> jax.Array:
     """As Optax says it."""
-    labels = optax.smooth_labels(jax.nn.one_hot(targets, VOCAB), share)
+    labels = optax.smooth_labels(jax.nn.one_hot(targets, VOCAB), smoothing)
     return optax.softmax_cross_entropy(logits, labels)
 
 
 @pytest.mark.parametrize("capped", [False, True])
 def test_smoothing_is_that_of_optax(capped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "count_chunks", lambda *_: 3)
-    model = config(SmoothedLoss.Config(share=0.2), capped=capped).build()
+    model = config(SmoothedLoss.Config(smoothing=0.2), capped=capped).build()
     params, weights = first_params(model), batch().loss_weights
 
     def reference(params: Any) -> jax.Array:
@@ -44,7 +44,7 @@ def test_smoothing_is_that_of_optax(capped: bool, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_is_held_out_is_not_smoothed() -> None:
-    model = config(SmoothedLoss.Config(share=0.2)).build()
+    model = config(SmoothedLoss.Config(smoothing=0.2)).build()
     plain = config(NextTokenLoss.Config()).build()
     params = first_params(model)
     assert parameter_specs(model).keys() == parameter_specs(plain).keys()
@@ -85,18 +85,18 @@ def built(loss: Any) -> tuple[Any, Any]:
 
 
 def test_changes_add_up_in_any_order() -> None:
-    share, skip = {"share": 0.3}, {"skip": 1}
-    one = SmoothedLoss.Config(base=DocumentLoss.Config(**skip), **share)
-    other = DocumentLoss.Config(base=SmoothedLoss.Config(**share), **skip)
+    smoothing, skip = {"smoothing": 0.3}, {"skip": 1}
+    one = SmoothedLoss.Config(base=DocumentLoss.Config(**skip), **smoothing)
+    other = DocumentLoss.Config(base=SmoothedLoss.Config(**smoothing), **skip)
     values = [total(*built(loss)) for loss in (one, other)]
     np.testing.assert_allclose(values[0], values[1], rtol=1e-6)
-    alone = total(*built(SmoothedLoss.Config(**share)))
+    alone = total(*built(SmoothedLoss.Config(**smoothing)))
     assert abs(alone - values[0]) > 1e-3
 
 
 def test_impossible_numbers_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"loss.share: expected from 0 to below 1, got 1.0"):
-        config(SmoothedLoss.Config(share=1.0)).build()
+    with pytest.raises(ConfigError, match=r"loss.smoothing: expected from 0 to below 1, got 1.0"):
+        config(SmoothedLoss.Config(smoothing=1.0)).build()
     with pytest.raises(ConfigError, match=r"loss.skip: expected 0 or more, got -1"):
         config(DocumentLoss.Config(skip=-1)).build()
 
