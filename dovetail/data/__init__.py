@@ -3,6 +3,7 @@
 Importing this package imports no JAX.
 """
 
+from dovetail.data.answers import Answers
 from dovetail.data.corpus import StandardLibrary, TextFiles
 from dovetail.data.input import TokenInput
 from dovetail.data.interfaces import (
@@ -31,6 +32,7 @@ from dovetail.data.trigram import trigram_bits_per_byte
 
 __all__ = [
     "TRAIN",
+    "Answers",
     "BytePairTokenizer",
     "ByteTokenizer",
     "CanSkipBatches",

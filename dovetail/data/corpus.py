@@ -98,8 +98,8 @@ class TextFiles(Component):
         super().__init__(config)
         if config.passage_bytes < 4:
             raise ConfigError(
-                f"TextFiles.passage_bytes: expected at least 4 (the longest UTF-8 character), got "
-                f"{config.passage_bytes}."
+                f"{config.locate('passage_bytes')}: expected at least 4 (the longest UTF-8 "
+                f"character), got {config.passage_bytes}."
             )
         self._path = config.files
         self._pattern = config.pattern
@@ -134,8 +134,9 @@ class TextFiles(Component):
         if root != path and root.is_dir():
             return self._matching(root, path.relative_to(root).as_posix())
         raise ConfigError(
-            f"TextFiles.files: there is no file or folder {str(path)!r} (relative paths start at "
-            f"{Path.cwd()}). Set it to a folder, a file, or a pattern such as 'notes/**/*.md'."
+            f"{self.config.locate('files')}: there is no file or folder {str(path)!r} (relative "
+            f"paths start at {Path.cwd()}). Set it to a folder, a file, or a pattern such as "
+            "'notes/**/*.md'."
         )
 
     def _matching(self, root: Path, pattern: str) -> list[SourceFile]:

@@ -22,6 +22,7 @@ from dovetail.data.packing import TARGET_BYTES, num_rows, pack
 from dovetail.data.prepare import open_store, prepare_store
 from dovetail.data.store import TokenSplit, TokenStore
 from dovetail.data.tokenizer import BytePairTokenizer
+from dovetail.utils import plural
 
 if TYPE_CHECKING:
     from dovetail.module import BatchSpec, HostBatch
@@ -55,12 +56,12 @@ class TokenInput(Component):
             ("batch_size", config.batch_size),
         ):
             if value < 1:
-                raise ConfigError(f"TokenInput.{name}: expected at least 1, got {value}.")
+                raise ConfigError(f"{config.locate(name)}: expected 1 or more, got {value}.")
         if config.sequence_length * config.batch_size > _MAX_TOKENS:
             raise ConfigError(
-                f"TokenInput: sequence_length={config.sequence_length} times "
-                f"batch_size={config.batch_size} is more than {_MAX_TOKENS:,} tokens per step, "
-                "which no machine holds."
+                f"{config.locate('batch_size')}={config.batch_size} times "
+                f"{config.locate('sequence_length')}={config.sequence_length} is more than "
+                f"{_MAX_TOKENS:,} tokens per step, which no machine holds."
             )
         merged_ranges(config.skips)
         self._batch_size = config.batch_size
@@ -110,8 +111,9 @@ class TokenInput(Component):
             return []
         warning = (
             f"the data has {tokens:,} training tokens and a step takes {tokens_per_step:,}, so "
-            f"{steps:,} steps are {epochs:,.0f} epochs; the model will memorize the data. Add "
-            "text, or use fewer steps or smaller batches."
+            f"{plural(steps, 'step')} {'is' if steps == 1 else 'are'} "
+            f"{plural(round(epochs), 'epoch')}; the model will memorize the data. Add text, or use "
+            "fewer steps or smaller batches."
         )
         return [warning]
 

@@ -107,7 +107,7 @@ class PretrainedTokenizer(Component):
 
     def fit(self, texts: Iterable[str]) -> None:
         """Loads the files; there is nothing to train."""
-        self.load(self._source())
+        self._ready()
 
     def save(self, folder: Path) -> None:
         """Copies the files."""
@@ -130,6 +130,8 @@ class PretrainedTokenizer(Component):
         self._folder = folder
 
     def _source(self) -> Path:
+        if self._folder is not None:
+            return self._folder
         if not self._config.folder:
             raise ConfigError(
                 f"{self._config.locate('folder')}: expected the folder of {MAIN_FILE}, got none. "

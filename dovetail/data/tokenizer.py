@@ -92,8 +92,8 @@ class BytePairTokenizer(Component):
         super().__init__(config)
         if config.vocab_size <= _NUM_BYTES:
             raise ConfigError(
-                f"BytePairTokenizer.vocab_size: expected at least {_NUM_BYTES + 1} (every byte and "
-                f"end of text), got {config.vocab_size}."
+                f"{config.locate('vocab_size')}: expected at least {_NUM_BYTES + 1} (every byte "
+                f"and end of text), got {config.vocab_size}."
             )
         self._vocab_size = config.vocab_size
         self._model: tokenizers.Tokenizer | None = None

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 from typing import Any, Generic, cast
 
 import jax
 
 from dovetail.config import Component, ConfigError, T_co
-from dovetail.data import HasHeldOut, HasPreparedData, has_tokenizer, trigram_bits_per_byte
-from dovetail.module import functional, merge_into
+from dovetail.data import (
+    EvaluationInput,
+    HasHeldOut,
+    HasPreparedData,
+    has_tokenizer,
+    trigram_bits_per_byte,
+)
+from dovetail.kernels import reference_only
+from dovetail.module import Module, functional, merge_into, parameter_specs, variable_specs
 from dovetail.runtime import Metrics
 from dovetail.trainer.feed import device_batch
 from dovetail.trainer.interfaces import Evaluation
@@ -56,16 +64,7 @@ class HeldOutLoss(PeriodicEvaluator):
         """Returns the means over the held-out batches."""
         self.check_input(evaluation.input)
         source = cast("HasHeldOut", evaluation.input).held_out(self.num_batches)
-        spec = source.spec()
-        shardings = jax.tree.map(lambda leaf: evaluation.placement.sharding(leaf.axes), spec)
-        run = _evaluation_step(evaluation.model)
-        merged: dict[str, Any] = {}
-        for index in range(source.num_batches):
-            batch = device_batch(source, index, shardings, spec)
-            found = run(evaluation.params, evaluation.variables, batch)
-            losses, summaries = jax.device_get(found)
-            merge_into(merged, {"losses/loss": _main(losses), **summaries})
-        return {name: float(value.value()) for name, value in short_names(merged).items()}
+        return mean_over_batches(evaluation, source)
 
 
 class ByteTrigram(PeriodicEvaluator):
@@ -91,6 +90,56 @@ def missing_from_input(evaluator: object, source: object, what: str) -> ConfigEr
         f"evaluators: {type(evaluator).__name__} needs an input with {what}, and "
         f"{type(source).__name__} has none. Remove the evaluator, or extend the input."
     )
+
+
+def check_has_tokenizer(evaluator: object, source: object) -> None:
+    """Raises a ConfigError for an input without a tokenizer."""
+    if not has_tokenizer(source):
+        raise missing_from_input(evaluator, source, "a tokenizer (`tokenizer`)")
+
+
+def check_continues_text(evaluator: object, model: Module) -> None:
+    """Raises a ConfigError for a model that does not predict tokens from text alone."""
+    name, cause = type(evaluator).__name__, f"{type(model).__name__} has no method `predict`"
+    if hasattr(model, "predict"):
+        try:
+            contextvars.Context().run(_predict_shapes, model)  # without a mesh
+        except ConfigError as error:
+            cause = str(error).partition(". ")[0]
+        else:
+            return
+    raise ConfigError(
+        f"evaluators: {name} gives the model nothing but text, and this one needs more or other "
+        f"inputs ({cause}). Remove the evaluator."
+    )
+
+
+def _predict_shapes(model: Module) -> None:
+    """Traces the logits of a row of text; allocates nothing, and records no choice of a kernel."""
+    specs = (parameter_specs(model), variable_specs(model))
+    structs = [{path: spec.struct() for path, spec in found.items()} for found in specs]
+    row = jax.ShapeDtypeStruct((1, 2), "int32")
+
+    def predict(params: Any, variables: Any, row: jax.Array) -> Any:
+        options = {"variables": variables, "method": "predict", "losses": "discard"}
+        return functional(model, params, (row,), **options)[0]
+
+    with reference_only():
+        jax.eval_shape(predict, *structs, row)
+
+
+def mean_over_batches(evaluation: Evaluation, source: EvaluationInput) -> dict[str, float]:
+    """Returns the means of the loss and of every summary of the model over some batches."""
+    spec = source.spec()
+    shardings = jax.tree.map(lambda leaf: evaluation.placement.sharding(leaf.axes), spec)
+    run = _evaluation_step(evaluation.model)
+    merged: dict[str, Any] = {}
+    for index in range(source.num_batches):
+        batch = device_batch(source, index, shardings, spec)
+        found = run(evaluation.params, evaluation.variables, batch)
+        losses, summaries = jax.device_get(found)
+        merge_into(merged, {"losses/loss": _main(losses), **summaries})
+    return {name: float(value.value()) for name, value in short_names(merged).items()}
 
 
 @functools.lru_cache(maxsize=4)

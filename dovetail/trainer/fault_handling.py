@@ -35,6 +35,10 @@ class NonFiniteError(FaultError):
     """The loss or a gradient was not finite. The newest checkpoint is from before."""
 
 
+class FaultyDeviceError(FaultError):
+    """A device computes wrong results, again and again. A restart on it would not help."""
+
+
 class FaultHandler:
     """Asks the policy about every step, and does what it answers to the data.
 
@@ -125,7 +129,8 @@ class FaultHandler:
                 "Restart with a lower learning rate."
             )
         if isinstance(event, CorruptResult):
-            return FaultError(f"{action.reason} The state after it is not saved.")
+            kind = FaultyDeviceError if event.persists else FaultError
+            return kind(f"{action.reason} The state after it is not saved.")
         if not isinstance(event, NonFiniteStep):
             return FaultError(f"{action.reason} The newest checkpoint is from before.")
         batch = event.step - 1

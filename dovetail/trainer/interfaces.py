@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import jax
 
-from dovetail.data import Input
+from dovetail.data import HasTokenizer, Input, Tokenizer
 from dovetail.learner import StepReport, TrainState
 from dovetail.module import Module
 from dovetail.parallel import Placement
@@ -153,7 +153,10 @@ class StepCheck(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The input of an evaluator."""
+    """The input of an evaluator.
+
+    `load_tokenizer` gives the tokenizer without any data, where that is possible.
+    """
 
     step: int
     model: Module
@@ -162,6 +165,14 @@ class Evaluation:
     input: Input
     placement: Placement
     folder: Path
+    load_tokenizer: Callable[[], Tokenizer] | None = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the run."""
+        if self.load_tokenizer is not None:
+            return self.load_tokenizer()
+        return cast("HasTokenizer", self.input).tokenizer
 
 
 class Evaluator(Protocol):
@@ -182,4 +193,13 @@ class ChecksInput(Protocol):
 
     def check_input(self, source: object) -> None:
         """Raises a ConfigError if the input does not have it."""
+        ...
+
+
+@runtime_checkable
+class ChecksModel(Protocol):
+    """An evaluator that needs more of the model than its loss; asked before training."""
+
+    def check_model(self, model: Module) -> None:
+        """Raises a ConfigError if the model cannot do it."""
         ...

@@ -28,6 +28,7 @@ from dovetail.kernels import choices
 from dovetail.learner import StepReport, TrainState, averaged_parameters, clear_halt
 from dovetail.parallel import HostConsensus, max_steps_in_flight, use_placement
 from dovetail.runtime import (
+    AgreementError,
     BackgroundWriter,
     Phases,
     StopRequest,
@@ -39,7 +40,7 @@ from dovetail.runtime import (
     suspects,
     take_life,
 )
-from dovetail.trainer.fault_handling import FaultHandler
+from dovetail.trainer.fault_handling import FaultError, FaultHandler, FaultyDeviceError
 from dovetail.trainer.interfaces import CanDistrust, Evaluation, RunsWithPeers
 from dovetail.trainer.program import compile_step
 from dovetail.trainer.step_metrics import StepTimer, report_metrics
@@ -50,7 +51,13 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("dovetail")
 
-_SECONDS_BETWEEN_LOOKS = 0.2
+_SECONDS_BETWEEN_POLLS = 0.5
+
+_COMPILED = "the step is compiled"
+_STOPPED = "stopped by"
+_LEAVE_SECONDS = 30.0
+_QUESTIONS_PER_SECOND = 100.0  # to process 0, of all processes together
+_COMPILE_SECONDS = 86400.0  # the watchdog has a limit for this; a dead peer ends the process
 
 # Processes of a run may start this far apart.
 _PEER_SECONDS = 300.0
@@ -118,6 +125,8 @@ class TrainingLoop:
                 outcome = self._run()
                 reach("run finished")
             except (Error, Interrupted) as error:
+                if isinstance(error, FaultError):
+                    self.phases.halt(str(error), not isinstance(error, FaultyDeviceError))
                 self._end_life(type(error).__name__)
                 raise
             self._end_life("stopped" if outcome.stopped_by else "done")
@@ -200,27 +209,59 @@ class TrainingLoop:
             raise self.faults.error()
 
     def _initialize_and_compile(self) -> tuple[TrainState, int, Any]:
-        """Compiles the step in a thread while the state is initialized or restored.
-
-        A request to stop ends the wait: the state is a saved one, or the initial one.
-        """
+        """Compiles the step in a thread while the state is initialized or restored."""
         compiling = BackgroundCall(contextvars.copy_context().run, self._compile)
         try:
             state, first = self._restore_or_initialize()
-        except BaseException:
+            self._wait_until_compiled(compiling)
+            train_step = compiling.result()
+        except BaseException as error:
+            # The others wait for this process; a request to stop has told them already.
+            self.agreement.withdraw(_COMPILED, f"{type(error).__name__}: {error}")
             compiling.abandon()
             raise
-        while not compiling.done(_SECONDS_BETWEEN_LOOKS):
-            self.stop.look(self.folder, self.trainer.stop_notices)
-            if self.stop.received is not None and self.agreement.count == 1:
-                compiling.abandon()
-                raise Interrupted(
-                    f"stopped by {self.stop.received} while the step was compiled; the same "
-                    "command continues"
-                )
-        train_step = compiling.result()
         reach("step compiled")
         return state, first, train_step
+
+    def _wait_until_compiled(self, compiling: BackgroundCall) -> None:
+        """Waits until all processes have compiled the step.
+
+        A request to stop one of them ends the wait of all. Nothing has to be saved: the state is a
+        saved one, or the initial one.
+        """
+        seconds = max(_SECONDS_BETWEEN_POLLS, self.agreement.count / _QUESTIONS_PER_SECOND)
+        while not compiling.done(seconds):
+            self._leave_if_asked()
+        compiling.result()  # raises an error of the compiler
+        everywhere = BackgroundCall(self.agreement.gather, _COMPILED, None, _COMPILE_SECONDS)
+        while not everywhere.done(_SECONDS_BETWEEN_POLLS):
+            if self._is_asked_to_stop():
+                self.agreement.withdraw(_COMPILED, f"{_STOPPED} {self.stop.received}")
+        try:
+            everywhere.result()  # if all were compiled before, they stop together after a step
+        except AgreementError as error:
+            self._leave(str(error))
+
+    def _leave_if_asked(self) -> None:
+        """Ends this process before its first step if any process was asked to stop, or failed."""
+        if self._is_asked_to_stop():
+            reason = f"{_STOPPED} {self.stop.received}"
+            self.agreement.withdraw(_COMPILED, reason)
+            self._leave(reason)
+        elif (found := self.agreement.withdrawn(_COMPILED)) is not None:
+            self._leave(found)
+
+    def _leave(self, reason: str) -> None:
+        """Waits until the other processes know why, and raises."""
+        if _STOPPED not in reason:
+            raise AgreementError(f"Not all processes have compiled the step. {reason}")
+        with contextlib.suppress(AgreementError):  # one may be restoring for long
+            self.agreement.gather("all leave before the first step", None, _LEAVE_SECONDS)
+        raise Interrupted(f"{reason} while the step was compiled; the same command continues")
+
+    def _is_asked_to_stop(self) -> bool:
+        self.stop.poll(self.folder, self.trainer.stop_notices)
+        return self.stop.received is not None
 
     def _restore_or_initialize(self) -> tuple[TrainState, int]:
         """Restores the newest good checkpoint, or initializes the state."""
@@ -229,7 +270,7 @@ class TrainingLoop:
         with self.phases.phase("restore"):
             found = self.trainer.checkpointer.restore(like)
         if self.life is not None:
-            self.life.went_on_from(0 if found is None else found[0])
+            self.life.resumed_from(0 if found is None else found[0])
         if found is None:
             return self.trainer.initial_state(self.hooks.log), 0
         step, state = found
@@ -355,9 +396,8 @@ class TrainingLoop:
 
     def _stop_requested(self) -> bool:
         """Returns whether any process received a signal, so that all stop at the same step."""
-        self.stop.look(self.folder, self.trainer.stop_notices)
+        received = self._is_asked_to_stop()
         with self.stragglers.waiting():
-            received = self.stop.received is not None
             self._stopping = self.consensus.any_host(received) or self._stopping
         return self._stopping
 
@@ -409,7 +449,7 @@ class TrainingLoop:
         self.outcome.losses.append((step, float(report.loss)))
         if step % self.trainer.log_every == 0 or step == self.trainer.steps:
             metrics = report_metrics(report) | self.timer.metrics(step, self.trainer.steps)
-            metrics["goodput"] = self.phases.goodput()
+            metrics |= self.phases.goodput()
             self.outcome.metrics.update(metrics)
             self._write(step, metrics)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 from dovetail.config import ConfigOf
-from dovetail.data import Tokenizer, has_tokenizer
-from dovetail.generate import Generator, Sampler, Sampling
-from dovetail.kernels import default_choices
+from dovetail.generate import Sampler, Sampling
 from dovetail.runtime import Metrics
-from dovetail.trainer.evaluators import PeriodicEvaluator, missing_from_input
+from dovetail.trainer.evaluators import PeriodicEvaluator, check_has_tokenizer
 from dovetail.trainer.interfaces import Evaluation
+from dovetail.trainer.prompts import PromptContinuer
 
 
 class TextJudge(Protocol):
@@ -38,48 +37,22 @@ class Samples(PeriodicEvaluator):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.prompts = [text for text in config.prompts for _ in range(config.samples_per_prompt)]
-        self.max_new_tokens, self.shown = config.max_new_tokens, config.shown
-        self.stride = max(1, config.samples_per_prompt)
-        self.sampler = config.sampler
+        self.shown, self.stride = config.shown, max(1, config.samples_per_prompt)
         self.judges = {name: child.build() for name, child in config.judges.items()}
-        self._generator: Generator | None = None
+        self._continuer = PromptContinuer(
+            self.prompts, max_new_tokens=config.max_new_tokens, sampler=config.sampler
+        )
 
     def check_input(self, source: object) -> None:
         """Raises a ConfigError for an input without a tokenizer."""
-        if not has_tokenizer(source):
-            raise missing_from_input(self, source, "a tokenizer (`tokenizer`)")
+        check_has_tokenizer(self, source)
 
     def evaluate(self, evaluation: Evaluation) -> Metrics:
         """Returns each judge's score, and the first samples."""
         self.check_input(evaluation.input)
-        tokenizer = cast("Any", evaluation.input).tokenizer
-        with default_choices():  # a run's kernel settings are for its train step
-            results = self._generator_for(evaluation, tokenizer).generate(
-                self.prompts,
-                max_new_tokens=self.max_new_tokens,
-                sampler=self.sampler,
-                stop_tokens=[tokenizer.end_of_text],
-                seed=evaluation.step,
-            )
-        texts = [
-            prompt + (result.text or "")
-            for prompt, result in zip(self.prompts, results, strict=True)
-        ]
+        continuations = self._continuer.continuations(evaluation)
+        texts = [prompt + new for prompt, new in zip(self.prompts, continuations, strict=True)]
         shown = {
             f"text_{i + 1}": text for i, text in enumerate(texts[:: self.stride][: self.shown])
         }
         return {name: child.judge(texts) for name, child in self.judges.items()} | shown
-
-    def _generator_for(self, evaluation: Evaluation, tokenizer: Tokenizer) -> Generator:
-        """Returns a generator with the current parameters; it compiles only once."""
-        if self._generator is None:
-            longest = max(len(tokenizer.encode(text)) for text in self.prompts)
-            model: Any = evaluation.model.config
-            self._generator = Generator(
-                model,
-                evaluation.params,
-                length=longest + self.max_new_tokens,
-                tokenizer=tokenizer,
-                placement=evaluation.placement,
-            )
-        return self._generator.with_params(evaluation.params, evaluation.variables)

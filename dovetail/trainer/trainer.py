@@ -33,6 +33,7 @@ from dovetail.trainer.feed import device_batch
 from dovetail.trainer.initialization import Initialization, RandomInit, initial_state
 from dovetail.trainer.interfaces import (
     ChecksInput,
+    ChecksModel,
     DeviceCheck,
     Evaluator,
     StateLearner,
@@ -141,6 +142,8 @@ class Trainer(Component):
         for evaluator in self.evaluators.values():
             if isinstance(evaluator, ChecksInput):
                 evaluator.check_input(self.input)
+            if isinstance(evaluator, ChecksModel):
+                evaluator.check_model(self.model)
         if isinstance(self.input, HasPreparedData) and not prepare:
             self.input.check_data()
         elif isinstance(self.input, HasPreparedData):

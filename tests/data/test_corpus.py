@@ -133,7 +133,7 @@ def test_the_hash_of_a_large_corpus_is_remembered(texts, cache_folder, monkeypat
 
 def test_missing_path_says_where_it_looked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    message = f"TextFiles.files: there is no file or folder 'nowhere' .*{re.escape(str(tmp_path))}"
+    message = f"^files: there is no file or folder 'nowhere' .*{re.escape(str(tmp_path))}"
     with pytest.raises(ConfigError, match=message):
         documents(files="nowhere")
     with pytest.raises(ConfigError, match=r"no file or folder 'nowhere/\*\.txt'"):

@@ -121,8 +121,8 @@ def test_the_tokenizer_is_ready(small_input):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"sequence_length": 0}, r"TokenInput\.sequence_length: expected at least 1, got 0"),
-        ({"batch_size": -1}, r"TokenInput\.batch_size: expected at least 1, got -1"),
+        ({"sequence_length": 0}, r"^sequence_length: expected 1 or more, got 0"),
+        ({"batch_size": -1}, r"^batch_size: expected 1 or more, got -1"),
         ({"skips": ((4, 2),)}, r"skips: expected ranges .* got \(4, 2\)"),
     ],
 )

@@ -77,7 +77,7 @@ def test_checkpoints_after_which_runs_halt_are_suspect(tmp_path: Path) -> None:
     def live(restored: int, how: str | None) -> set[int]:
         life = take_life(tmp_path)
         found = suspects(tmp_path, life.number)
-        life.went_on_from(restored)
+        life.resumed_from(restored)
         life.reached(restored + 1)
         life._last_write = float("-inf")
         life.reached(restored + 1)

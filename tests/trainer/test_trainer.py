@@ -333,7 +333,16 @@ def test_many_epochs_are_warned_of(config, monkeypatch, steps, warns):
     split = SplitSummary(documents=1, bytes=1, tokens=tokens)
     data = PreparedData(Path(), vocabulary=4, splits={"train": split}, reused=True, seconds=0.0)
     monkeypatch.setattr(source, "prepare", lambda: data)
-    assert ("51 epochs" in " ".join(source.warnings(steps))) == warns
+    assert ("51 steps are 51 epochs" in " ".join(source.warnings(steps))) == warns
+
+
+def test_one_step_is_one_epoch(config, monkeypatch):
+    source = config.input.build()
+    (tokens,) = source.spec().items().values()
+    split = SplitSummary(documents=1, bytes=1, tokens=tokens - 1)
+    data = PreparedData(Path(), vocabulary=4, splits={"train": split}, reused=True, seconds=0.0)
+    monkeypatch.setattr(source, "prepare", lambda: data)
+    assert "so 1 step is 1 epoch;" in source.warnings(1)[0]
 
 
 class FullDisk(Component):
