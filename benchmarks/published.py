@@ -149,7 +149,7 @@ def plan_row(row: Row, analytic: bool) -> Planned:
     planner = Planner(row.experiment, targeted.config, targeted.machine, ProgramCache())
     planner.is_analytic = analytic
     published = _published_candidate(row, planner)
-    as_published = planner.best_plan(published)
+    as_published = planner.plan_or_refusal(published)
     best = min(
         [each for each in (RankedPlan(published, as_published), _first(planner)) if each.plan.fits],
         key=lambda each: each.plan.step_seconds,
@@ -160,7 +160,7 @@ def plan_row(row: Row, analytic: bool) -> Planned:
 def _first(planner: Planner) -> RankedPlan:
     """Returns the fastest analytic candidate that the compiler accepts."""
     for candidate, _ in rank_candidates(planner):
-        plan = planner.best_plan(candidate)
+        plan = planner.plan_or_refusal(candidate)
         if plan.fits:
             return RankedPlan(candidate, plan)
     raise SystemExit(f"{planner.name} on {planner.machine.name}: nothing fits")

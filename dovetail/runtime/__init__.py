@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from dovetail.runtime.console import Console
     from dovetail.runtime.cpu import measured_cpu
     from dovetail.runtime.digest import Digest, digests, read_digests
-    from dovetail.runtime.fault_policies import ReplayFaults, SkipSpikes
+    from dovetail.runtime.doctor import MachineReport, examine_machine
+    from dovetail.runtime.failures import (
+        BadPathError,
+        Failure,
+        explain_backend_failure,
+        explain_failure,
+        explained_failures,
+        message_line,
+    )
+    from dovetail.runtime.fault_policies import ReplayFaults, SkipSpikes, StopOnFaults
     from dovetail.runtime.faults import (
         BadState,
         Continue,
@@ -31,7 +40,6 @@ if TYPE_CHECKING:
         RollBack,
         StepEnd,
         Stop,
-        StopOnFaults,
     )
     from dovetail.runtime.flops import matmul_flops_by_dtype, matmul_flops_of
     from dovetail.runtime.goodput.account import Goodput
@@ -77,7 +85,16 @@ _MODULES = {
     "dovetail.runtime.console": ("Console",),
     "dovetail.runtime.cpu": ("measured_cpu",),
     "dovetail.runtime.digest": ("Digest", "digests", "read_digests"),
-    "dovetail.runtime.fault_policies": ("ReplayFaults", "SkipSpikes"),
+    "dovetail.runtime.doctor": ("MachineReport", "examine_machine"),
+    "dovetail.runtime.failures": (
+        "BadPathError",
+        "Failure",
+        "explain_backend_failure",
+        "explain_failure",
+        "explained_failures",
+        "message_line",
+    ),
+    "dovetail.runtime.fault_policies": ("ReplayFaults", "SkipSpikes", "StopOnFaults"),
     "dovetail.runtime.faults": (
         "BadState",
         "Continue",
@@ -91,7 +108,6 @@ _MODULES = {
         "RollBack",
         "StepEnd",
         "Stop",
-        "StopOnFaults",
     ),
     "dovetail.runtime.flops": ("matmul_flops_by_dtype", "matmul_flops_of"),
     "dovetail.runtime.goodput.account": ("Goodput",),
@@ -135,6 +151,7 @@ __all__ = [
     "AgreementError",
     "ArraySpecs",
     "BackgroundWriter",
+    "BadPathError",
     "BadState",
     "CheckpointStore",
     "Checkpointer",
@@ -143,6 +160,7 @@ __all__ = [
     "CorruptResult",
     "Digest",
     "FailedSave",
+    "Failure",
     "FaultAction",
     "FaultEvent",
     "FaultLog",
@@ -152,6 +170,7 @@ __all__ = [
     "Heartbeat",
     "JsonLines",
     "Life",
+    "MachineReport",
     "MetadataServer",
     "Metrics",
     "MetricsWriter",
@@ -188,10 +207,15 @@ __all__ = [
     "can_store",
     "count_cache_hits",
     "digests",
+    "examine_machine",
+    "explain_backend_failure",
+    "explain_failure",
+    "explained_failures",
     "folder_error",
     "matmul_flops_by_dtype",
     "matmul_flops_of",
     "measured_cpu",
+    "message_line",
     "open_agreement",
     "pass_through",
     "peak_memory_bytes",

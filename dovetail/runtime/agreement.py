@@ -1,14 +1,14 @@
-"""Agreement: all processes of a run send a value, and all get the values of all.
+"""Agreement: every process of a run sends a value, and receives the values of all, or a failure.
 
-They agree in this way on the checkpoint to restore, and on whether a save succeeded. Process 0 runs
-a small TCP server, and a call is one connection: a line of JSON in each direction.
+The processes agree on the checkpoint to restore, and on whether a save succeeded. Process 0 runs a
+small TCP server. A call is one connection, with a line of JSON in each direction.
 
-The collectives of JAX would not do. They wait for a missing process without a limit, they do not
-say which one is missing, and a thread in the background must not use them beside the training step.
+JAX's collectives do not fit. They wait for a missing process forever and do not name it. A
+background thread must not run them beside the training step.
 
 Invariants:
-- A topic has one outcome, the same for every process: all values, or who is missing and why.
-- The first deadline that passes decides for all; a process that comes later gets that outcome.
+- A topic has one outcome for every process: all values, or the failure with the missing processes.
+- The first deadline that passes decides for all. A later process receives the same outcome.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class AgreementError(Error, RuntimeError):
 
 
 class Agreement:
-    """The processes of a run, as one of them sees them. This one is alone."""
+    """The agreement of a run with a single process: its own value is the outcome."""
 
     index, count = 0, 1
 
@@ -52,7 +52,7 @@ class Agreement:
         Every process calls it once with the same topic, from any thread.
 
         Args:
-            topic: the name of the question, unique in the life of the run.
+            topic: a name, unique in the life of the run.
             value: anything that JSON can hold.
             seconds: how long to wait for the others.
 
@@ -62,7 +62,11 @@ class Agreement:
         return [json.loads(json.dumps(value))]
 
     def withdraw(self, topics: str, reason: str) -> None:
-        """Says that this process cannot answer topics with this prefix, so that nobody waits."""
+        """Fails all topics with this prefix, so that no process waits for this one."""
+
+    def withdrawn(self, topics: str) -> str | None:
+        """Returns why a process has withdrawn from these topics; None if none has."""
+        return None
 
     def own_address(self) -> str:
         """Returns the address at which the other processes reach this one."""
@@ -73,10 +77,10 @@ class Agreement:
 
 
 class ProcessAgreement(Agreement):
-    """The processes of a run that has several."""
+    """The agreement of several processes, through the server of process 0."""
 
     def __init__(self, index: int, count: int, address: tuple[str, int], token: str) -> None:
-        """Knows the server's address; connects at each call."""
+        """Takes the server's address and token; each call connects anew."""
         self.index, self.count = index, count
         self._address, self._token = address, token
         self._server: _AgreementServer | None = None
@@ -94,8 +98,15 @@ class ProcessAgreement(Agreement):
         with contextlib.suppress(AgreementError):
             self._ask({"topic": topics, "withdraws": reason}, topics, 5.0)
 
+    def withdrawn(self, topics: str) -> str | None:
+        """Asks the server; one that does not answer is noticed elsewhere."""
+        with contextlib.suppress(AgreementError):
+            reason: str | None = self._ask({"topic": topics, "asks": True}, topics, 5.0)["reason"]
+            return reason
+        return None
+
     def own_address(self) -> str:
-        """Asks the system which of its addresses faces process 0; sends nothing."""
+        """Asks the system for its address on the route to process 0; sends nothing."""
         family, kind, _, _, address = socket.getaddrinfo(*self._address, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             probe.connect(address)
@@ -116,7 +127,7 @@ class ProcessAgreement(Agreement):
         thread.start()
 
     def _ask(self, message: Mapping[str, Any], topic: str, seconds: float) -> dict[str, Any]:
-        """Sends one line and returns the one that comes back; tries to connect until the end."""
+        """Sends one line and returns the reply; retries the connection until the deadline."""
         line = json.dumps({**message, "index": self.index, "token": self._token}) + "\n"
         deadline = time.monotonic() + seconds
         while True:
@@ -138,7 +149,7 @@ class ProcessAgreement(Agreement):
 
 
 def open_agreement() -> Agreement:
-    """Returns the agreement of this run's processes. All call it at the same place."""
+    """Returns the agreement of this run's processes. Every process must call this."""
     count = jax.process_count()
     if count == 1:
         return Agreement()
@@ -158,7 +169,7 @@ def open_agreement() -> Agreement:
 
 
 def _broadcast(about: dict[str, Any], broadcast: Any) -> dict[str, Any]:
-    """Sends a small object of process 0 to all: as bytes of a fixed number."""
+    """Broadcasts a small object of process 0, as a fixed number of bytes."""
     encoded = json.dumps(about).encode().ljust(512)
     received = np.asarray(broadcast(np.frombuffer(encoded, np.uint8)))
     result: dict[str, Any] = json.loads(received.tobytes())
@@ -167,7 +178,7 @@ def _broadcast(about: dict[str, Any], broadcast: Any) -> dict[str, Any]:
 
 @dataclass
 class _Topic:
-    """What is known of one question."""
+    """The values and the outcome of one topic."""
 
     values: dict[int, Any] = field(default_factory=dict)
     failure: str | None = None
@@ -223,6 +234,11 @@ class _AgreementServer(socketserver.ThreadingTCPServer):
             self._changed.notify_all()
         return {}
 
+    def withdrawn(self, index: int, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns whether a process has withdrawn."""
+        with self._changed:
+            return {"reason": self._withdrawn.get(str(message["topic"]))}
+
     def _missing(self, topic: _Topic, seconds: float) -> str:
         missing = [index for index in range(self.count) if index not in topic.values]
         return (
@@ -231,7 +247,7 @@ class _AgreementServer(socketserver.ThreadingTCPServer):
         )
 
     def _forget_old(self) -> None:
-        """Bounds the memory: old topics have long been answered, unless somebody still waits."""
+        """Bounds the memory: drops the oldest topics that no call waits for."""
         excess = len(self._topics) - _MAX_TOPICS
         answered = (name for name, topic in self._topics.items() if not topic.waiting)
         for name in list(itertools.islice(answered, max(excess, 0))):
@@ -244,14 +260,18 @@ class _AgreementHandler(socketserver.BaseRequestHandler):
     server: _AgreementServer
 
     def handle(self) -> None:
-        """Answers one line; a stranger, or one that does not speak the protocol, gets nothing."""
+        """Answers one line. A wrong token or a malformed message gets no answer."""
         self.request.settimeout(30)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             message = _read_line(self.request)
             if not hmac.compare_digest(str(message.get("token")), self.server.token):
                 return
             index = int(message["index"])
-            reply = self.server.withdraw if "withdraws" in message else self.server.answer
+            reply = self.server.answer
+            if "withdraws" in message:
+                reply = self.server.withdraw
+            elif "asks" in message:
+                reply = self.server.withdrawn
             self.request.sendall((json.dumps(reply(index, message)) + "\n").encode())
 
 

@@ -1,4 +1,4 @@
-"""The version of the code that trains a run: packages, and the commit of code under git."""
+"""Versions of the code of a run: installed packages, and the commits of code under git."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def package_versions() -> dict[str, str]:
 
 
 def code_versions(modules: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Returns commit and hash of uncommitted changes of each imported module that is under git."""
+    """Returns the commit of each imported module under git, and a hash of uncommitted changes."""
     found = {name: _code_version(sys.modules.get(name)) for name in modules}
     return {name: version for name, version in found.items() if version}
 

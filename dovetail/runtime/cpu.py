@@ -1,7 +1,7 @@
 """The peak rates of this CPU, measured at first use and cached in the user's cache folder.
 
-No data sheet covers a share of a virtual machine. So the peak that MFU refers to is the best rate
-at which JAX itself multiplies large matrices here.
+No data sheet covers a share of a virtual machine. So the peak of MFU is the best rate at which JAX
+multiplies large matrices here.
 """
 
 from __future__ import annotations

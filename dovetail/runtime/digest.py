@@ -1,8 +1,7 @@
 """Digests of arrays: two 32-bit sums over all elements, from their indices and their bits.
 
-A digest proves that an array is the same, bit for bit, wherever it is: on any mesh, sharded or
-replicated, over any number of hosts, on a device or in a file. Checkpoints store it, and replicas
-and reshards are compared by it.
+Equal arrays have equal digests, bit for bit, on any mesh and any number of hosts, on a device or in
+a file. Checkpoints store digests. Replicas and resharded arrays are compared by them.
 
 Each element adds key(index) * bits, modulo 2^32. The sum does not depend on the order, so every
 device sums its own shard, and a part of an array has a part of the sum. Keys are odd, so a change
@@ -23,6 +22,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 _SMALL = 2**18
 """Up to so many elements on the host, NumPy is quicker than compiling a program."""
+_MAX_COPIED = 16 * 2**20
+"""The most bytes of an array on the host that are copied for JAX at once."""
 
 _WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}
 
@@ -52,10 +53,10 @@ def read_digests(computed: Mapping[str, jax.Array]) -> dict[str, Digest]:
 
 
 def shard_digests(tree: Any) -> jax.Array:
-    """Starts to compute a digest of each shard, on its own device: replicas are compared by it.
+    """Starts to compute a digest of each shard, on its own device, to compare replicas.
 
-    The arrays are on one mesh. The result has the sums of each device, in the order of the mesh, of
-    each array, in the order of `named_leaves`. Each device keeps its own: nothing is communicated.
+    The arrays are on one mesh. The result has the sums of every array for each device: devices in
+    the order of the mesh, arrays in the order of `named_leaves`. Nothing is communicated.
     """
     leaves = list(named_leaves(tree).values())
     specs = tuple(leaf.sharding.spec for leaf in leaves)
@@ -64,7 +65,7 @@ def shard_digests(tree: Any) -> jax.Array:
 
 
 def read_shard_digests(computed: jax.Array) -> dict[int, list[str]]:
-    """Waits for `shard_digests`; returns those of the devices of this process, by position."""
+    """Waits for `shard_digests`; returns the digests of this process's devices, by position."""
     shards = computed.addressable_shards
     return {
         shard.index[0].start or 0: [_hex(row) for row in np.asarray(shard.data)[0].tolist()]
@@ -73,11 +74,16 @@ def read_shard_digests(computed: jax.Array) -> dict[int, list[str]]:
 
 
 def sums_of_part(part: np.ndarray, start: Sequence[int]) -> list[int]:
-    """Returns the sums of a part of an array, which starts at an index of the whole.
+    """Returns the sums of a part of an array, given the index at which it starts.
 
     The sums of parts that cover an array once add up to its digest (`add_sums`). It is computed on
     the host.
     """
+    if part.nbytes > _MAX_COPIED and part.ndim and len(part) > 1:
+        middle = len(part) // 2
+        rest = (start[0] + middle, *start[1:])
+        halves = sums_of_part(part[:middle], start), sums_of_part(part[middle:], rest)
+        return [sum(pair) % 2**32 for pair in zip(*halves, strict=True)]
     host = jax.local_devices(backend="cpu")[0]
     if part.dtype.itemsize == 8 and part.dtype.kind != "c":  # JAX would make 32 bits of them
         part = part.reshape(-1).view(np.uint32).reshape(*part.shape, 2)
@@ -90,7 +96,7 @@ def sums_of_part(part: np.ndarray, start: Sequence[int]) -> list[int]:
 
 
 def _small_sums(part: np.ndarray, start: Sequence[int]) -> list[int]:
-    """The same as `_sums`, by NumPy: for a small array, compiling would take longest."""
+    """Computes `_sums` with NumPy, because compiling takes longer than a small array."""
     is_word = part.dtype != np.bool_ and part.dtype.name not in ("int2", "int4", "uint2", "uint4")
     word = f"u{part.dtype.itemsize}"
     bits = part.view(word) if is_word else part.astype(np.int32)
@@ -107,7 +113,7 @@ def _small_sums(part: np.ndarray, start: Sequence[int]) -> list[int]:
 
 
 def _mix_small(x: np.ndarray) -> np.ndarray:
-    """`_mix`, by NumPy."""
+    """Computes `_mix` with NumPy."""
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
     return x ^ (x >> 16)
@@ -174,13 +180,13 @@ def _sums_and_finite(x: jax.Array) -> jax.Array:
 
 
 def _sums(x: jax.Array, start: Sequence[Any], finite: jax.Array | None = None) -> jax.Array:
-    """Returns two sums and whether all is finite, of an array or a part that starts at an index."""
+    """Returns two sums of an array, or of a part that starts at an index, and if all is finite."""
     bits = _bits(x)
     index = jnp.zeros(bits.shape, jnp.uint32)
-    for axis in range(bits.ndim):  # the last is that of an element's words, if it has several
+    for axis in range(bits.ndim):  # the last may be the words of an element
         begin = start[axis] if axis < x.ndim else 0
         along = jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis) + jnp.uint32(begin)
-        # Not the true stride: that of a large stack is a multiple of 2^32 after some layers, and
+        # Not the true stride: a large stack's is a multiple of 2^32 after some layers, and
         # two layers with the same keys could be swapped.
         index += along * (_mix(jnp.uint32(axis + 1)) | 1)
     key = _mix(index)

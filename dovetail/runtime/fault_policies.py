@@ -1,10 +1,19 @@
-"""Fault policies: leave out the batch of a spike, and tell a bad batch from bad hardware.
+"""Fault policies: stop, leave out the batch of a spike, tell a bad batch from bad hardware.
 
     dovetail train tiny-lm faults=SkipSpikes
     dovetail train tiny-lm faults=ReplayFaults
 
-`StopOnFaults` (in `faults.py`) is the default: a person decides. On a pod, `ReplayFaults` goes on
-without one, and stops only if the same step computes two different results.
+`StopOnFaults` is the default: a person decides. On a pod, `ReplayFaults` goes on without one, and
+stops only if the same step computes two different results.
+
+A policy is a child of the trainer, so a new one is a class in one file. It overrides the methods of
+the events that it decides, and inherits a safe answer to all others:
+
+    class StopOnSpikes(StopOnFaults):
+        def on_step_end(self, event: StepEnd) -> FaultAction:
+            if event.loss < 100:
+                return Continue()
+            return Stop(f"Step {event.step}: the loss is {event.loss}.")
 """
 
 from __future__ import annotations
@@ -33,23 +42,68 @@ _DEVIATIONS = 1.4826
 _REMEMBERED_STEPS = 10_000
 
 
-class SkipSpikes(Component):
-    """Leaves out the batch of a step whose loss or gradient norm is far outside of the usual.
+class StopOnFaults(Component):
+    """Stops when a step or the state is not finite, or corrupt; the newest checkpoint is good.
 
-    The usual is the median of the last steps, and a deviation is counted in robust standard
-    deviations, so that one spike does not hide the next. A step that is not finite is left out,
-    too. The first corrupt result that does not repeat itself is rolled back, and its batch is used
-    again; any other one stops the run.
+    Training continues after a failed save: the next one tries again. A policy that inherits from
+    this one overrides the methods of the events that it decides otherwise.
     """
 
-    class Config(Component.Config["SkipSpikes"]):
+    class Config(Component.Config["StopOnFaults"]):
+        """It has no settings."""
+
+    def on_event(self, event: FaultEvent) -> FaultAction:
+        """Asks the method for this kind of event."""
+        match event:
+            case StepEnd():
+                return self.on_step_end(event)
+            case NonFiniteStep():
+                return self.on_non_finite_step(event)
+            case BadState():
+                return self.on_bad_state(event)
+            case FailedSave():
+                return self.on_failed_save(event)
+            case CorruptResult():
+                return self.on_corrupt_result(event)
+
+    def on_step_end(self, event: StepEnd) -> FaultAction:
+        """Goes on."""
+        return Continue()
+
+    def on_non_finite_step(self, event: NonFiniteStep) -> FaultAction:
+        """Stops."""
+        return Stop(event.message)
+
+    def on_bad_state(self, event: BadState) -> FaultAction:
+        """Stops."""
+        return Stop(event.message)
+
+    def on_failed_save(self, event: FailedSave) -> FaultAction:
+        """Goes on: earlier checkpoints are there, and the next save tries again."""
+        return Continue()
+
+    def on_corrupt_result(self, event: CorruptResult) -> FaultAction:
+        """Stops."""
+        return Stop(event.message)
+
+
+class SkipSpikes(StopOnFaults):
+    """Leaves out the batch of a step whose loss or gradient norm is far outside of the usual.
+
+    The median is over the last steps. Deviations are in robust standard deviations, so that one
+    spike does not hide the next. A step that is not finite is skipped, too. The first corrupt
+    result that does not repeat itself is rolled back, and its batch is used again. Any other
+    corrupt result stops the run.
+    """
+
+    class Config(StopOnFaults.Config):
         """The threshold in standard deviations, the window in steps, and when to give up.
 
         Attributes:
             threshold: how many robust standard deviations above the median a spike is.
-            window: of how many steps the median is.
-            warmup: how many steps must be seen before anything is a spike.
-            max_skips: stops if more batches were left out in one life; then it is not the data.
+            window: the number of steps of the median.
+            warmup: the number of steps before any step can be a spike.
+            max_skips: stops if more batches are skipped in one life: the cause is not the data.
         """
 
         threshold: float = 10.0
@@ -69,31 +123,29 @@ class SkipSpikes(Component):
         }
         self._skips = self._corruptions = 0
 
-    def on_event(self, event: FaultEvent) -> FaultAction:
+    def on_step_end(self, event: StepEnd) -> FaultAction:
         """Rolls back without the batch of a spike."""
-        match event:
-            case StepEnd(step, loss, gradient_norm):
-                values = {"loss": loss, "gradient norm": gradient_norm}
-                spike = next(filter(None, (self._spike(*item) for item in values.items())), None)
-                if spike is not None:
-                    return self._skip(f"Step {step}: {spike}.")
-                for name, value in values.items():
-                    self._recent[name].append(value)
-            case NonFiniteStep(_, message):
-                return self._skip(message)
-            case BadState(_, message):
-                return Stop(message)
-            case CorruptResult(_, message, _, persists):
-                self._corruptions += 1
-                if persists or self._corruptions > 1:
-                    return Stop(message)
-                return RollBack(message, skip_batch=False)
-            case FailedSave():
-                pass
+        values = {"loss": event.loss, "gradient norm": event.gradient_norm}
+        spike = next(filter(None, (self._spike(*item) for item in values.items())), None)
+        if spike is not None:
+            return self._skip(f"Step {event.step}: {spike}.")
+        for name, value in values.items():
+            self._recent[name].append(value)
         return Continue()
 
+    def on_non_finite_step(self, event: NonFiniteStep) -> FaultAction:
+        """Rolls back without the batch."""
+        return self._skip(event.message)
+
+    def on_corrupt_result(self, event: CorruptResult) -> FaultAction:
+        """Rolls back the first one, if it does not repeat itself."""
+        self._corruptions += 1
+        if event.persists or self._corruptions > 1:
+            return Stop(event.message)
+        return RollBack(event.message, skip_batch=False)
+
     def _spike(self, name: str, value: float) -> str | None:
-        """Returns what is unusual about a value, or None."""
+        """Returns a sentence about a value that is a spike, or None."""
         recent, config = self._recent[name], self.config
         assert isinstance(config, SkipSpikes.Config)
         if len(recent) < config.warmup:
@@ -123,10 +175,10 @@ class SkipSpikes(Component):
 
 
 class ReplayFaults(Component):
-    """Replays the steps that led to a fault before it believes it.
+    """Replays the steps before a fault, to tell whether it repeats itself.
 
     If the replay computes another loss for any step, the hardware is at fault: the run stops and
-    says which step computed two results. Otherwise the answer is that of `policy`.
+    names the step with two results. Otherwise `policy` answers.
     """
 
     class Config(Component.Config["ReplayFaults"]):
@@ -139,7 +191,7 @@ class ReplayFaults(Component):
         self._replayed: tuple[int, FaultAction] | None = None
 
     def on_event(self, event: FaultEvent) -> FaultAction:
-        """Asks for a replay at the first sight of a fault."""
+        """Asks for a replay when a fault first occurs."""
         if isinstance(event, FailedSave | BadState | CorruptResult):
             return self._policy.on_event(event)
         difference = self._compare(event)

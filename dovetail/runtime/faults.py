@@ -1,12 +1,10 @@
-"""Faults: the training loop tells a policy what happened, and the policy answers what to do.
+"""Faults: the training loop reports events to a policy, which answers with an action.
 
-A policy is a child of the trainer, so a new one is a class in one file:
+Here are the events, the actions and their record. The policies are in `fault_policies.py`.
 
-    class StopOnSpikes(Component):
-        def on_event(self, event: FaultEvent) -> FaultAction:
-            if isinstance(event, StepEnd) and event.loss < 100:
-                return Continue()
-            return Stop(f"step {event.step} is bad")
+A step or a state that is not finite, and a corrupt result, cannot be continued: the answer must be
+`Stop` or `RollBack`. Hangs, lost processes and preemptions are not events. A process that hangs or
+is gone cannot ask its own policy, so the supervisor decides (`runtime/supervisor/`).
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
-from dovetail.config import Component, ConfigError
+from dovetail.config import ConfigError
 from dovetail.utils import atomic_write
 
 Skips = tuple[tuple[int, int], ...]
@@ -34,7 +32,7 @@ class StepEnd:
 
 @dataclass(frozen=True)
 class NonFiniteStep:
-    """The loss or a gradient of a step is not finite. The state is still that before the step."""
+    """The loss or a gradient of a step is not finite. The step has not changed the state."""
 
     step: int
     message: str
@@ -42,7 +40,7 @@ class NonFiniteStep:
 
 @dataclass(frozen=True)
 class BadState:
-    """An array of the state is not finite, so the state after a step was not saved."""
+    """An array of the state after a step is not finite, so it was not saved."""
 
     step: int
     message: str
@@ -50,7 +48,7 @@ class BadState:
 
 @dataclass(frozen=True)
 class FailedSave:
-    """The state after a step could not be saved. Earlier checkpoints are there."""
+    """The state after a step could not be saved. Earlier checkpoints remain."""
 
     step: int
     message: str
@@ -63,9 +61,9 @@ class CorruptResult:
     Attributes:
         step: the step that was checked. The state after it is suspect; 0 is before the first step.
         message: a sentence that names the devices.
-        devices: those that may be at fault; none if that cannot be told.
+        devices: the devices that may be at fault; empty if unknown.
         persists: whether the fault repeats itself.
-        verified: the last step that a check found good, or the step at which training went on.
+        verified: the last step that a check found good, or the step at which training started.
     """
 
     step: int
@@ -80,12 +78,12 @@ FaultEvent = StepEnd | NonFiniteStep | BadState | FailedSave | CorruptResult
 
 @dataclass(frozen=True)
 class Continue:
-    """Goes on."""
+    """Continues."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Ends the run with an error; the newest good state is saved."""
+    """Ends the run with an error. Nothing is saved: the newest verified checkpoint stands."""
 
     reason: str
 
@@ -94,14 +92,14 @@ class Stop:
 class RollBack:
     """Goes back to the newest good state.
 
-    That is the newest checkpoint. After a step that is not finite it is the state in memory, unless
+    This is the newest checkpoint. After a step that is not finite it is the state in memory, unless
     another such step follows soon.
 
     Attributes:
         reason: a sentence for people.
-        skip_batch: the batch of the step is never trained on again: it is recorded in the run
-            folder, and later steps move up.
-        from_checkpoint: never takes the state in memory.
+        skip_batch: never trains on the batch of the step again. The run folder records it, and
+            later steps move up.
+        from_checkpoint: always restores a checkpoint, never the state in memory.
     """
 
     reason: str
@@ -116,32 +114,22 @@ class FaultPolicy(Protocol):
     """Decides what to do about faults. All processes of a run see the same events."""
 
     def on_event(self, event: FaultEvent, /) -> FaultAction:
-        """Returns what to do about an event; the loop asks after every step."""
+        """Returns what to do about an event of any kind; the loop asks after every step and save.
+
+        `StopOnFaults` has a method for each kind, with a safe answer: inherit from it.
+        """
         ...
 
 
-class StopOnFaults(Component):
-    """Stops when a step or the state is not finite, or corrupt; the newest checkpoint is good.
-
-    Training continues after a failed save: the next one tries again.
-    """
-
-    def on_event(self, event: FaultEvent) -> FaultAction:
-        """Stops at what is not finite, or corrupt."""
-        if isinstance(event, NonFiniteStep | BadState | CorruptResult):
-            return Stop(event.message)
-        return Continue()
-
-
 class FaultLog:
-    """What happened to a run, in its folder: `events.jsonl`, and `skips.json`."""
+    """The records of faults in a run folder: `events.jsonl` and `skips.json`."""
 
     def __init__(self, folder: Path) -> None:
-        """Reads nothing yet."""
+        """Takes the run folder; reads nothing yet."""
         self._events, self._skips = folder / "events.jsonl", folder / "skips.json"
 
     def record(self, event: FaultEvent, action: FaultAction, resumed_at: int | None) -> None:
-        """Appends an event, with what was done about it."""
+        """Appends an event and the action that followed."""
         entry = {
             "time": round(time.time(), 3),
             "event": type(event).__name__,
@@ -154,7 +142,7 @@ class FaultLog:
             file.write(json.dumps(entry) + "\n")
 
     def skips(self) -> Skips:
-        """Returns the recorded ranges of batches that this run leaves out."""
+        """Returns the recorded ranges of batches that this run skips."""
         if not self._skips.exists():
             return ()
         try:
@@ -167,5 +155,5 @@ class FaultLog:
             ) from error
 
     def write_skips(self, skips: Skips) -> None:
-        """Records the batches that the run leaves out from now on."""
+        """Records the batches that the run skips from now on."""
         atomic_write(self._skips, json.dumps(skips) + "\n")

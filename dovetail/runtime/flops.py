@@ -1,9 +1,9 @@
 """Model FLOPs, counted from a jaxpr; no formula per model is needed.
 
-MFU divides the model FLOPs by the peak FLOPs of the chip in the same time. Model FLOPs are those of
-the matrix products of a plain forward pass, times three for training: the backward pass has two
-products for each. What a kernel skips (the masked half of attention) or recomputes
-(rematerialization) does not change them.
+MFU divides the model FLOPs by the peak FLOPs of the chip in the same time. Model FLOPs count the
+matrix products of a plain forward pass, times three for training: the backward pass has two
+products for each. Blocks that a kernel skips (the masked half of attention) and recomputation
+(rematerialization) do not change the count.
 """
 
 from __future__ import annotations

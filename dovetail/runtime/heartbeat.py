@@ -1,7 +1,7 @@
-"""Heartbeats: a worker tells its supervisor every second which step it is at, and in which phase.
+"""Heartbeats: a worker sends its step and phase to its supervisor every second.
 
 JAX has heartbeats of its own, but a process that is stuck in Python keeps sending them, and they
-end with process 0. These carry progress, and go to the supervisor, which outlives every worker.
+end with process 0. These heartbeats report progress to the supervisor, which outlives all workers.
 This module imports no JAX.
 """
 
@@ -37,10 +37,10 @@ def is_worker() -> bool:
 
 
 class Heartbeat:
-    """What a worker says about itself. Without a supervisor it says nothing."""
+    """Sends a worker's progress to its supervisor every second. Without one it does nothing."""
 
     def __init__(self, index: int = 0, address: str | None = None) -> None:
-        """Connects at the first beat; the address is that of the environment by default."""
+        """Takes the address from the environment by default; connects when it starts to send."""
         self._address = os.environ.get(ADDRESS) if address is None else address
         self._about: dict[str, Any] = {"index": index, "pid": os.getpid(), "phase": "start"}
         self._changed, self._ended = threading.Event(), threading.Event()
@@ -50,30 +50,30 @@ class Heartbeat:
         """Starts to send, and prepares to write stacks."""
         if self._address:
             write_stacks_on_signal()
-            self._thread = threading.Thread(target=self._send, name="dovetail-heartbeat")
+            self._thread = threading.Thread(target=self._run, name="dovetail-heartbeat")
             self._thread.daemon = True
             self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Says goodbye."""
+        """Sends the phase `end`, and stops."""
         self._about["phase"] = "end"
         self._ended.set()
         self._changed.set()
         if self._thread is not None:
             self._thread.join(timeout=2 * _SECONDS)
 
-    def tell(self, **facts: Any) -> None:
-        """Adds facts, such as the run folder."""
+    def send(self, **facts: Any) -> None:
+        """Adds facts, such as the run folder, to all further heartbeats."""
         self._about = {**self._about, **facts}
 
     def reached(self, step: int) -> None:
-        """Says which step is done."""
+        """Records the last step that is done."""
         self._about = {**self._about, "step": step, "phase": "step"}
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Says that something other than steps is going on, which has its own time limit."""
+        """Records a block other than steps as a phase, which has its own time limit."""
         before = self._about["phase"]
         self._about = {**self._about, "phase": name}
         self._changed.set()
@@ -83,7 +83,7 @@ class Heartbeat:
             self._about = {**self._about, "phase": before}
             self._changed.set()
 
-    def _send(self) -> None:
+    def _run(self) -> None:
         last_contact = time.monotonic()
         while not self._ended.is_set():
             with contextlib.suppress(OSError), self._connect() as connection:

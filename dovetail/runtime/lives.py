@@ -1,12 +1,12 @@
 """Lives of a run: each start takes the next number, and only the newest life may commit (fencing).
 
 A process that was stopped or cut off from the network may wake up after its successor has started.
-The lock of the run folder does not help then: not every file system has locks, and a lock of a host
-that is cut off is gone. So each life takes a number in the run folder, and a commit by an older
+The lock of the run folder does not help then: some file systems have no locks, and a host that is
+cut off loses its lock. So each life takes a number in the run folder, and a commit by an older
 life is refused.
 
-`lives/000003.json` also says from which step the life continued, which step it reached and saved,
-and how it ended. A checkpoint after which two lives died within a few steps is suspect. A run that
+`lives/000003.json` also records the steps that the life continued from, reached and saved, and how
+it ended. A checkpoint after which two lives died within a few steps is suspect. A run that
 has saved a step does not start from scratch because its checkpoints are gone.
 """
 
@@ -42,7 +42,7 @@ class FencedError(RunError):
     """A newer life of the run has started, so this one must not write.
 
     Attributes:
-        restored: the step from which the newer life continued; None if that is not known.
+        restored: the step from which the newer life continued; None if unknown.
     """
 
     restored: int | None = None
@@ -50,7 +50,7 @@ class FencedError(RunError):
 
 @dataclass(frozen=True)
 class LifeRecord:
-    """What a run folder knows of one life."""
+    """The record of one life in the run folder."""
 
     number: int
     host: str
@@ -67,7 +67,7 @@ class Life:
     """One start of a run, of all its processes; process 0 keeps the record."""
 
     def __init__(self, folder: Path, record: LifeRecord) -> None:
-        """Begins with the record that is on disk."""
+        """Takes the record on disk."""
         self._folder, self.record = folder, record
         self._last_write = 0.0
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class Life:
             error.restored = None if newer is None else newer.restored
             raise error
 
-    def went_on_from(self, step: int) -> None:
+    def resumed_from(self, step: int) -> None:
         """Records the step that was restored; 0 for a new run."""
         self._record(restored=step, reached=step)
 
@@ -105,7 +105,7 @@ class Life:
         self._record(_SECONDS_BETWEEN_RECORDS, reached=step)
 
     def saved(self, step: int) -> None:
-        """Records the newest verified step in the durable store; 0 if there is none any more."""
+        """Records the newest verified step in the durable store; 0 if none is left."""
         self._record(saved=step)
 
     def ended(self, how: str) -> None:
@@ -136,7 +136,7 @@ class Life:
 
 
 def take_life(folder: Path) -> Life:
-    """Takes the next number of a run; `folder` is that of its lives."""
+    """Takes the next number of a run; `folder` contains its lives."""
     make_folder(folder)
     number = max(_numbers(folder), default=0)
     while True:
@@ -160,7 +160,7 @@ def check_nothing_lost(store: str, saved: int | None, reached: int | None) -> No
     Args:
         store: where the checkpoints should be, for the message.
         saved: the step that an earlier life has saved, if any.
-        reached: the step that it has reached; a warning says that it is lost.
+        reached: the step that it has reached; a warning says that this progress is lost.
 
     Raises:
         RunError: if an earlier life has saved a step.
@@ -182,7 +182,7 @@ def check_nothing_lost(store: str, saved: int | None, reached: int | None) -> No
 def suspects(folder: Path, before: int) -> set[int]:
     """Returns the steps after which two of the last lives died, each within a few steps.
 
-    The last lives are those since one that got further, or that ended as it should.
+    It stops at the newest life that got further, or that ended properly.
 
     Args:
         folder: the folder of the lives.

@@ -1,4 +1,4 @@
-"""What a process of a run does now: told once, for the supervisor's watchdog and the goodput log.
+"""The current phase of a process, for the supervisor's watchdog and the goodput log.
 
 This module imports no JAX.
 """
@@ -13,7 +13,7 @@ from typing import Any, Self
 from dovetail.runtime.goodput.log import GoodputLog
 from dovetail.runtime.heartbeat import Heartbeat
 
-# The watchdog has a limit for each. Waiting for input or for peers is bounded by what is around it.
+# The watchdog limits each of these. Waiting for input or peers falls under the enclosing phase.
 _WATCHED = ("compile", "restore", "save", "evaluate", "check")
 
 
@@ -21,28 +21,28 @@ class Phases:
     """Passes phases and steps on to the heartbeat and the goodput log."""
 
     def __init__(self, index: int = 0, started: float | None = None) -> None:
-        """Begins in the phase `start`; `started` is when that was, on the monotonic clock."""
+        """Begins in the phase `start`, at the time `started` of the monotonic clock."""
         self._heartbeat, self._log = Heartbeat(index), GoodputLog(started)
         self._index = index
 
     def __enter__(self) -> Self:
-        """Begins to send heartbeats."""
+        """Starts to send heartbeats."""
         self._heartbeat.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends both."""
+        """Ends the heartbeats and the log."""
         self._heartbeat.__exit__()
         self._log.close()
 
     def open(self, folder: Path, life: int) -> None:
-        """Begins to record in a run folder."""
-        self._heartbeat.tell(folder=str(folder.absolute()))
+        """Starts to record in a run folder."""
+        self._heartbeat.send(folder=str(folder.absolute()))
         self._log.open(folder, life, self._index)
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Says what goes on in a block: `compile`, `save` and the other classes of time."""
+        """Records a block as a phase: `compile`, `save` or another class of time."""
         watched: Any = contextlib.nullcontext()
         if name in _WATCHED:
             watched = self._heartbeat.phase(name)
@@ -51,20 +51,26 @@ class Phases:
 
     @contextlib.contextmanager
     def steps(self, first: int) -> Iterator[None]:
-        """Says that a block runs steps, of which `first` were done before."""
+        """Records a block that runs steps; `first` steps were done before."""
         self._heartbeat.reached(first)
         with self._log.steps(first):
             yield
 
     def warn(self, message: str) -> None:
-        """Tells the supervisor of something that a person should know; it alerts once."""
-        self._heartbeat.tell(warning=message)
+        """Sends a warning to the supervisor, which alerts once."""
+        self._heartbeat.send(warning=message)
+
+    def halt(self, reason: str, restart_helps: bool) -> None:
+        """Sends the supervisor the sentence with which the run ends, for its alert."""
+        self._heartbeat.send(halt=reason, restart_helps=restart_helps)
 
     def reached(self, step: int) -> None:
-        """Says that a step is done."""
+        """Records that a step is done."""
         self._heartbeat.reached(step)
         self._log.reached(step)
 
-    def goodput(self) -> float:
-        """Returns the productive fraction of the run until now."""
-        return self._log.fraction()
+    def goodput(self) -> dict[str, float]:
+        """Returns metrics: the productive fraction of the run until now, and what took the rest."""
+        fractions = self._log.fractions()
+        badput = {f"badput/{name}": value for name, value in fractions.items() if name != "step"}
+        return {"goodput": fractions.get("step", 0.0), **badput}

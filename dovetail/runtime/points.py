@@ -1,13 +1,13 @@
 """Named points at which `dovetail chaos` injects faults into a run. Otherwise they cost nothing.
 
 A point is a call of `reach`, such as before a manifest is written, or of `pass_through`, where a
-value can be damaged. The environment variable DOVETAIL_CHAOS names points, which time they are
-reached, and what happens then:
+value can be damaged. The environment variable DOVETAIL_CHAOS names points, the count at which
+each triggers, and the action:
 
     save written@2=kill;restore read@1=sleep:3
 
-Each fault happens once in a run, whatever its number of lives: a file in DOVETAIL_CHAOS_FOLDER
-marks it. This module imports no JAX.
+Each fault strikes once in a run, however many lives it has: a file in DOVETAIL_CHAOS_FOLDER marks
+it. This module imports no JAX.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ POINTS = (
 )
 """All points, in the order in which a run reaches them."""
 
-_TIMED = ("life taken", "first step")
+_TIMED = ("life taken", "first step", "save verified")
 
 _reached: Counter[str] = Counter()
 
 
 def reach(name: str) -> None:
-    """Says that a run has reached a point; injects the fault that is due there, if any."""
+    """Marks a point of the run; injects the fault that is due, if any."""
     if FAULTS in os.environ:
         for action in _due(name):
             _inject(action, None)
 
 
 def pass_through(name: str, value: T) -> T:
-    """Says that a value passes a point; returns it, damaged if such a fault is due there."""
+    """Marks a point with a value; returns the value, which a due fault may damage."""
     if FAULTS in os.environ:
         for action in _due(name):
             value = _inject(action, value)
@@ -96,7 +96,7 @@ def _due(name: str) -> Iterator[str]:
 
 
 def _is_first(fault: str) -> bool:
-    """Marks a fault as injected; returns False if it was before."""
+    """Marks a fault as injected; returns False if it already was."""
     marker = Path(os.environ[FOLDER]) / f"injected {fault.replace('/', '-')}"
     try:
         with marker.open("x") as file:

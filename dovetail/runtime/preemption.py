@@ -1,7 +1,7 @@
-"""Notices that a run must stop, other than signals: a file, and a cloud's metadata server.
+"""Notices that stop a run without a signal: a file, and a cloud's metadata server.
 
-The loop looks for notices about once per second. After one, the step is finished, the state is
-saved, and the process exits with code 75, as after SIGTERM.
+The loop polls for notices about once per second. After one, it finishes the step and saves the
+state, and the process exits with code 75, as after SIGTERM.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _MAX_BYTES = 4096
 
 
 class StopNotice(Protocol):
-    """Knows whether the run must stop."""
+    """Tells whether a run must stop."""
 
-    def look(self, folder: Path) -> str | None:
-        """Returns what asks the run in a folder to stop; None if nothing does. It must not wait."""
+    def poll(self, folder: Path) -> str | None:
+        """Returns the reason to stop the run in a folder, or None. It must not block."""
         ...
 
 
 class StopFile(Component):
     """A file named `stop` in the run folder, for schedulers that cannot send a signal."""
 
-    def look(self, folder: Path) -> str | None:
+    def poll(self, folder: Path) -> str | None:
         """Removes the file if it is there, so that the next start trains again."""
         with contextlib.suppress(OSError):
             (folder / "stop").unlink()
@@ -41,17 +41,17 @@ class StopFile(Component):
 
 
 class MetadataServer(Component):
-    """A URL of a cloud's metadata server that tells about a preemption. A thread asks it."""
+    """A cloud's metadata server that announces preemptions at a URL. A thread polls it."""
 
     class Config(Component.Config["MetadataServer"]):
-        """Where to ask, and which answers mean nothing.
+        """The URL, and the answers that are not a notice.
 
         Attributes:
-            url: a URL that answers with another status than 200 until the notice, or with one of
-                the texts in `quiet`.
+            url: until the notice, it answers with another status than 200, or with a text in
+                `quiet`.
             header: a header of the request, such as `Metadata-Flavor: Google`; None for none.
-            quiet: answers that are no notice.
-            seconds: the time between two questions.
+            quiet: answers that are not a notice.
+            seconds: the time between two requests.
         """
 
         url: str = REQUIRED
@@ -73,8 +73,8 @@ class MetadataServer(Component):
         self._notice: str | None = None
         self._thread: threading.Thread | None = None
 
-    def look(self, folder: Path) -> str | None:
-        """Returns the notice, once the thread has heard it."""
+    def poll(self, folder: Path) -> str | None:
+        """Returns the notice, after the thread has received one."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._ask, name="dovetail-metadata", daemon=True)
             self._thread.start()

@@ -1,4 +1,4 @@
-"""A profiler of a few training steps: one trace, in the run folder."""
+"""A profiler of a few training steps, with one trace in the run folder."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import jax
 
 
 class Profiler:
-    """Traces those of the chosen steps that a run takes.
+    """Traces the chosen steps, as far as the run takes them.
 
     `Hooks(around_step=profiler.around_step)` gives it to a training loop.
     """
 
     def __init__(self, folder: Path, steps: range, log: Callable[[str], None]) -> None:
-        """Writes nothing yet.
+        """Takes the steps; writes nothing yet.
 
         Args:
-            folder: the run folder; the trace is in its folder `profile`.
+            folder: the run folder; the trace goes to `profile` in it.
             steps: the steps to trace, counted from 0.
             log: called with a line when the trace is written.
         """
@@ -33,7 +33,7 @@ class Profiler:
         return self._trace(step) if step in self._steps else None
 
     def finish(self) -> None:
-        """Writes the trace, also if the run ended inside the range."""
+        """Writes the trace, even if the run ended inside the range."""
         if self._tracing:
             self._stop()
         if not self._traced:

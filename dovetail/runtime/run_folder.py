@@ -1,17 +1,17 @@
 """The run folder: all files of a run, and its identity.
 
 config.txt       the complete config, as text
-identity.txt     what must not change on resume: model, initialization, learner, data, seed
+identity.txt     the fixed part of the config: model, initialization, learner, data, seed
 run.json         the experiment's name, packages to import, versions of code and packages
 metrics.jsonl    one line per logged step
 metrics.prom     the newest metrics for Prometheus, if asked for
 tensorboard/     the same, for TensorBoard
-events.jsonl     one line per fault: a step that is not finite, a spike; and what was done about it
-goodput/         what each process did with its time, one file per process and life
-lives/           one file per start of the run: from which step, to which, and how it ended
+events.jsonl     one line per fault (a step that is not finite, a spike), and the action
+goodput/         the time of each process by class, one file per process and life
+lives/           one file per start of the run: its first and last step, and how it ended
 hangs/           the stacks of all threads of workers that hung, under a supervisor
-skips.json       the batches that the run leaves out since a fault
-stop             if somebody makes this file, training saves and stops
+skips.json       the batches that the run skips after a fault
+stop             create this file to make training save and stop
 profile/         the traces of profiled steps
 checkpoints/     the training state
 weights/         imported parameters, used until there is a checkpoint
@@ -103,7 +103,7 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     def check_identity(self, config: Config[Any]) -> None:
-        """Rejects a config of another identity, with the differences."""
+        """Rejects a config with another identity, and lists the differences."""
         file = self.path / "identity.txt"
         if not file.exists():
             return
@@ -119,9 +119,9 @@ class RunFolder:
             )
 
     def _has_identity(self, now: Config[Any]) -> bool:
-        """Says whether the complete config of the run has an identity, by the rules of today.
+        """Says whether the run's complete config has this identity by the current rules.
 
-        An older version may have left out of identity.txt what the identity includes now.
+        An older version may have left fields out of identity.txt that the identity includes now.
         """
         try:
             return identity(self.config()) == now
@@ -152,8 +152,8 @@ class RunFolder:
         atomic_write(self.path / "run.json", json.dumps(described, indent=2, sort_keys=True) + "\n")
 
     def check_data(self, name: str) -> None:
-        """Rejects data other than that with which the run began."""
-        before = self.about().get("data") if (self.path / "run.json").exists() else None
+        """Rejects data that differs from the run's first data."""
+        before = (self.about_if_any() or {}).get("data")
         if before not in (None, name):
             raise RunError(
                 f"{self.path} was trained on other data: {before}; the same config now gives "
@@ -197,6 +197,15 @@ class RunFolder:
                 f"{described['format']}); this one reads up to format {FORMAT}. Upgrade it."
             )
         return described
+
+    def about_if_any(self) -> dict[str, Any] | None:
+        """Returns the content of run.json; None if the run has not begun."""
+        return self.about() if (self.path / "run.json").is_file() else None
+
+    def record_step(self, step: int) -> None:
+        """Records in run.json how far training came; a training loop may write nothing itself."""
+        described = {**self.about(), "step": step}
+        atomic_write(self.path / "run.json", json.dumps(described, indent=2, sort_keys=True) + "\n")
 
     def config(self) -> Config[Any]:
         """Reads the run's config. The components that it names must be imported."""

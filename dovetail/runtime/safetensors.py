@@ -9,7 +9,7 @@ opens only local files where `interop` reads over fsspec, and `save_file` needs 
 in memory, where this writer holds one slice. The tests read its files and let it read ours.
 
 Files that are written here carry the digest of each array (`digest.py`) in their metadata, which
-other readers ignore. They are compared when the file is read, so a flipped bit is noticed.
+other readers ignore. Reading compares the digests, so a flipped bit is noticed.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def read_header(
 def verify_tensor(
     name: str, info: TensorInfo, read: Callable[[int, int], bytes | bytearray]
 ) -> None:
-    """Reads an array a part at a time, and compares it with its digest, if the file has one.
+    """Reads an array in parts, and compares it with its digest, if the file has one.
 
     Args:
         name: the names of the file and of the array, for errors.
@@ -120,7 +120,7 @@ def verify_tensor(
         read: returns the bytes at an offset; its arguments are the offset and the count.
 
     Raises:
-        ConfigError: if the array is not what was written.
+        ConfigError: if the array differs from its digest.
     """
     if info.digest is None or not info.size:
         return

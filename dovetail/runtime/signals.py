@@ -20,7 +20,7 @@ from dovetail.runtime.preemption import StopNotice
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 _STDERR = 2
-_SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_BETWEEN_POLLS = 1.0
 _NOTICE = "finishing this step, then saving; Ctrl-C again exits at once\n"
 
 
@@ -28,11 +28,11 @@ class StopRequest:
     """Records a signal that asks to stop. It is a reentrant context manager."""
 
     def __init__(self) -> None:
-        """No signal yet."""
+        """Creates a request that nobody has made yet; a `with` block installs the handlers."""
         self.received: str | None = None
         self._previous: dict[signal.Signals, Any] = {}
         self._depth = 0
-        self._last_look = 0.0
+        self._last_poll = 0.0
 
     def __enter__(self) -> Self:
         """Installs the handlers, in the main thread; Python delivers signals nowhere else."""
@@ -43,13 +43,13 @@ class StopRequest:
                     self._previous[number] = signal.signal(number, self._receive)
         return self
 
-    def look(self, folder: Path, notices: Iterable[StopNotice]) -> None:
-        """Looks for notices about the run in a folder, about once in a second."""
-        if time.monotonic() - self._last_look < _SECONDS_BETWEEN_LOOKS:
+    def poll(self, folder: Path, notices: Iterable[StopNotice]) -> None:
+        """Polls the notices for the run in a folder, about once per second."""
+        if time.monotonic() - self._last_poll < _SECONDS_BETWEEN_POLLS:
             return
-        self._last_look = time.monotonic()
+        self._last_poll = time.monotonic()
         for notice in notices:
-            self.received = self.received or notice.look(folder)
+            self.received = self.received or notice.poll(folder)
 
     def __exit__(
         self,

@@ -1,8 +1,8 @@
-"""Stragglers: processes whose host slows every step down, by name.
+"""Stragglers: processes whose host slows every step down.
 
-All processes wait for the slowest in each step, so their step times are equal. What differs is how
-long each host works (input, Python, other programs) instead of waiting for results. This is
-compared whenever a run evaluates or saves.
+All processes wait for the slowest in each step, so their step times are equal. Hosts differ in the
+time that they work (input, Python, other programs) instead of waiting for results. A run compares
+this time whenever it evaluates or saves.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _DEADLINE_SECONDS = 60.0
 
 
 class Stragglers:
-    """Measures the work of this host, and compares it with that of the others."""
+    """Measures the work of this host, and compares it with the other hosts' work."""
 
     def __init__(self, agreement: Agreement) -> None:
-        """Begins to measure at `start`."""
+        """Measures nothing before `start`."""
         self._agreement, self._comparisons = agreement, 0
         self.start(0)
 
     def start(self, step: int) -> None:
-        """Begins to measure after a step."""
+        """Starts to measure after a step."""
         self._step, self._since, self._waited = step, time.monotonic(), 0.0
 
     @contextlib.contextmanager
@@ -44,7 +44,7 @@ class Stragglers:
     def compare(self, step: int) -> str | None:
         """Returns a sentence that names the slowest process, if it slows the others down.
 
-        All processes call it after the same step, and get the same.
+        All processes call this after the same step, and get the same result.
         """
         steps = step - self._step
         if self._agreement.count == 1 or steps < 1:
@@ -58,7 +58,7 @@ class Stragglers:
             topic = f"work until step {step} ({self._comparisons})"
             found = self._agreement.gather(topic, about, _DEADLINE_SECONDS)
         except AgreementError:
-            return None  # who is missing is said by what cannot go on without it
+            return None  # whatever needs the missing process reports it
         return slowest([(work, host) for work, _, host in found], max(each[1] for each in found))
 
 

@@ -48,7 +48,7 @@ class StoredWeights:
         return {name: file.tensors[name].dtype for name, file in self._files.items()}
 
     def array(self, path: str) -> Array:
-        """Returns an array, once it is verified; its data is read from disk on access."""
+        """Verifies and returns an array; its data is read from disk on access."""
         self._verify(path)
         return self._files[path].array(path)
 
@@ -58,7 +58,7 @@ class StoredWeights:
         return self._files[path].read(path, index)
 
     def read(self, like: ArraySpecs) -> dict[str, jax.Array]:
-        """Returns those arrays of `like` that are stored, with its dtypes and shardings."""
+        """Returns the arrays of `like` that are stored, with its dtypes and shardings."""
         shapes = self.shapes
         check_compatible(self.folder, like, shapes)
         result = {}
@@ -78,7 +78,7 @@ class StoredWeights:
             self._verified.add(path)
 
     def _can_verify_on_devices(self, path: str, like: Any) -> bool:
-        """Returns whether an array is still what was stored after its cast to another dtype."""
+        """Returns whether an array keeps its stored values in the dtype of `like`."""
         stored, wanted = self.dtypes[path], np.dtype(like.dtype)
         return stored == wanted or (stored.itemsize, wanted) == (2, np.dtype(np.float32))
 

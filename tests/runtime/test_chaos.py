@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.cli import main
+from dovetail.config import ConfigError
 from dovetail.runtime.chaos import (
     CONTROLS,
     KINDS,
@@ -14,12 +15,14 @@ from dovetail.runtime.chaos import (
     Result,
     Trial,
     long_trials,
+    select_trials,
     short_trials,
     summary,
     trial,
 )
 from dovetail.runtime.chaos.judging import Delays
 from dovetail.runtime.points import POINTS
+from tests.runtime.strace import install_strace
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +33,17 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("trial", [*short_trials(0), trial("held GIL", 0, "step")], ids=str)
 def test_a_run_survives(scratch: Path, trial: Trial) -> None:
+    install_strace()
     result = Chaos(scratch).run(trial)
     assert result.problem is None
     assert result.injected
-    assert result.noticed or not KINDS[trial.kind].restarts or KINDS[trial.kind].overlaps
+    assert result.noticed or not KINDS[trial.kind].notice
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", CONTROLS)
 def test_a_broken_runtime_does_not(scratch: Path, mutation: str) -> None:
+    install_strace()
     result = Chaos(scratch, mutation).run(trial(CONTROLS[mutation], 0))
     assert result.injected
     assert result.problem is not None
@@ -55,6 +60,17 @@ def test_the_long_form_hits_every_kind_and_every_point() -> None:
 
 def test_the_short_form_has_fourteen_kinds() -> None:
     assert len({trial.kind for trial in short_trials(3)}) >= 14
+
+
+def test_trials_are_selected_by_kind() -> None:
+    assert select_trials(3) == short_trials(3)
+    assert select_trials(3, count=40) == long_trials(3, 40)
+    chosen = select_trials(3, kinds=["kill", "held GIL"])
+    assert {each.kind for each in chosen} == {"kill", "held GIL"}
+    assert chosen[-1] == trial("held GIL", 3), "the short form has none"
+    assert select_trials(3, control="no digest") == [trial(CONTROLS["no digest"], 3)]
+    with pytest.raises(ConfigError, match="expected 1 or more, got 0"):
+        select_trials(3, count=0)
 
 
 def test_a_summary_counts_by_kind() -> None:

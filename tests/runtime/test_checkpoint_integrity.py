@@ -324,7 +324,7 @@ def test_a_checkpoint_that_kills_twice_is_suspect(tmp_path: Path) -> None:
     def live(restored: int, reached: int, ended: str | None = None) -> set[int]:
         life = take_life(lives)
         found = suspects(lives, life.number)
-        life.went_on_from(restored)
+        life.resumed_from(restored)
         life.reached(reached)
         life._last_write = 0
         life.reached(reached)

@@ -3,6 +3,7 @@
 import logging
 import re
 import resource
+import shutil
 import signal
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, Error
 from dovetail.runtime import Checkpointer, abstract_state
 from dovetail.runtime.checkpoints import stores as module
 
@@ -109,6 +110,43 @@ def test_a_damaged_checkpoint_is_set_aside_by_the_next_save(tmp_path):
     assert again.finish()
     assert (tmp_path / "damaged-2").is_dir()
     assert opened(tmp_path).steps() == [1, 3]
+
+
+def test_a_checkpoint_that_somebody_has_restored_is_read_again(tmp_path):
+    saved_twice(tmp_path)
+    shutil.copytree(tmp_path, tmp_path.with_name("copy"))
+    damage(tmp_path / "1")
+    damage(tmp_path / "2")
+    reading = opened(tmp_path)
+    with pytest.raises(ConfigError, match="Restore one from a copy"):
+        reading.restore(like())
+    shutil.copytree(tmp_path.with_name("copy"), tmp_path, dirs_exist_ok=True)
+    assert reading.restore(like())[0] == 2
+
+
+def test_exhausted_memory_is_no_damage(tmp_path, monkeypatch):
+    saved_twice(tmp_path)
+
+    def fail(*_):
+        raise MemoryError("Unable to allocate 4.00 GiB")
+
+    monkeypatch.setattr(module, "read_arrays", fail)
+    with pytest.raises(Error, match=r"out of memory: Unable to allocate 4\.00 GiB"):
+        opened(tmp_path).restore(like())
+
+
+@pytest.mark.parametrize(("keep", "left"), [(0, 0), (1, 1), (5, 3)])
+def test_so_many_damaged_checkpoints_are_kept_as_the_config_says(tmp_path, caplog, keep, left):
+    saved_twice(tmp_path)
+    for step in (3, 4, 5):
+        damage(tmp_path / str(step - 1))
+        again = opened(tmp_path, keep=2, keep_damaged=keep)
+        again.restore(like())
+        again.save(step, state(step))
+        assert again.finish()
+    assert len(list(tmp_path.glob("damaged-*"))) == left
+    assert f"renamed to damaged-*: 4. The newest {keep} of those are kept" in caplog.text
+    assert opened(tmp_path).restore(like())[0] == 5
 
 
 @pytest.mark.parametrize(
@@ -257,5 +295,5 @@ def test_what_interrupted_saves_left_goes_and_all_else_stays(tmp_path):
 
 
 def test_it_refuses_useless_numbers():
-    with pytest.raises(ConfigError, match="every=0"):
+    with pytest.raises(ConfigError, match=r"^every: expected 1 or more, got 0"):
         Checkpointer.Config(every=0).build()

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import math
 import random
+from typing import get_args
 
 import pytest
 
 from dovetail.config import ConfigError
+from dovetail.config.registry import find_component, known_components
+from dovetail.config.typecheck import satisfies
+from dovetail.run import load_all_components
 from dovetail.runtime import (
     BadState,
     Continue,
     CorruptResult,
     FailedSave,
+    FaultAction,
+    FaultEvent,
+    FaultPolicy,
     NonFiniteStep,
     RollBack,
     StepEnd,
@@ -20,6 +27,7 @@ from dovetail.runtime import (
     StopOnFaults,
 )
 from dovetail.runtime.fault_policies import ReplayFaults, SkipSpikes
+from tests.outside import skip_spikes
 
 CHOOSE = random.Random(0)
 USUAL = [
@@ -28,6 +36,15 @@ USUAL = [
 SPIKE = StepEnd(101, 9.5, 1.0)
 JUMP = StepEnd(101, 3.0, 40.0)
 NAN = NonFiniteStep(101, "Step 101: the loss is not finite (loss nan, gradient norm nan).")
+
+
+def policies():
+    """Returns every policy of the package, and those of the outside packages."""
+    load_all_components()
+    own = ("dovetail.", skip_spikes.__name__)
+    names = known_components(lambda component: satisfies(component, FaultPolicy))
+    found = [find_component(name, "") for name in names]
+    return [each for each in found if each.__module__.startswith(own)]
 
 
 def after_usual(policy):
@@ -68,15 +85,40 @@ def test_too_many_spikes_are_not_the_data():
     assert "faults.max_skips=2" in actions[-1].reason
 
 
-def test_a_bad_state_stops_and_a_failed_save_does_not():
-    for kind in (SkipSpikes, ReplayFaults):
-        policy = kind.Config().build()
-        assert policy.on_event(BadState(5, "x is not finite")) == Stop("x is not finite")
-        assert policy.on_event(FailedSave(5, "the disk is full")) == Continue()
-
-
 def corrupt(persists):
     return CorruptResult(8, "Step 8: cpu:5 is at fault.", ("cpu:5",), persists, verified=4)
+
+
+EVENTS = {
+    StepEnd: USUAL[0],
+    NonFiniteStep: NAN,
+    BadState: BadState(5, "x is not finite"),
+    FailedSave: FailedSave(5, "the disk is full"),
+    CorruptResult: corrupt(persists=True),
+}
+HARMLESS = (StepEnd, FailedSave)
+
+
+@pytest.mark.parametrize("event", get_args(FaultEvent), ids=lambda event: event.__name__)
+@pytest.mark.parametrize("policy", policies(), ids=lambda policy: policy.__name__)
+def test_every_policy_answers_every_event(policy, event):
+    """The loop cannot continue after what is not finite or corrupt, and a full disk is no end."""
+    for built in (policy.Config().build(), after_usual(policy.Config().build())):
+        action = built.on_event(EVENTS[event])
+        assert isinstance(action, FaultAction)
+        assert isinstance(action, Continue) == (event in HARMLESS)
+        assert built.on_event(StepEnd(102, 3.0, 1.0)) == Continue(), "a later step is as usual"
+
+
+def test_the_sweep_has_every_policy():
+    names = {policy.__name__ for policy in policies()}
+    assert names >= {"StopOnFaults", "SkipSpikes", "ReplayFaults", "LeaveOutSpikes"}
+
+
+@pytest.mark.parametrize("kind", [SkipSpikes, ReplayFaults])
+def test_a_bad_state_stops(kind):
+    message = "x is not finite"
+    assert kind.Config().build().on_event(BadState(5, message)) == Stop(message)
 
 
 @pytest.mark.parametrize("persists", [False, True])

@@ -89,7 +89,7 @@ def test_a_life_that_learns_after_its_commit_that_it_is_old(
         write(self, folder)
         newer = take_life(tmp_path / "lives")
         if restored is not None:
-            newer.went_on_from(restored)
+            newer.resumed_from(restored)
 
     monkeypatch.setattr(Manifest, "write", write_then_overtaken)
     old.save(2, state(2))
@@ -119,7 +119,7 @@ def test_a_save_that_fails_because_a_newer_life_removed_its_files(
 
 def test_a_run_that_lost_its_checkpoints_does_not_start_again(tmp_path: Path) -> None:
     checkpointer = started(tmp_path)
-    checkpointer._life.went_on_from(0)
+    checkpointer._life.resumed_from(0)
     for step in (1, 2):
         checkpointer.save(step, state(step))
     assert checkpointer.finish()
@@ -133,7 +133,7 @@ def test_a_run_that_never_saved_starts_again_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     life = take_life(tmp_path / "lives")
-    life.went_on_from(0)
+    life.resumed_from(0)
     life._last_write = float("-inf")
     life.reached(7)
     second = started(tmp_path)
@@ -145,7 +145,7 @@ def test_a_run_that_never_saved_starts_again_and_says_so(
 def test_the_last_life_that_trained_says_what_was_saved(tmp_path: Path) -> None:
     first = take_life(tmp_path)
     assert first.before() is None
-    first.went_on_from(0)
+    first.resumed_from(0)
     first.saved(6)
     take_life(tmp_path)  # died before it restored anything
     found = take_life(tmp_path).before()
@@ -163,13 +163,13 @@ def test_only_the_local_tier_had_saved(tmp_path: Path) -> None:
     """A machine that loses its power loses what is in its memory; the run goes on from step 0."""
     local = LocalTier.Config(folder=str(tmp_path / "memory"), every=2)
     first = started(tmp_path, every=100, local=local)
-    first._life.went_on_from(0)
+    first._life.resumed_from(0)
     first.save(2, state(2))
     first.finish()
     first.close()
     second = started(tmp_path, every=100, local=local)
     assert second.restore(like())[0] == 2
-    second._life.went_on_from(2)
+    second._life.resumed_from(2)
     second.close()
     shutil.rmtree(tmp_path / "memory")
     assert started(tmp_path, every=100, local=local).restore(like()) is None

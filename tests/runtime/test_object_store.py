@@ -246,6 +246,38 @@ def test_the_checkpoints_of_another_run_are_refused(url: str, tmp_path: Path) ->
     assert restored(opened(tmp_path / "other", url)) == 1, "as the message says"
 
 
+def test_of_two_runs_that_claim_a_url_at_once_one_is_refused(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have looked, and nobody was there."""
+    saved(tmp_path / "run", url, 1)
+    read, looks = Bucket.read, []
+
+    def nothing_at_first(bucket: Bucket, name: str, *arguments: Any) -> bytes:
+        looks.append(name)
+        if len(looks) == 1:
+            raise FileNotFoundError(name)
+        return read(bucket, name, *arguments)
+
+    monkeypatch.setattr(Bucket, "read", nothing_at_first)
+    with pytest.raises(ConfigError, match=r"holds the checkpoints of another run"):
+        opened(tmp_path / "other", url)
+    assert restored(opened(tmp_path / "run", url)) == 1
+
+
+def test_a_store_that_cannot_create_exclusively_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ObjectStoreError("501 NotImplemented: If-None-Match")
+
+    monkeypatch.setattr(Bucket, "create", fail)
+    saved(tmp_path / "run", f"memory://{tmp_path.name}", 1)
+    assert restored(opened(tmp_path / "run", f"memory://{tmp_path.name}")) == 1
+    with pytest.raises(ConfigError, match="holds the checkpoints of another run"):
+        opened(tmp_path / "other", f"memory://{tmp_path.name}")
+
+
 def test_a_store_that_is_out_of_reach_is_tried_again_by_a_later_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

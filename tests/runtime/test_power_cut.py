@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import jax
 import numpy as np
 import pytest
 
+from dovetail.runtime.chaos.power_cuts import Image, PowerCuts, trace_command, write_image
 from dovetail.runtime.checkpoints import restoring
 from tests.runtime.power_cut_saver import SAVED, STEPS, checkpointer, state
-from tests.runtime.traced_files import Image, PowerCuts, traced, write_image
+from tests.runtime.strace import install_strace
 
 
 def lost(image: Image, promised: int, scratch: Path, tiers: str) -> str | None:
@@ -42,7 +44,9 @@ def problems(folder: Path, tiers: str, mutation: str = "") -> tuple[list[str], i
     run, trace = folder / "run", folder / "trace"
     run.mkdir()
     program = [sys.executable, "-m", "tests.runtime.power_cut_saver", str(run), tiers]
-    traced([*program, *([mutation] if mutation else [])], trace)
+    install_strace()
+    tracer = trace_command(trace)
+    subprocess.run([*tracer, *program, *([mutation] if mutation else [])], check=True)
     cuts, wrong, tried = PowerCuts(trace, run), [], 0
     promised = 0
     for call, durable, visible in cuts.images():

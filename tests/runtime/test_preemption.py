@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.runtime import MetadataServer, StopFile, StopRequest
-from dovetail.runtime.signals import _SECONDS_BETWEEN_LOOKS
+from dovetail.runtime.signals import _SECONDS_BETWEEN_POLLS
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def cloud():
 def heard(notice, folder, seconds=10.0):
     """Returns the notice, once it has come."""
     deadline = time.monotonic() + seconds
-    while (found := notice.look(folder)) is None and time.monotonic() < deadline:
+    while (found := notice.poll(folder)) is None and time.monotonic() < deadline:
         time.sleep(0.02)
     return found
 
@@ -50,10 +50,10 @@ def test_a_metadata_server_is_asked_until_it_tells(cloud, tmp_path, quiet):
     notice = MetadataServer.Config(
         url=cloud.url, header="Metadata-Flavor: Google", seconds=0.02
     ).build()
-    assert notice.look(tmp_path) is None
+    assert notice.poll(tmp_path) is None
     while len(cloud.headers_seen) < 3:
         time.sleep(0.02)
-    assert notice.look(tmp_path) is None
+    assert notice.poll(tmp_path) is None
     assert set(cloud.headers_seen) == {"Google"}
     cloud.answer = (200, "TRUE")
     assert heard(notice, tmp_path) == f"{cloud.url} (TRUE)"
@@ -70,12 +70,12 @@ def test_a_server_that_does_not_answer_is_said_once(tmp_path, caplog):
 
 def test_a_request_to_stop_looks_for_every_notice_once_in_a_second(tmp_path, monkeypatch):
     stop, notices = StopRequest(), [StopFile.Config().build()]
-    stop.look(tmp_path, notices)
+    stop.poll(tmp_path, notices)
     (tmp_path / "stop").touch()
-    stop.look(tmp_path, notices)
+    stop.poll(tmp_path, notices)
     assert stop.received is None, "not again so soon"
-    stop._last_look -= _SECONDS_BETWEEN_LOOKS
-    stop.look(tmp_path, notices)
+    stop._last_poll -= _SECONDS_BETWEEN_POLLS
+    stop.poll(tmp_path, notices)
     assert stop.received == f"the file {tmp_path / 'stop'}"
     assert not (tmp_path / "stop").exists(), "so that the next start trains"
 

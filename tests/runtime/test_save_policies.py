@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -110,5 +113,17 @@ def test_a_restarted_run_remembers_the_best(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("values", [{"best_mode": "lowest"}, {"minutes": 0.0}])
 def test_what_makes_no_sense_is_refused(values: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"checkpointer\.(best_mode|minutes): expected"):
+    with pytest.raises(ConfigError, match=r"^(best_mode|minutes): expected"):
         Checkpointer.Config(**values).build()
+
+
+@pytest.mark.slow
+def test_a_bound_bounds_the_memory_of_a_save() -> None:
+    """Peaks of processes vary, so the bounds are far apart: 0.15 and 4 GiB for half a GiB."""
+    script = Path(__file__).parents[2] / "benchmarks" / "save_memory.py"
+    words = [sys.executable, str(script), "--gib", "0.5", "--bounds", "0.15", "4"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])["bounds"]
+    assert found["4.0 GiB"]["save_gib"] > 0.7
+    assert found["0.15 GiB"]["save_gib"] < 0.45
+    assert found["0.15 GiB"]["restore_gib"] < 0.3

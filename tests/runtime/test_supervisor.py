@@ -20,9 +20,10 @@ import pytest
 from dovetail.cli import main
 from dovetail.cli.supervise import phase_limits
 from dovetail.runtime.supervisor import Supervisor, SupervisorSettings
-from dovetail.runtime.supervisor.channel import Beat
+from dovetail.runtime.supervisor.channel import HeartbeatRecord
 from dovetail.runtime.supervisor.restarts import Death, Restarts
 from dovetail.runtime.supervisor.spares import Spares
+from dovetail.runtime.supervisor.supervisor import _failures
 from dovetail.runtime.supervisor.watchdog import Limits, Watchdog
 
 # A worker counts its lives in a file. `live(n)` is its n-th life, with a heartbeat.
@@ -53,7 +54,7 @@ def hold_the_gil():
     ctypes.PyDLL(None).sleep(600)
 
 with Heartbeat(index) as heartbeat:
-    heartbeat.tell(folder=str(folder))
+    heartbeat.send(folder=str(folder))
     for step in range(1, 4):
         heartbeat.reached(step)
         time.sleep(0.05)
@@ -88,7 +89,7 @@ def lives(folder: Path, index: int = 0) -> int:
 
 def test_a_warning_of_a_worker_is_passed_on_once(tmp_path: Path) -> None:
     story = """
-        heartbeat.tell(warning="Process 1 is slow.")
+        heartbeat.send(warning="Process 1 is slow.")
         heartbeat._changed.set()
         time.sleep(1)
         heartbeat._changed.set()
@@ -314,6 +315,29 @@ def test_a_command_is_told(tmp_path: Path) -> None:
     assert "crash by SIGKILL" in (tmp_path / "told").read_text()
 
 
+HALT = """
+    heartbeat.send(halt="Step 3: cpu:5 is at fault.", restart_helps={helps})
+    heartbeat.__exit__()
+    raise SystemExit(1)
+"""
+
+
+@pytest.mark.parametrize(("helps", "started"), [(True, 3), (False, 1)])
+def test_the_sentence_of_a_halt_is_told(tmp_path: Path, helps: bool, started: int) -> None:
+    """A lasting fault of a device is not met by starting again on the same device."""
+    hook = tmp_path / "hook.sh"
+    hook.write_text('echo "$2" >> "$1"')
+    code, said = supervised(
+        tmp_path, HALT.format(helps=helps), alert=f"sh {hook} {tmp_path / 'told'}"
+    )
+    assert (code, lives(tmp_path)) == (1, started)
+    told = (tmp_path / "told").read_text().splitlines()
+    assert len(told) == started
+    assert all(line.endswith("Step 3: cpu:5 is at fault.") for line in told)
+    assert ("would use the same device" in said[-1]) is not helps
+    assert "cpu:5" not in "".join(said), "the worker has said it"
+
+
 def test_a_url_is_told_and_its_failure_is_said(tmp_path: Path) -> None:
     bodies: list[Any] = []
 
@@ -360,6 +384,23 @@ def test_limits_of_phases_are_options() -> None:
     defaults = Limits().phases
     found = phase_limits(["start=7200", "save=90"], defaults)
     assert found == {**defaults, "start": 7200.0, "save": 90.0}
-    beats = {0: Beat(time.monotonic(), time.monotonic() - 1000, "save", 5, {"index": 0})}
+    beats = {0: HeartbeatRecord(time.monotonic(), time.monotonic() - 1000, "save", 5, {"index": 0})}
     assert Watchdog(Limits(phases=found)).check(beats) is not None
     assert Watchdog(Limits()).check(beats) is None
+
+
+@pytest.mark.parametrize(
+    ("codes", "blamed"),
+    [
+        ([1, -9], 1),  # a peer that lost its connection fails, too
+        ([None, 1], 1),
+        ([75, 3], 1),
+        ([-11, -9], 0),
+    ],
+)
+def test_the_worker_that_died_first_is_blamed(codes: list[int | None], blamed: int) -> None:
+    assert _failures(codes)[0][0] == blamed
+
+
+def test_workers_that_stopped_are_no_failures() -> None:
+    assert _failures([0, 75, None]) == []

@@ -1,6 +1,6 @@
-"""What faults do to the process that reaches a point (`runtime/points.py`).
+"""Actions of faults in the process that reaches a point (`runtime/points.py`).
 
-An action is a word, perhaps with an argument: `kill`, `sleep:3`, or the name of a signal.
+An action is a word, with an optional argument: `kill`, `sleep:3`, or the name of a signal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dovetail.runtime.points import FOLDER
 
 
 def inject(action: str, value: Any) -> Any:
-    """Does what a fault does; returns the value that passes the point, perhaps damaged."""
+    """Runs the action of a fault; returns the value at the point, which the action may damage."""
     kind, _, argument = action.partition(":")
     if kind in ("nan", "flip"):
         from dovetail.runtime.chaos import values
@@ -51,7 +51,7 @@ def _fail(number: int) -> None:
 
 
 def _move_clock(seconds: str) -> None:
-    """Does what NTP or a person may do."""
+    """Sets the clock, as NTP or a person may do."""
     now = time.time
     time.time = lambda: now() + float(seconds)
 

@@ -1,7 +1,7 @@
-"""Controls: runtimes that are broken on purpose. A harness that they pass proves nothing.
+"""Controls: mutations that break the runtime on purpose, which the harness must notice.
 
-Each mutation takes one protection away. It is applied in the worker, at the first point that it
-reaches, if DOVETAIL_CHAOS_BREAK names it.
+Each mutation removes one protection. DOVETAIL_CHAOS_BREAK names the one to apply. The worker
+applies it at the first point that it reaches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BREAK = "DOVETAIL_CHAOS_BREAK"
 
 
 def _no_digest() -> None:
-    """Neither what was written nor what is read is verified."""
+    """Verifies neither the written files nor the restored arrays."""
     from dovetail.runtime.checkpoints import restoring, saving
 
     restoring._damaged = lambda manifest, arrays: None
@@ -22,7 +22,7 @@ def _no_digest() -> None:
 
 
 def _no_vote() -> None:
-    """Each process decides alone which checkpoint it reads."""
+    """Lets each process choose a checkpoint by itself."""
     from dovetail.runtime.checkpoints.restoring import Restorer
 
     def gather(self: Any, topic: str, value: Any) -> list[Any]:
@@ -32,7 +32,7 @@ def _no_vote() -> None:
 
 
 def _no_step_in_the_manifest() -> None:
-    """A checkpoint is believed to be that of the step that its folder is named after."""
+    """Trusts the step in a folder's name instead of the manifest."""
     from dovetail.runtime.checkpoints import checkpointer, folders
 
     folders._check_name = lambda folder, manifest: None
@@ -40,10 +40,19 @@ def _no_step_in_the_manifest() -> None:
 
 
 def _no_fencing() -> None:
-    """A life that was stopped goes on to commit, though a newer one has started."""
+    """Lets a life that was stopped commit after a newer one has started."""
     from dovetail.runtime.lives import Life
 
     Life.check = lambda self: None  # type: ignore[method-assign]
+
+
+def _no_fsync() -> None:
+    """Syncs neither the files of a save nor their names to disk."""
+    from dovetail.runtime.checkpoints import saving
+    from dovetail.utils import files
+
+    saving.flush_tree = lambda folder: None  # type: ignore[attr-defined]
+    files.flush = lambda path: None
 
 
 MUTATIONS: dict[str, Callable[[], None]] = {
@@ -51,9 +60,10 @@ MUTATIONS: dict[str, Callable[[], None]] = {
     "no vote": _no_vote,
     "no step in the manifest": _no_step_in_the_manifest,
     "no fencing": _no_fencing,
+    "no fsync": _no_fsync,
 }
 
 
 def apply() -> None:
-    """Applies the mutation of the environment."""
+    """Applies the mutation that the environment names."""
     MUTATIONS[os.environ[BREAK]]()

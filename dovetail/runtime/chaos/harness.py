@@ -1,7 +1,7 @@
-"""The harness: runs a trial with real processes, and judges how it went.
+"""The harness: runs a trial with real processes, and judges it.
 
 A trial is good if the run finishes by itself with the losses of every step and the digests of the
-final state equal, bit for bit, to those of an undisturbed run. A kind of fault may say otherwise
+final state equal, bit for bit, to an undisturbed run's. A kind of fault may define another goal
 (`kinds.py`).
 """
 
@@ -22,17 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.runtime.chaos.broken import BREAK
+from dovetail.runtime.chaos.damage import NothingSavedError
 from dovetail.runtime.chaos.judging import (
     Delays,
     Result,
+    continued_from,
     delays,
     difference,
     last_line,
     lives,
-    newest_checkpoint,
     noticed,
     outcome,
     repeated,
+    verified_saves,
 )
 from dovetail.runtime.chaos.kinds import KINDS
 from dovetail.runtime.chaos.surroundings import DISK, UnavailableError
@@ -60,6 +62,7 @@ _MOST_SECONDS = 300.0
 _MOST_COMMANDS = 4
 # A runtime that is broken on purpose may fail over and over.
 _RESTARTS_OF_A_CONTROL = 1
+DEVICES = "JAX_NUM_CPU_DEVICES"
 _FENCED = "has started"
 
 
@@ -117,13 +120,18 @@ class Chaos:
 
 @dataclass
 class _Command:
-    """The command of a trial, which is run until it is done."""
+    """The command of a trial, which is run until it is done.
+
+    Attributes:
+        saved: the newest step that was saved and verified before the fault.
+    """
 
     trial: Trial
     folder: Path
     prefix: tuple[str, ...]
     mutation: str | None
     outputs: list[str] = field(default_factory=list)
+    saved: int = 0
 
     @property
     def run_folder(self) -> Path:
@@ -131,7 +139,7 @@ class _Command:
         return self.folder / "run" if is_ordinary else self.folder / DISK / "run"
 
     def strike(self) -> str | None:
-        """Runs the trial; returns what went wrong."""
+        """Runs the trial; returns the problem, if there is one."""
         kind = KINDS[self.trial.kind]
         begin = self._overlap if kind.overlaps else None
         if kind.is_between_lives:
@@ -149,6 +157,8 @@ class _Command:
             return f"it ended with code {code}: {last_line(output)}"
         if kind.says is not None and kind.says not in output:
             return f"it did not say {kind.says!r}, but: {last_line(output)}"
+        if kind.forgets_nothing and (from_step := continued_from(self.run_folder)) < self.saved:
+            return f"step {self.saved} was saved, but it continued from step {from_step}"
         if not re.search(kind.notice, self.said()):
             return f"nobody noticed: it said nothing like {kind.notice!r}"
         return None
@@ -159,16 +169,20 @@ class _Command:
         return "\n".join(self.outputs[1:] if is_prepared else self.outputs)
 
     def _between_lives(self) -> str | None:
-        """Kills the first life after a save, and damages what it leaves."""
+        """Kills each life but the last after a save, and damages its files."""
         trial, kind = self.trial, KINDS[self.trial.kind]
-        code, _ = self.train(self._faults(), supervise=False)
-        if code == 0:
-            return "the fault was not injected: the run ended"
-        damaged = self.folder if kind.local else newest_checkpoint(self.run_folder)
-        if damaged is None:
-            return "no checkpoint was committed before the fault"
+        for index, devices in enumerate(kind.devices[:-1] or (None,)):
+            number = 1 if index else trial.number
+            faults = {**self._faults(), FAULTS: f"{trial.point}@{number}=kill"}
+            code, _ = self.train(faults, supervise=False, devices=devices)
+            if code == 0:
+                return "the fault was not injected: the run ended"
+        self.saved = SAVE_EVERY * verified_saves(self.folder)
         if kind.damage is not None:
-            kind.damage(damaged, random.Random(trial.seed))
+            try:
+                kind.damage(self.folder, random.Random(trial.seed))
+            except NothingSavedError as error:
+                return str(error)
         return None
 
     def _overlap(self) -> str | None:
@@ -179,7 +193,7 @@ class _Command:
                 if first.poll() is not None or time.monotonic() > deadline:
                     return "the first life was not stopped"
                 time.sleep(0.1)
-            # As on a file system without locks: the second life does not see that of the first.
+            # As on a file system without locks: the second life does not see the lock of the first.
             for lock in self.run_folder.glob(".lock*"):
                 lock.unlink()
             code, output = self.train(self._faults())
@@ -208,10 +222,17 @@ class _Command:
         }
 
     def train(
-        self, environment: dict[str, str], processes: int | None = None, supervise: bool = True
+        self,
+        environment: dict[str, str],
+        processes: int | None = None,
+        supervise: bool = True,
+        devices: int | None = None,
     ) -> tuple[int, str]:
         """Trains; returns the exit code and the output."""
         processes = processes or self.trial.processes
+        devices = devices or max(KINDS[self.trial.kind].devices[-1:], default=None)
+        if devices is not None:
+            environment = {**environment, DEVICES: str(devices)}
         log = self.folder / "output.txt"
         start = log.stat().st_size if log.exists() else 0
         with self._started(environment, processes, supervise) as process:
@@ -227,7 +248,7 @@ class _Command:
 
     @contextlib.contextmanager
     def _started(self, environment: dict[str, str], processes: int, supervise: bool) -> Any:
-        devices = {"JAX_NUM_CPU_DEVICES": "1"} if max(processes, self.trial.processes) > 1 else {}
+        devices = {DEVICES: "1"} if max(processes, self.trial.processes) > 1 else {}
         with (self.folder / "output.txt").open("ab") as file:
             process = subprocess.Popen(
                 [*self.prefix, *self._words(processes, supervise)],

@@ -1,4 +1,4 @@
-"""How a trial went: what a run left behind, compared with an undisturbed one."""
+"""The result of a trial: the files of its run, compared with an undisturbed run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dovetail.runtime.chaos.damage import newest_checkpoint, saved_step
 from dovetail.runtime.chaos.kinds import KINDS
 from dovetail.runtime.chaos.trials import STEPS, Trial
 from dovetail.runtime.points import TIMES
@@ -29,7 +30,7 @@ class Delays:
 
 @dataclass(frozen=True)
 class Result:
-    """How a trial went; `problem` is None if all is well."""
+    """The result of a trial; `problem` is None if the run survived."""
 
     trial: Trial
     injected: bool
@@ -54,38 +55,28 @@ def outcome(run: Path) -> dict[str, Any]:
                     losses[entry["step"]] = entry["loss"]
     digests = {}
     newest = newest_checkpoint(run)
-    if newest is not None and _step(newest) == STEPS:
+    if newest is not None and saved_step(newest) == STEPS:
         manifest = json.loads((newest / "manifest.json").read_text())
         digests = {path: array["digest"] for path, array in manifest["arrays"].items()}
     return {"losses": losses, "digests": digests}
 
 
-def newest_checkpoint(run: Path) -> Path | None:
-    """Returns the newest committed checkpoint: in the run folder, or in objects beside it."""
-    folders = (run / "checkpoints", run.parent / "objects")
-    found = [file.parent for folder in folders for file in folder.glob("[0-9]*/manifest.json")]
-    return max(found, key=_step, default=None)
-
-
-def _step(checkpoint: Path) -> int:
-    """Returns the step that a checkpoint's folder is named after, perhaps with its life."""
-    return int(checkpoint.name.partition("-")[0])
-
-
 def difference(trial: Trial, expected: dict[str, Any], got: dict[str, Any]) -> str | None:
-    """Returns how the outcome of a trial differs from that of an undisturbed run."""
+    """Returns how the outcome of a trial differs from an undisturbed run's, or None."""
     kind = KINDS[trial.kind]
     for step in range(1, STEPS + 1):
         loss, wanted = got["losses"].get(step), expected["losses"][step]
         if loss is None and kind.loses_metrics:
             continue
-        is_close = kind.resizes and loss is not None and math.isclose(loss, wanted, rel_tol=_CLOSE)
-        if loss != wanted and not is_close:
+        is_close = loss is not None and math.isclose(loss, wanted, rel_tol=_CLOSE)
+        if loss != wanted and not (kind.changes_mesh and is_close):
             return f"the loss of step {step} is {loss or 'missing'}, expected {wanted}"
     if missing := expected["digests"].keys() - got["digests"].keys():
         return f"{sorted(missing)[0]} is not in a final checkpoint"
+    if kind.changes_mesh:
+        return None
     different = [p for p, digest in expected["digests"].items() if got["digests"][p] != digest]
-    return f"{different[0]} differs in the final state" if different and not kind.resizes else None
+    return f"{different[0]} differs in the final state" if different else None
 
 
 def lives(run: Path) -> list[dict[str, Any]]:
@@ -103,8 +94,21 @@ def repeated(records: Sequence[dict[str, Any]]) -> int:
     return count
 
 
+def continued_from(run: Path) -> int:
+    """Returns the step from which the last life continued."""
+    return next((life.get("restored") or 0 for life in reversed(lives(run))), 0)
+
+
+def verified_saves(folder: Path) -> int:
+    """Returns how many saves to the durable store were verified in a trial."""
+    with contextlib.suppress(OSError):
+        lines = (folder / TIMES).read_text().splitlines()
+        return sum(line.endswith(" save verified") for line in lines)
+    return 0
+
+
 def delays(folder: Path, run: Path) -> Delays:
-    """Returns how long it took until the run went on after its fault."""
+    """Returns how long it took until the run trained again after its fault."""
     # A fault that only prepares the trial comes before the one that is meant.
     marks = [file.read_text().split() for file in folder.glob("injected *")]
     if not marks:
@@ -136,7 +140,7 @@ def delays(folder: Path, run: Path) -> Delays:
 
 
 def noticed(output: str) -> str:
-    """Returns the first line of the output that speaks of the fault."""
+    """Returns the first line of the output that mentions the fault."""
     words = ("supervisor:", "WARNING", "warning:", "failed", "stopped by", "cannot be used")
     lines = (line.strip() for line in output.splitlines())
     return next((line[:160] for line in lines if any(word in line for word in words)), "")

@@ -23,7 +23,7 @@ POINTS_HEADER = ("kind of fault", "point", "seeds", *_COLUMNS)
 def loss_bound(trials: int) -> float:
     """Returns the upper bound (95% confidence) of the fraction of faults that lose a run.
 
-    It holds if no trial lost one: with a larger fraction, that has a probability below 5%.
+    It holds if no trial lost a run: with a larger fraction, that would have a probability below 5%.
     """
     bound: float = 1 - 0.05 ** (1 / trials)
     return bound

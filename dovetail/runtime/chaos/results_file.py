@@ -1,8 +1,8 @@
 """A file with the results of trials, so that an interrupted series of trials can continue.
 
-Each line is one result as JSON, with the version of the code that it was obtained with. Results of
-another version say nothing about this one, so a file with both is refused. A trial that failed
-stays in the file: a repetition that succeeds would hide a failure that is rare.
+Each line is one result as JSON, with the version of the code. Results of another version say
+nothing about this one, so a file with both is refused. A failed trial stays in the file, because a
+successful repetition would hide a rare failure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dovetail.runtime.code_version import code_versions, package_versions
 
 
 class ResultsFile:
-    """The results of earlier trials, and those that are added."""
+    """The results of earlier and of new trials."""
 
     def __init__(self, file: Path) -> None:
         """Reads the file, if there is one.
@@ -33,7 +33,7 @@ class ResultsFile:
         self._results = [self._read(number, line) for number, line in enumerate(lines, 1)]
 
     def of(self, trials: Iterable[Trial]) -> list[Result]:
-        """Returns the results of those trials that the file has."""
+        """Returns the results of the given trials that are in the file."""
         wanted = set(trials)
         return [result for result in self._results if result.trial in wanted]
 

@@ -1,20 +1,25 @@
-"""What a trial runs in: a small disk of its own, or a network of its own. Both need Linux.
+"""Surroundings of a trial: a small disk, a network of its own, or a trace. All need Linux.
 
-A surrounding is a context manager. It takes the folder of the trial, and yields the words that the
-command of the run begins with.
+A surrounding is a context manager. It takes the folder of the trial, and yields the prefix of the
+run's command.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from dovetail.runtime.chaos.power_cuts import trace_command
+
 DISK = "disk"
 """The folder of a trial in which the small disk is mounted, and the run with it."""
 _DISK_SIZE = "64m"
+TRACE = "trace"
+"""The file of a trial with the system calls of its first life."""
 
 
 class UnavailableError(Exception):
@@ -46,6 +51,15 @@ def own_network(folder: Path) -> Iterator[list[str]]:
     prefix = ["unshare", *root, "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
     _run([*prefix, "true"], "user namespaces, unshare and ip (Debian: iproute2)")
     yield prefix
+
+
+@contextlib.contextmanager
+def traced_disk(folder: Path) -> Iterator[list[str]]:
+    """Records the system calls of the first command, to compute a power cut from them."""
+    trace = folder / TRACE
+    _run(["strace", "--version"], "strace (Debian: strace)")
+    is_first = f'[ -e {shlex.quote(str(trace))} ] && exec "$@"'
+    yield ["sh", "-c", f'{is_first}; exec {shlex.join(trace_command(trace))} "$@"', "sh"]
 
 
 def _run(command: list[str], needs: str) -> None:

@@ -1,11 +1,13 @@
-"""Trials: which fault strikes where, in the short form, the long form, or by itself."""
+"""Trials: the faults and points of the short form, of the long form, or of one trial."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dovetail.runtime.chaos.kinds import KINDS, LOCAL_SAVING
+from dovetail.config import ConfigError, did_you_mean
+from dovetail.runtime.chaos.kinds import CONTROLS, KINDS, LOCAL_SAVING
 
 STEPS = 12
 SAVE_EVERY = 3
@@ -37,6 +39,8 @@ _SHORT = (
     ("flipped bit in all local copies", None),
     ("flipped exponent", None),
     ("NaN batch", None),
+    ("power cut", "manifest renamed"),
+    ("other number of devices", None),
     ("two lives at once", "save agreed"),
     ("two lives at once", "manifest written"),
     ("clock moved", "step"),
@@ -72,21 +76,20 @@ class Trial:
 
     def __str__(self) -> str:
         """Returns the trial for people."""
-        where = "between two lives" if KINDS[self.kind].is_between_lives else f"at {self.point!r}"
-        return f"{self.kind} {where} ({self.number}), {self.processes} process(es)"
+        when = "after a kill at" if KINDS[self.kind].is_between_lives else "at"
+        return f"{self.kind} {when} {self.point!r} ({self.number}), {self.processes} process(es)"
 
 
 def trial(kind: str, seed: int, point: str | None = None, processes: int = 1) -> Trial:
-    """Returns a trial; the seed chooses what is left open."""
+    """Returns a trial; the seed chooses the values that are not given."""
     about, choose = KINDS[kind], random.Random(f"{kind} {seed}")
     processes = 1 if about.overlaps else max(processes, about.processes)
     if point == "local save copied to a peer":
         processes = max(processes, 2)
-    if about.is_between_lives:
-        # Killed after the second save or the third, so that there is an older checkpoint.
-        point = "local save committed" if about.local else "save verified"
-        return Trial(kind, point, choose.randrange(2, 4), processes, seed)
     point = point or choose.choice(about.points)
+    if about.is_between_lives:
+        # Killed at the second save or the third, so that there is an older checkpoint.
+        return Trial(kind, point, choose.randrange(2, 4), processes, seed)
     number = _which_time(point, choose)
     if about.overlaps and point == "manifest written":
         number = STEPS // SAVE_EVERY  # the last save: the next life has saved the same step
@@ -94,7 +97,7 @@ def trial(kind: str, seed: int, point: str | None = None, processes: int = 1) ->
 
 
 def _which_time(point: str, choose: random.Random) -> int:
-    """Returns which time a point is reached, early enough that it is in any run."""
+    """Returns the count at which a point triggers, low enough for every run."""
     if point in ("step", "batch", "state"):
         return choose.randrange(2, STEPS - 2)
     if point.startswith(("save", "manifest", "local save")):
@@ -102,8 +105,41 @@ def _which_time(point: str, choose: random.Random) -> int:
     return 1
 
 
+def select_trials(
+    seed: int,
+    *,
+    count: int | None = None,
+    kinds: Sequence[str] = (),
+    control: str | None = None,
+) -> list[Trial]:
+    """Returns the trials that a user asks for; a mistake is a ConfigError.
+
+    Args:
+        seed: repeats the same trials.
+        count: the number of trials of the long form; None is the short form.
+        kinds: only these kinds; one that the form lacks gets a trial of its own.
+        control: the one trial of this control, which must fail.
+    """
+    if control is not None:
+        if control not in CONTROLS:
+            near = did_you_mean(control, CONTROLS)
+            raise ConfigError(f"--control: there is no {control!r}. {near}")
+        return [trial(CONTROLS[control], seed)]
+    if count is not None and count < 1:
+        raise ConfigError(f"--trials: expected 1 or more, got {count}.")
+    for kind in kinds:
+        if kind not in KINDS:
+            raise ConfigError(f"--kinds: there is no {kind!r}. {did_you_mean(kind, KINDS)}")
+    trials = short_trials(seed) if count is None else long_trials(seed, count)
+    if not kinds:
+        return trials
+    chosen = [each for each in trials if each.kind in kinds]
+    missing = [kind for kind in kinds if kind not in {each.kind for each in chosen}]
+    return chosen + [trial(kind, seed) for kind in missing]
+
+
 def short_trials(seed: int) -> list[Trial]:
-    """Returns trials that take less than three minutes in all: those without hangs and peers."""
+    """Returns the trials without hangs and peers; all together take less than three minutes."""
     # A process whose save cannot begin must not leave another one waiting in that save.
     alone = trial("full disk", seed, "save begins", processes=2)
     first = trial("kill", 2 * seed, "step", processes=2)  # process 0 is no single point of failure
@@ -111,15 +147,11 @@ def short_trials(seed: int) -> list[Trial]:
 
 
 def long_trials(seed: int, count: int) -> list[Trial]:
-    """Returns every point with every kind that strikes there, then random ones up to a number.
+    """Returns every point with every kind that strikes there, then random trials up to a number.
 
-    At every point, also each of two processes is killed; at some, the first and last of four.
+    Each of two processes is also killed at every point, and the first and last of four at some.
     """
-    trials = [
-        trial(kind, seed, point)
-        for kind, about in KINDS.items()
-        for point in (about.points if not about.is_between_lives else ("",))
-    ]
+    trials = [trial(kind, seed, point) for kind, about in KINDS.items() for point in about.points]
     # The seed chooses the process: seed % processes.
     for point in KINDS["kill"].points:
         both = (0,) if point in _OF_PROCESS_0 else (0, 1)

@@ -1,4 +1,4 @@
-"""Damage to arrays of a running step: a bit that flips on one device, and numbers that are NaN."""
+"""Damage to the arrays of a running step: a flipped bit on one device, and NaN."""
 
 from __future__ import annotations
 

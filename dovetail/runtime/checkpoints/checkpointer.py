@@ -1,14 +1,14 @@
-"""The checkpointer: saves the training state, and restores the newest that is intact.
+"""The checkpointer: saves the training state, and restores the newest intact checkpoint.
 
-A checkpoint does not depend on the mesh: each array is stored once, under its path. A save goes
-through these steps, the first on the training thread and the others in the background:
+A checkpoint does not depend on the mesh: each array is stored once, under its path. A save has
+these steps, the first on the training thread and the others in the background:
 
 1. The digest of every array is computed on the devices, and Orbax copies the arrays to the host.
 2. Orbax writes the files. A state that is not finite is refused.
-3. All processes agree that everything is written, and what.
+3. All processes agree that everything is written, with the same digests.
 4. Process 0 writes the manifest. That is the commit: before it, there is no checkpoint.
 5. The files are read back, each process a share, and compared with the digests.
-6. Process 0 removes checkpoints that are not kept any more.
+6. Process 0 removes old checkpoints.
 
 A failed save (a full disk) is logged, the next save tries again, and earlier checkpoints stay.
 Restoring takes the newest checkpoint that all processes can read, and compares the arrays on the
@@ -38,7 +38,9 @@ from dovetail.runtime.checkpoints.folders import CheckpointName, Entry, Retentio
 from dovetail.runtime.checkpoints.intervals import SaveInterval
 from dovetail.runtime.checkpoints.local.tier import LocalEntry, LocalTier
 from dovetail.runtime.checkpoints.manifest import DamagedCheckpointError
-from dovetail.runtime.checkpoints.objects.store import ObjectStore
+from dovetail.runtime.checkpoints.objects.store import (
+    ObjectStore,  # noqa: F401  # registers it, so that text may name it
+)
 from dovetail.runtime.checkpoints.orbax_store import zeros
 from dovetail.runtime.checkpoints.restoring import Reading, Restorer, first_line
 from dovetail.runtime.checkpoints.saving import BadStateError, SaveSettings, cause_of
@@ -50,9 +52,6 @@ from dovetail.runtime.lives import FencedError, Life, check_nothing_lost
 _LOG = logging.getLogger("dovetail")
 
 _LOCAL, _DURABLE = "local", "durable"
-
-STORES: tuple[type[CheckpointStore], ...] = (RunFolderStore, ObjectStore)
-"""The places for durable checkpoints that come with Dovetail."""
 
 
 class Checkpointer(Component):
@@ -69,10 +68,12 @@ class Checkpointer(Component):
             keep_best: the metric of an evaluator by which the best checkpoint is kept, such as
                 held_out/loss, among those at whose step it was evaluated; None keeps none.
             best_mode: min or max, whichever is best.
-            max_host_bytes: how much of the state is in the memory of each host at a time during a
-                save. Training waits while a larger state is written.
+            keep_damaged: how many of the newest damaged checkpoints are kept, as damaged-*, to find
+                out what happened.
+            max_host_bytes: the most bytes of the state in a host's memory at a time during a save.
+                A save copies and compresses, so training waits if the state is larger than a fifth.
             deadline_seconds: how long the processes of a run wait for each other.
-            store: where they are: the run folder, or an object store.
+            store: the place of the checkpoints: the run folder, or an object store.
             local: more frequent saves to the hosts' own disks, with copies at peers; None for none.
         """
 
@@ -82,27 +83,30 @@ class Checkpointer(Component):
         minutes: float | None = None
         keep_best: str | None = None
         best_mode: str = "min"
-        max_host_bytes: int = 16 * 2**30
+        keep_damaged: int = 2
+        max_host_bytes: int = 32 * 2**30
         deadline_seconds: int = 600
         store: ConfigOf[CheckpointStore] = RunFolderStore.Config()
         local: LocalTier.Config | None = None
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        if config.every < 1 or config.keep < 1:
-            raise ConfigError(
-                f"checkpointer: every={config.every} and keep={config.keep} must be at least 1."
-            )
-        for name in ("keep_every", "max_host_bytes", "deadline_seconds"):
+        for name in ("every", "keep", "keep_every", "max_host_bytes", "deadline_seconds"):
             value = getattr(config, name)
             if value is not None and value < 1:
-                raise ConfigError(f"checkpointer.{name}: expected 1 or more, got {value}.")
+                raise ConfigError(f"{config.locate(name)}: expected 1 or more, got {value}.")
+        if config.keep_damaged < 0:
+            raise ConfigError(
+                f"{config.locate('keep_damaged')}: expected 0 or more, got {config.keep_damaged}."
+            )
         if config.best_mode not in ("min", "max"):
             raise ConfigError(
-                f"checkpointer.best_mode: expected min or max, got {config.best_mode!r}."
+                f"{config.locate('best_mode')}: expected min or max, got {config.best_mode!r}."
             )
         if config.minutes is not None and config.minutes <= 0:
-            raise ConfigError(f"checkpointer.minutes: expected more than 0, got {config.minutes}.")
+            raise ConfigError(
+                f"{config.locate('minutes')}: expected more than 0, got {config.minutes}."
+            )
         self._every = config.every
         self._interval = SaveInterval(config.every, config.minutes, self._ask)
         self._metrics: tuple[int, Mapping[str, Any]] = (0, {})
@@ -119,6 +123,7 @@ class Checkpointer(Component):
         self._faults: list[FaultEvent] = []
         self._passed_over: list[CheckpointName] = []
         self._suspects: frozenset[int] = frozenset()
+        self._damaged: set[tuple[bool, CheckpointName]] = set()
 
     def open(self, folder: Path) -> None:
         """Sets the folder of the checkpoints; reads and writes nothing yet."""
@@ -128,7 +133,7 @@ class Checkpointer(Component):
     def start(
         self, agreement: Agreement, life: Life | None, suspects: frozenset[int] = frozenset()
     ) -> None:
-        """Begins to train, as one life of the run; checkpoints of suspect steps come last."""
+        """Starts to train as one life of the run; suspect checkpoints are tried last."""
         self._agreement, self._life, self._suspects = agreement, life, suspects
         config: Any = self.config
         number = life.number if life is not None else 0  # process 0 has the record
@@ -144,7 +149,7 @@ class Checkpointer(Component):
         return self._due_step == step or self._is_due_locally(step)
 
     def evaluated(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Learns what an evaluator found after a step, which may be saved next."""
+        """Takes the metrics of an evaluator after a step, which may be saved next."""
         same_step = self._metrics[1] if self._metrics[0] == step else {}
         self._metrics = (step, {**same_step, **metrics})
 
@@ -164,9 +169,9 @@ class Checkpointer(Component):
             self._save_durably(step, leaves, computed)
 
     def save_last(self, step: int, state: Any) -> None:
-        """Starts a save of the state that a run ends with, to all tiers.
+        """Starts a save of a run's last state to all tiers.
 
-        That to the local tier is the first to be complete: a preempted machine may be gone soon.
+        The local tier completes first, because a preempted machine may be gone soon.
         """
         leaves, computed = _with_digests(state)
         if self._local is not None and self._local.is_started:
@@ -188,7 +193,7 @@ class Checkpointer(Component):
                 return
             if self._peers().index == 0:
                 self._settings().check_life()
-                self._opened().set_aside(self._passed_over)
+                self._set_aside()
                 self._opened().prepare(step)
             self._passed_over = []
             self._gather(f"{topics}the folder is ready", None)
@@ -199,8 +204,20 @@ class Checkpointer(Component):
             self._peers().withdraw(topics, first_line(error))
             self._report(_DURABLE, step, cause_of(error, self._life, computed, step))
 
+    def _set_aside(self) -> None:
+        """Renames the checkpoints that the restore has passed over."""
+        if self._passed_over:
+            self._opened().set_aside(self._passed_over)
+            config: Any = self.config
+            _LOG.warning(
+                "Checkpoints that could not be used are renamed to damaged-*: %s. The newest %d of "
+                "those are kept (checkpointer.keep_damaged).",
+                ", ".join(map(str, self._passed_over)),
+                config.keep_damaged,
+            )
+
     def _save_locally(self, step: int, leaves: Any, computed: Any) -> None:
-        """The durable tier may still be writing an earlier step; the local one does not wait."""
+        """Saves to the local tier, even while the durable tier still writes an earlier step."""
         self._finish_pending(_LOCAL)
         topics = self._next_round(f"local save of step {step}")
         try:
@@ -215,26 +232,26 @@ class Checkpointer(Component):
         return self._local is not None and self._local.is_started and self._local.due(step)
 
     def finish(self) -> bool:
-        """Waits for the last saves, and returns whether that to the run's folder succeeded."""
+        """Waits for the last saves, and returns whether the durable save succeeded."""
         self._finish_pending(_LOCAL)
         self._finish_pending(_DURABLE)
         return self._saved
 
     def close(self) -> None:
-        """Stops the server from which peers read this process's files."""
+        """Stops the server through which peers read this process's files."""
         if self._local is not None:
             self._local.close()
 
     def take_faults(self) -> list[FaultEvent]:
-        """Returns what went wrong with saves since the last call, the same on all processes."""
+        """Returns the failures of saves since the last call, the same on all processes."""
         faults, self._faults = self._faults, []
         return faults
 
     def distrust(self, after: int) -> None:
-        """Sets checkpoints of later steps aside, because a device computed wrong results since.
+        """Sets checkpoints after step `after` aside, because a device computed wrong results.
 
-        If none would be left of a run that was once at `after`, the oldest stays: an unverified
-        state is better than none. Those of the local tier are removed.
+        If `after` is not 0 and all checkpoints are later, the oldest stays: an unverified
+        state is better than none. Checkpoints of the local tier are removed.
         """
         self.finish()
         topics = self._next_round("distrust")
@@ -366,6 +383,7 @@ class Checkpointer(Component):
             self._report(tier, save.step, failure)
         else:
             self._intact.add((tier, save.step))
+            self._damaged = {known for known in self._damaged if known[1].step != save.step}
 
     def _report(self, tier: str, step: int, error: Exception) -> None:
         """Records and logs a failed save."""
@@ -385,7 +403,7 @@ class Checkpointer(Component):
         )
 
     def _kept(self) -> str:
-        """Returns the steps that are saved, for a message; the store may be out of reach."""
+        """Returns the saved steps, for a message; the store may be unreachable."""
         try:
             return ", ".join(map(str, self.steps())) or "none yet"
         except (Error, OSError):
@@ -398,6 +416,7 @@ class Checkpointer(Component):
             self._local if self._local is not None and self._local.is_started else None,
             self._peers(),
             self._suspects,
+            self._damaged,
             config.deadline_seconds,
             self._next_round("restore"),
         )
@@ -411,12 +430,15 @@ class Checkpointer(Component):
             max_host_bytes=config.max_host_bytes,
             seconds=config.deadline_seconds,
             retention=Retention(
-                config.keep, config.keep_every, config.best_mode if config.keep_best else None
+                config.keep,
+                config.keep_every,
+                config.best_mode if config.keep_best else None,
+                config.keep_damaged,
             ),
         )
 
     def _metric(self, step: int) -> float | None:
-        """Returns the metric by which the best checkpoint is kept, if it is known of this step."""
+        """Returns the metric by which the best checkpoint is kept, if this step has it."""
         config: Any = self.config
         value = self._metrics[1].get(config.keep_best) if self._metrics[0] == step else None
         return float(value) if value is not None and math.isfinite(value) else None
@@ -431,7 +453,7 @@ class Checkpointer(Component):
         return self._peers().gather(topic, value, config.deadline_seconds)
 
     def _ask(self, topic: str, value: Any) -> list[Any]:
-        """Gathers; after a rollback the same question comes again, and is another round."""
+        """Gathers values in a new round, because a rollback asks the same question again."""
         return self._gather(self._next_round(topic), value)
 
     def _next_round(self, name: str) -> str:
@@ -461,7 +483,7 @@ def _with_digests(state: Any) -> tuple[dict[str, jax.Array], dict[str, jax.Array
 
 
 def _check_step(step: int, arrays: Mapping[str, jax.Array]) -> None:
-    """Compares the state's own step, if it has one, with that of its folder."""
+    """Compares the step in the state, if there is one, with the step of the folder."""
     own = arrays.get("step")
     if own is not None and own.ndim == 0 and int(own) != step:
         raise DamagedCheckpointError(f"its state is that of step {int(own)}")

@@ -1,4 +1,4 @@
-"""Whether saved arrays fit a model: a list of all that do not."""
+"""Checks that saved arrays fit a model, and lists all that do not."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""The folders of checkpoints: one per step and life, and what interrupted or damaged ones leave.
+"""The folders of checkpoints: one per step and life, and the leftovers of interrupted saves.
 
 checkpoints/120-3/manifest.json   commits the checkpoint of step 120, which life 3 saved
 checkpoints/120-3/0/              the first group of arrays, as Orbax writes it
 checkpoints/damaged-100-2/        a checkpoint that could not be read, or was not what was saved
-checkpoints/suspect-110-2/        one of a time when a device may have computed wrong results
+checkpoints/suspect-110-2/        saved while a device may have computed wrong results
 
-Two lives never write into the same folder, and a life changes only folders of its own and of
-earlier lives. So a process that was stopped in the middle of a save, and wakes up after its
-successor has saved the same step, can only spoil its own files. Folders without a life are those of
-earlier versions, or of a checkpointer that runs by itself.
+Two lives never write into the same folder. A life changes only its own folders and those of earlier
+lives. A process may be stopped in a save, and wake up after its successor has saved the same step:
+it can damage only its own files. Folders without a life come from earlier versions, or from a
+checkpointer outside of a run.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from dovetail.utils import TEMPORARY, atomic_write, make_folder, remove_folder
 _LOG = logging.getLogger("dovetail")
 
 _NAME = re.compile(r"(?P<step>0|[1-9][0-9]{0,18})(-(?P<life>[1-9][0-9]{0,8}))?")
-_KEPT_ASIDE = 2
-"""How many damaged checkpoints are kept, to find out what happened."""
+_DAMAGED = "damaged"
 
 
 class CheckpointName(NamedTuple):
@@ -71,20 +70,22 @@ class Retention:
 
     Attributes:
         keep: how many of the newest.
-        keep_every: those at multiples of this step.
-        best_mode: whether the best one by its metric is kept, and is the "min" or the "max".
+        keep_every: checkpoints at multiples of this step.
+        best_mode: "min" or "max" keeps the checkpoint with the best metric.
+        keep_damaged: how many of the newest damaged checkpoints.
     """
 
     keep: int
     keep_every: int | None = None
     best_mode: str | None = None
+    keep_damaged: int = 2
 
 
 class StepFolders:
     """The folder of the checkpoints of a run."""
 
     def __init__(self, path: Path, life: int = 0) -> None:
-        """Reads nothing yet. A process that trains passes the number of its life."""
+        """Takes the number of the life in a process that trains; reads nothing yet."""
         self.path, self.life = path.absolute(), life
 
     def __str__(self) -> str:
@@ -118,11 +119,8 @@ class StepFolders:
         return Entry(*name, manifest)
 
     def set_aside(self, names: Iterable[CheckpointName]) -> None:
-        """Renames damaged checkpoints, so that their steps can be saved again; a few are kept."""
-        self._rename(names, "damaged")
-        old = sorted(self.path.glob("damaged-*"), key=lambda folder: folder.stat().st_mtime)
-        for folder in old[:-_KEPT_ASIDE]:
-            shutil.rmtree(folder, ignore_errors=True)
+        """Renames damaged checkpoints, so that their steps can be saved again."""
+        self._rename(names, _DAMAGED)
 
     def distrust(self, steps: Iterable[int]) -> None:
         """Renames suspect checkpoints; a person may find that they are good, so all are kept."""
@@ -158,15 +156,24 @@ class StepFolders:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def retain(self, newest: int, policy: Retention) -> None:
-        """Removes checkpoints that are not kept; never `newest`, which was just verified."""
+        """Removes old checkpoints, but never `newest`, which was just verified."""
         best = best_step(self.entries(), policy.best_mode) if policy.best_mode else None
         old = superseded(self.steps(), newest, policy, best)
         for name in self._own():
             if name.step in old or (name.step == newest and name.life < self.life):
                 self._remove(self.of(name))
+        damaged = sorted(self._damaged(), key=lambda folder: folder.stat().st_mtime)
+        for folder in damaged[: max(len(damaged) - policy.keep_damaged, 0)]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _damaged(self) -> list[Path]:
+        """Returns damaged checkpoints of this life and of earlier ones."""
+        folders = self.path.glob(f"{_DAMAGED}-*")
+        found = {folder: _parsed(folder.name.removeprefix(f"{_DAMAGED}-")) for folder in folders}
+        return [each for each, name in found.items() if name is not None and name.life <= self.life]
 
     def _remove(self, folder: Path) -> None:
-        """Removes a checkpoint, its manifest first: what is removed in part is no checkpoint."""
+        """Removes a checkpoint, its manifest first: without one, the rest is no checkpoint."""
         (folder / NAME).unlink(missing_ok=True)
         reach("checkpoint removed")
         remove_folder(folder)
@@ -182,7 +189,7 @@ class StepFolders:
 
 
 def run_id(checkpoints: Path) -> str:
-    """Returns the random name of a run: a folder that was removed and made again is another run."""
+    """Returns the random name of a run; a folder that is removed and made again gets another."""
     file = checkpoints / "run-id"
     try:
         return file.read_text(encoding="utf-8").strip()
@@ -194,7 +201,7 @@ def run_id(checkpoints: Path) -> str:
 
 
 def superseded(steps: Sequence[int], newest: int, policy: Retention, best: int | None) -> list[int]:
-    """Returns the steps, of those in ascending order, that a policy does not keep."""
+    """Returns the steps that a policy does not keep; the given steps are in ascending order."""
     older = [step for step in steps if step < newest]
 
     def is_kept(step: int) -> bool:
@@ -215,7 +222,7 @@ def best_step(entries: Iterable[Entry], mode: str) -> int | None:
 
 
 def _check_name(folder: Path, manifest: Manifest) -> None:
-    """Compares what the manifest says with the name of the folder, which may be a copy."""
+    """Compares the manifest with the name of its folder, which may be a copy."""
     name = _parsed(folder.name)
     if name is None or manifest.step != name.step or name.life not in (0, manifest.life):
         raise DamagedCheckpointError(

@@ -1,7 +1,8 @@
-"""When a save is due: every so many steps, or every so many minutes.
+"""Intervals between saves, in steps or in minutes.
 
 Clocks differ between hosts, but all processes must save at the same step. So process 0's clock
-decides: the processes ask it at a few steps, which all of them compute, ever closer to the time.
+decides. All processes compute the same few steps at which they ask for it, closer and closer to the
+time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class SaveInterval:
         gather: Callable[[str, Any], list[Any]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begins to count.
+        """Starts to count.
 
         Args:
             steps: the number of steps between saves.
@@ -63,7 +64,7 @@ class SaveInterval:
         return False
 
     def _look_in(self, elapsed: float, steps: int) -> int:
-        """Returns in how many steps to look at the clock again."""
+        """Returns the number of steps until the clock is read again."""
         if not steps or self._seconds is None:
             return _FIRST_LOOK
         left = (self._seconds - elapsed) * steps / max(elapsed, 1e-6)

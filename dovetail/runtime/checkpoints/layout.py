@@ -1,8 +1,8 @@
-"""How the arrays of a state are divided into groups that fit into the host's memory.
+"""Divides the arrays of a state into groups that fit into the host's memory.
 
-A group is what is copied from the devices to the host at a time. An array that is larger than a
-group, as of a stack of layers, is cut into slices along an axis that is not sharded, so that a
-slice is as evenly spread over the hosts as the array.
+A group is copied from the devices to the host at once. An array that is larger than a group, such
+as a stack of layers, is cut into slices along an unsharded axis. So the hosts hold equal shares of
+a slice, as they do of the array.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Piece:
 def divide(leaves: Mapping[str, Any], max_bytes: int) -> list[Piece]:
     """Returns the pieces of all arrays, in groups of at most `max_bytes` on any host.
 
-    A piece that cannot be made small enough has a group to itself. All processes compute the same.
+    A piece that cannot be made small enough has its own group. All processes compute the same.
 
     Args:
         leaves: the arrays by path, or their shapes, dtypes and shardings.

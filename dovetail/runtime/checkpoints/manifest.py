@@ -1,7 +1,7 @@
 """The manifest of a checkpoint: its commit marker, with the digest of every array.
 
-It is written last, so a checkpoint without one is the leftover of an interrupted save. It proves
-what was saved: a manifest that was changed or cut off is refused, and so is that of another step.
+It is written last, so a folder without one is the leftover of an interrupted save. A manifest that
+was changed or truncated is refused, and so is the manifest of another step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FORMAT = 1
 
 
 class DamagedCheckpointError(Exception):
-    """A checkpoint is not what was saved."""
+    """A checkpoint differs from the saved state."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class SavedArray:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint consists of."""
+    """The contents of a checkpoint."""
 
     step: int
     life: int

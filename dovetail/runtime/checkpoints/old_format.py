@@ -1,4 +1,4 @@
-"""Checkpoints of before: without a manifest, committed by Orbax's rename, and not verified."""
+"""The old format of checkpoints: no manifest, committed by Orbax's rename, not verified."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_state(folder: Path, like: Any) -> Any:
 
 
 def read_parameters(folder: Path, like: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-    """Reads those arrays of `like` that are saved, each device its own shards."""
+    """Reads the arrays of `like` that are saved; each device reads its own shards."""
     import orbax.checkpoint as ocp
 
     handler: Any = ocp.PyTreeCheckpointHandler()  # typed for Orbax's own path class

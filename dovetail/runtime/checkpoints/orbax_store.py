@@ -30,36 +30,41 @@ from dovetail.runtime.checkpoints.resharding import read_sharding
 from dovetail.runtime.digest import sums_of_part
 from dovetail.utils import make_folder
 
+# TensorStore compresses and reads chunk by chunk. An array in one chunk takes several copies.
+_CHUNK_BYTES = 32 * 2**20
+
 
 class GroupWriter:
     """Writes the groups of one checkpoint, in the background.
 
-    It uses Orbax's handler, not its `AsyncCheckpointer`. That one begins with a collective on the
-    training thread, which waits for ever for a process whose save has failed; and its temporary
-    folders and renames are not needed, because our manifest is the commit.
+    It uses Orbax's handler, not its `AsyncCheckpointer`. The latter starts with a collective on the
+    training thread, which waits forever for a process whose save has failed. Its temporary folders
+    and renames are not needed, because our manifest is the commit.
     """
 
     def __init__(self, agreement: Agreement, topics: str, seconds: int) -> None:
-        """Takes the prefix of the topics of this save, and the deadline of each of its steps."""
+        """Takes the prefix of this save's topics, and the deadline of each of its steps."""
         self._agreement, self._topics, self._seconds = agreement, topics, seconds
         self._handler, self._group, self._futures = _handler(), Path(), list[Any]()
         absl_logging.get_absl_logger().addFilter(_is_not_reported_here)
 
     def write(self, folder: Path, leaves: Mapping[str, jax.Array], pieces: Sequence[Piece]) -> None:
         """Copies the groups to the host one after the other; returns while the last is written."""
-        import orbax.checkpoint as ocp
-
         for group in range(pieces[-1].group + 1):
             self.finish()
-            here = [piece for piece in pieces if piece.group == group]
-            arrays = {piece.name: cut(leaves[piece.path], piece) for piece in here}
             self._group = folder.absolute() / str(group)
             # Process 0 makes this folder inside Orbax, and the others would wait for it.
             make_folder(self._group / "array_metadatas")
-            saving = self._handler.async_save(
-                epath.Path(self._group), args=ocp.args.PyTreeSave(arrays)
-            )
-            self._futures = _run(saving) or []
+            self._begin({p.name: cut(leaves[p.path], p) for p in pieces if p.group == group})
+
+    def _begin(self, arrays: Mapping[str, jax.Array]) -> None:
+        """Copies a group to the host. Nothing here holds its slices while the next are cut."""
+        import orbax.checkpoint as ocp
+
+        chunked = {name: ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES) for name in arrays}
+        arguments = ocp.args.PyTreeSave(dict(arrays), save_args=chunked)
+        saving = self._handler.async_save(epath.Path(self._group), args=arguments)
+        self._futures = _run(saving) or []
 
     def finish(self) -> None:
         """Waits until this group is written by all processes; process 0 merges their indices."""
@@ -73,19 +78,19 @@ class GroupWriter:
             self._handler.finalize(epath.Path(self._group))
 
     def close(self) -> None:
-        """Releases the threads. An error was reported before."""
+        """Releases the threads; errors have been reported."""
         with contextlib.suppress(Exception):
             self._handler.close()
 
 
 def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Runs a coroutine to its end, in a thread: a notebook has an event loop of its own."""
+    """Runs a coroutine in a thread, because a notebook already runs an event loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, coroutine).result()
 
 
 def _is_not_reported_here(record: logging.LogRecord) -> bool:
-    """Drops the traceback of a failed write: `finish` raises the same error, and it is reported."""
+    """Drops the traceback of a failed write, because `finish` raises the same error."""
     return not (record.exc_info and "orbax" in record.pathname)
 
 
@@ -112,7 +117,7 @@ def saved_arrays(
 def read_arrays(
     folder: Path, manifest: Manifest, like: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.Array]:
-    """Reads arrays onto the devices, with the dtypes of the file and the shardings for reading."""
+    """Reads arrays onto the devices, with the file's dtypes and the shardings for reading."""
 
     def as_read(struct: jax.ShapeDtypeStruct, saved: SavedArray) -> jax.ShapeDtypeStruct:
         sharding = read_sharding(struct, saved.axis if saved.slices else None)
@@ -143,13 +148,20 @@ def sums_on_disk(
     sums: dict[str, list[int]] = {path: [0, 0] for path in paths}
     for group, pieces in _by_group(manifest, structs).items():
         for batch in _batches(pieces, structs, max_bytes):
-            for piece, array in _read_pieces(folder / str(group), batch, None):
-                start = [0] * array.ndim
-                if not piece.is_whole:
-                    start[piece.axis] = piece.begin
-                added = sums_of_part(array, start) if array.size else [0, 0]
-                sums[piece.path] = [a + b for a, b in zip(sums[piece.path], added, strict=True)]
+            for path, added in _sums_of_batch(folder / str(group), batch):
+                sums[path] = [a + b for a, b in zip(sums[path], added, strict=True)]
     return sums
+
+
+def _sums_of_batch(folder: Path, batch: Sequence[Piece]) -> list[tuple[str, list[int]]]:
+    """Returns the sums of some pieces. Their arrays are freed before the next batch is read."""
+    found = []
+    for piece, array in _read_pieces(folder, batch, None):
+        start = [0] * array.ndim
+        if not piece.is_whole:
+            start[piece.axis] = piece.begin
+        found.append((piece.path, sums_of_part(array, start) if array.size else [0, 0]))
+    return found
 
 
 def _batches(
@@ -216,8 +228,8 @@ def _read_pieces(
 def _ignore_late_callbacks() -> None:
     """Keeps Python from printing the tracebacks of reads that fail after another one has.
 
-    After one read of a batch has failed, Orbax closes its event loop. The other reads then cannot
-    report, or nobody asks them. They say nothing that the error of the first does not.
+    After one read of a batch has failed, Orbax closes its event loop. The errors of the other reads
+    are then lost or ignored. They add nothing to the error of the first.
     """
     before = sys.unraisablehook
 
@@ -234,7 +246,7 @@ def _ignore_late_callbacks() -> None:
 
 
 def _checked(piece: Piece, array: Any) -> Any:
-    """Refuses what is no array: with damaged metadata, Orbax returns the placeholder."""
+    """Refuses a value that is no array: with damaged metadata, Orbax returns the placeholder."""
     if not isinstance(array, jax.Array | np.ndarray):
         raise DamagedCheckpointError(f"{piece.name} is missing in its files")
     return array

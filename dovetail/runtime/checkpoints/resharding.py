@@ -1,15 +1,15 @@
-"""The sharding in which an array is read from a checkpoint, and from there to that of the state.
+"""Shardings for reading a checkpoint, and resharding to the shardings of the state.
 
-Two shardings of a state are not those in which it should be read:
+Two kinds of arrays are read with another sharding than the state has:
 
 - Arrays that are replicated over processes, as with data parallelism. Every process would read the
-  same bytes from the storage. Instead each reads a shard of its own, and they all-gather.
+  same bytes from the storage. Instead each reads its own shard, and they all-gather.
 - Arrays that were saved in slices along an axis that is sharded now, as by a pipeline. A slice may
   not divide over the devices, and writing it into such an array is a collective. So another axis is
-  sharded while the array is read; if none divides, the array is replicated until then.
+  sharded while the array is read. If no axis divides, the array is replicated meanwhile.
 
-Resharding is a collective. It must wait until all processes have read their arrays, or one that
-failed would leave the others waiting.
+Resharding is a collective. It starts after all processes have read their arrays; otherwise one that
+fails would leave the others waiting.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Restoring: the newest checkpoint of all tiers that all processes can read, and that is intact."""
+"""Restores the newest intact checkpoint of all tiers that all processes can read."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from dovetail.runtime.checkpoints.manifest import Manifest
 from dovetail.runtime.checkpoints.resharding import reshard
 from dovetail.runtime.checkpoints.stores import CheckpointStore
 from dovetail.runtime.digest import digests, read_digests
+from dovetail.runtime.failures import explain_failure
 from dovetail.runtime.points import reach
 
 _LOG = logging.getLogger("dovetail")
@@ -29,7 +30,7 @@ _MAX_MESSAGE = 400
 
 
 class Reading(NamedTuple):
-    """What one process has read of a checkpoint.
+    """The arrays that one process has read from a checkpoint.
 
     Attributes:
         arrays: the arrays by path, to be resharded and verified.
@@ -54,24 +55,28 @@ class Restorer:
         local: LocalTier | None,
         agreement: Agreement,
         suspects: frozenset[int],
+        damaged: set[tuple[bool, CheckpointName]],
         seconds: int,
         topics: str,
     ) -> None:
-        """Reads nothing yet.
+        """Takes the tiers; reads nothing yet.
 
         Args:
             store: the durable checkpoints.
             local: the local tier, if this process trains and has one.
             agreement: the processes of the run.
             suspects: steps that are tried last.
+            damaged: checkpoints that could not be read before, and whether each is a local one;
+                they are not tried again, and new ones are added.
             seconds: how long the processes wait for each other.
-            topics: the prefix of the topics on which they agree.
+            topics: the prefix of the topics of their agreement.
         """
         self._store, self._local, self._agreement = store, local, agreement
-        self._suspects, self._seconds, self._topics = suspects, seconds, topics
+        self._suspects, self._damaged = suspects, damaged
+        self._seconds, self._topics = seconds, topics
 
     def newest_intact(self, read: Read) -> tuple[Entry, Any] | None:
-        """Reads the newest checkpoint that all processes can read, and that is what was saved."""
+        """Reads the newest intact checkpoint that all processes can read."""
         topics = self._topics
         reach("restore begins")
         try:
@@ -80,11 +85,13 @@ class Restorer:
                 found = self._read_intact(entry, read, f"{topics}step {entry.step}, try {number}, ")
                 if found is not None:
                     return entry, found[0]
+                self._damaged.add(_key(entry))
         except (Error, OSError) as error:  # a mistake, or storage out of reach: not damage
             self._agreement.withdraw(topics, first_line(error))
             if isinstance(error, Error):
                 raise
             raise StorageError(f"{self._store} cannot be read: {error}.") from error
+        self._damaged.clear()  # somebody may restore one from a copy
         if steps := self._store.steps():
             raise ConfigError(
                 f"No checkpoint in {self._store} can be read (steps {steps}). Restore one from a "
@@ -108,6 +115,7 @@ class Restorer:
         found = [entry for name, entry in mine.items() if name in common]
         if self._local is not None:
             found = [*self._local.entries(topics, self._gather), *found]  # local ones win ties
+        found = [entry for entry in found if _key(entry) not in self._damaged]
         return sorted(found, key=lambda entry: (entry.step in self._suspects, -entry.step))
 
     def _read_intact(self, entry: Entry, read: Read, topic: str) -> tuple[Any] | None:
@@ -117,7 +125,9 @@ class Restorer:
             reading = _read_with_retry(read, entry)
         except Error:  # a mistake of the user, or storage out of reach: not damage
             raise
-        except Exception as error:  # noqa: BLE001  # a damaged checkpoint can raise anything
+        except Exception as error:  # a damaged checkpoint can raise anything
+            if (failure := explain_failure(error)) is not None:  # no memory, no peer
+                raise failure from error
             problem = first_line(error)
         reach("restore read")
         # What follows is done by all processes together, so all must have their arrays.
@@ -148,6 +158,10 @@ class Restorer:
 
     def _gather(self, topic: str, value: Any) -> list[Any]:
         return self._agreement.gather(topic, value, self._seconds)
+
+
+def _key(entry: Entry) -> tuple[bool, CheckpointName]:
+    return isinstance(entry, LocalEntry), entry.name
 
 
 def first_line(error: Exception) -> str:

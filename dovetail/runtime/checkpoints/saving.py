@@ -51,10 +51,12 @@ def checked_sums(computed: Mapping[str, jax.Array], step: int) -> dict[str, str]
 def cause_of(
     error: Exception, life: Life | None, computed: Mapping[str, jax.Array], step: int
 ) -> Exception:
-    """Returns why a save failed: a newer life, which removes files of this one; the state; or this.
+    """Returns the cause of a failed save: a newer life, a bad state, or else the error.
+
+    A newer life removes the files of this one.
 
     Args:
-        error: what the save raised.
+        error: the exception of the save.
         life: the record of this life, in process 0.
         computed: the digests of the state.
         step: the step of the state.
@@ -68,9 +70,9 @@ def cause_of(
 
 
 def bad_state(computed: Mapping[str, jax.Array], step: int) -> BadStateError | None:
-    """Returns what is wrong with a state whose save failed for another reason.
+    """Returns the defect of a state whose save failed for another reason.
 
-    All processes have the digests, so they agree on it, although only one of them failed.
+    All processes have the digests, so they reach the same result, although only one of them failed.
     """
     try:
         checked_sums(computed, step)
@@ -79,9 +81,14 @@ def bad_state(computed: Mapping[str, jax.Array], step: int) -> BadStateError | N
     return None
 
 
+_COPIES = 5
+"""How often a group is in the host's memory, as benchmarks/save_memory.py measures it on a CPU: the
+copy of Orbax, what TensorStore compresses and buffers of it, and its slices on the devices."""
+
+
 @dataclass(frozen=True)
 class SaveSettings:
-    """What all saves of a run share."""
+    """The settings that all saves of a run share."""
 
     agreement: Agreement
     life: Life | None
@@ -91,6 +98,11 @@ class SaveSettings:
     seconds: int
     retention: Retention
 
+    @property
+    def group_bytes(self) -> int:
+        """The most bytes of the arrays that are copied to the host at once."""
+        return max(self.max_host_bytes // _COPIES, 1)
+
     def check_life(self) -> None:
         """Raises a FencedError if a newer life of the run has started."""
         if self.life is not None:
@@ -98,7 +110,7 @@ class SaveSettings:
 
 
 class Save:
-    """A save that has begun. `result` waits for its end."""
+    """A save in progress. `result` waits for its end."""
 
     def __init__(
         self,
@@ -114,12 +126,12 @@ class Save:
 
         Args:
             folders: the folders of all checkpoints.
-            settings: what all saves share.
+            settings: shared by all saves.
             step: the step of the state.
             leaves: its arrays by path.
             computed: their digests, perhaps still being computed.
-            topics: the prefix of the topics on which the processes agree.
-            metric: what an evaluator found, if the best checkpoint is kept.
+            topics: the prefix of the topics of the agreement.
+            metric: the metric of an evaluator, if the best checkpoint is kept.
         """
         self._settings, self.step, self._topics, self._metric = settings, step, topics, metric
         self._folders, self._folder = folders, folders.new(step)
@@ -128,7 +140,7 @@ class Save:
             path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in leaves.items()
         }
         self._digests = computed
-        self._pieces = divide(leaves, settings.max_host_bytes)
+        self._pieces = divide(leaves, settings.group_bytes)
         self._writer = GroupWriter(settings.agreement, topics, settings.seconds)
         self._failure: Exception | None = None
         try:
@@ -142,7 +154,7 @@ class Save:
         self._thread.start()
 
     def result(self) -> Exception | None:
-        """Waits for the end, and returns why the save failed, or None."""
+        """Waits for the end; returns the cause of a failure, or None."""
         self._thread.join()
         return self._failure
 
@@ -160,9 +172,9 @@ class Save:
     def _free_disk(self) -> None:
         """Removes the files of a failed save.
 
-        With several processes the others may still write into the folder. The next save removes it,
-        when all are there. No other life writes there, but a newer one may read a checkpoint that
-        was committed before the failure.
+        With several processes the others may still write into the folder, so the next save removes
+        it. No other life writes there, but a newer one may read a checkpoint that was committed
+        before the failure.
         """
         if self._settings.agreement.count == 1 and not (self._folder / NAME).exists():
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -189,7 +201,7 @@ class Save:
             self._retain()
 
     def _commit(self, manifest: Manifest) -> None:
-        """The checkpoint is committed: process 0 writes the manifest, and the others learn it."""
+        """The checkpoint is committed here: process 0 writes the manifest, and the others wait."""
         if self._settings.agreement.index == 0:
             flush_tree(self._folder)
             reach("save synced")
@@ -199,7 +211,7 @@ class Save:
         self._agree("it is committed", None)
 
     def _check_after_commit(self) -> None:
-        """Takes the commit back if a newer life has started in between, from an older step."""
+        """Reverts the commit if a newer life has started from an older step in the meantime."""
         try:
             self._settings.check_life()
         except FencedError as error:
@@ -219,7 +231,7 @@ class Save:
         """Reads the files back, each process a share, and compares the digests."""
         settings = self._settings
         share = sorted(manifest.arrays)[settings.agreement.index :: settings.agreement.count]
-        sums = sums_on_disk(self._folder, manifest, share, settings.max_host_bytes)
+        sums = sums_on_disk(self._folder, manifest, share, settings.group_bytes)
         wrong = [p for p in share if add_sums([sums[p]]) != manifest.arrays[p].digest]
         everywhere = settings.agreement.gather(
             f"{self._topics}it is verified", wrong, settings.seconds
@@ -234,9 +246,9 @@ class Save:
             )
 
     def _agree(self, question: str, value: Any) -> None:
-        """Raises if another process has another value, or cannot go on."""
+        """Raises if another process has another value, or has failed."""
         settings = self._settings
         values = settings.agreement.gather(self._topics + question, value, settings.seconds)
         for index, other in enumerate(values):
             if other != values[0]:
-                raise SaveError(f"process {index} has a state that differs from that of process 0")
+                raise SaveError(f"process {index} has another state than process 0")

@@ -1,4 +1,4 @@
-"""Where the durable checkpoints of a run are: the interface, and the run folder as the default."""
+"""Stores of durable checkpoints: the interface, and the run folder as the default."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from dovetail.runtime.checkpoints.saving import Save, SaveSettings
 
 
 class PendingSave(Protocol):
-    """A save that has begun."""
+    """A save in progress."""
 
     step: int
 
     def result(self) -> Exception | None:
-        """Waits for the end, and returns why the save failed, or None."""
+        """Waits for the end; returns the cause of a failure, or None."""
         ...
 
 
 class CheckpointStore(Protocol):
-    """Keeps checkpoints by step. Every process of a run has one, for the same place."""
+    """Stores checkpoints by step. Every process of a run has one, for the same place."""
 
     def open(self, folder: Path) -> None:
         """Takes the folder of the run's checkpoints; reads and writes nothing yet."""
         ...
 
     def start(self, agreement: Agreement, seconds: int, life: int) -> None:
-        """Begins to train: checks that the place can be used, together with all processes.
+        """Starts to train: all processes together check that the place is usable.
 
         Checkpoints of later lives than `life` are not changed: this process may have been stopped
         for a while, and another one continues the run.
@@ -41,7 +41,7 @@ class CheckpointStore(Protocol):
         ...
 
     def of(self, name: CheckpointName) -> Path | str:
-        """Returns where a checkpoint is."""
+        """Returns the place of a checkpoint."""
         ...
 
     def steps(self) -> list[int]:
@@ -55,8 +55,8 @@ class CheckpointStore(Protocol):
     def read_arrays(self, entry: Entry, like: Mapping[str, Any]) -> dict[str, jax.Array]:
         """Reads arrays of a checkpoint onto the devices.
 
-        Each has the sharding of its struct, or one from which it is resharded (`resharding.py`).
-        This must not be a collective: a process may fail to read.
+        Each array has the sharding of its struct, or one for reading (`resharding.py`). This
+        must not be a collective, because a process may fail to read.
         """
         ...
 
@@ -69,7 +69,7 @@ class CheckpointStore(Protocol):
         topics: str,
         metric: float | None,
     ) -> PendingSave:
-        """Begins a save; the arrays may be donated as soon as this returns."""
+        """Starts a save; the arrays may be donated as soon as this returns."""
         ...
 
     def set_aside(self, names: Iterable[CheckpointName]) -> None:
@@ -77,22 +77,22 @@ class CheckpointStore(Protocol):
         ...
 
     def distrust(self, steps: Iterable[int]) -> None:
-        """Makes suspect checkpoints invisible; a person may find that they are good."""
+        """Makes suspect checkpoints invisible, but keeps them: they may turn out to be good."""
         ...
 
     def prepare(self, step: int) -> None:
         """Makes room for a save of a step.
 
-        Removes what interrupted saves have left, as far as possible. If this life has saved the
-        step before, that checkpoint is not known to be good, and is removed, too.
+        Removes the leftovers of interrupted saves, as far as possible. An earlier checkpoint of
+        this step and life is not known to be good, so it is removed, too.
         """
         ...
 
 
 class RunFolderStore(Component):
-    """Keeps the checkpoints in the folder of the run, written and read by Orbax.
+    """Stores the checkpoints in the run folder, with Orbax.
 
-    With several hosts, that folder is on storage that all of them share.
+    With several hosts, that folder is on shared storage.
     """
 
     def __init__(self, config: Any) -> None:
@@ -133,11 +133,11 @@ class RunFolderStore(Component):
         topics: str,
         metric: float | None,
     ) -> PendingSave:
-        """Begins a save with Orbax."""
+        """Starts a save with Orbax."""
         return Save(self.folders, settings, step, leaves, digests, topics, metric)
 
     def set_aside(self, names: Iterable[CheckpointName]) -> None:
-        """Renames the folders to `damaged-*`; the newest two are kept."""
+        """Renames the folders to `damaged-*`."""
         self.folders.set_aside(names)
 
     def distrust(self, steps: Iterable[int]) -> None:
@@ -145,7 +145,7 @@ class RunFolderStore(Component):
         self.folders.distrust(steps)
 
     def prepare(self, step: int) -> None:
-        """Removes folders without a manifest, and that into which the step will be saved."""
+        """Removes folders without a manifest, and the folder that the next save will write."""
         self.folders.prepare(step)
 
     def __str__(self) -> str:

@@ -1,9 +1,9 @@
 """Reads the goodput logs of a run: a timeline of all its lives, and the seconds of each class.
 
 Rules:
-- The processes of a run work in lockstep, so the timeline is that of process 0. Where a life has no
-  log of process 0, it is that of the lowest process that has one.
-- A step that a later record repeats was rolled back, and so was one that its life never ended.
+- The processes of a run work in lockstep, so the timeline comes from the log of process 0. A life
+  without that log uses the lowest process that has one.
+- A step counts as rolled back if a later record repeats it, or if its life never ended it.
 - The time between the last line of a life and the start of the next is idle.
 - Lives follow each other. If the clock was set back between two, no idle time is counted there.
 """
@@ -35,7 +35,7 @@ class Record:
         seconds: the time since the record before it, by class.
         steps: the last step before it, and the last step in it; None before the first step.
         saves: how many saves began in it.
-        is_done: whether its steps ended in order, with all that were begun.
+        is_done: whether all steps that were started have ended, in order.
     """
 
     at: float
@@ -76,14 +76,14 @@ class Span:
 
 @dataclass(frozen=True)
 class Goodput:
-    """Where the seconds of a run went.
+    """The time of a run by class.
 
     Attributes:
         seconds: by class, all of `CLASSES`; their sum is the wall time.
         last_hour: the same for the last hour.
         steps: the last step that was done.
         repeated_steps: how many steps were done more than once, counted each time.
-        saves: how often the run began to save.
+        saves: how many saves the run started.
         lives: how many times the run was started.
         restarts: by cause, how often the supervisor restarted the run.
         timeline: the same seconds, in order.
@@ -143,11 +143,11 @@ class Goodput:
 
 
 def goodput(folder: Path | str, process: int | None = None) -> Goodput:
-    """Returns where the seconds of a run went.
+    """Returns the time of a run by class.
 
     Args:
-        folder: the run folder. The run may be going on.
-        process: whose log to read; None is process 0, or the lowest that has one.
+        folder: the run folder. The run may be training.
+        process: the process whose log is read; None is process 0, or the lowest with a log.
     """
     folder = Path(folder)
     lives = read_lives(folder, process)
@@ -178,7 +178,7 @@ def read_lives(folder: Path, process: int | None = None, before: int | None = No
 
     Args:
         folder: the run folder.
-        process: whose; None is the lowest process of each life.
+        process: the process whose log is read; None is the lowest of each life.
         before: leaves out this life and later ones.
     """
     files: dict[int, tuple[int, Path]] = {}
@@ -198,11 +198,11 @@ def read_lives(folder: Path, process: int | None = None, before: int | None = No
 
 
 def timeline(lives: Lives, resumes_at: int | None = None) -> list[Span]:
-    """Returns the spans of all lives, with steps that were rolled back under that class.
+    """Returns the spans of all lives; repeated steps are in the class `rolled_back`.
 
     Args:
         lives: as `read_lives` returns them.
-        resumes_at: the step that the run goes on from now: later ones were rolled back.
+        resumes_at: the step from which the run continues now: later steps were rolled back.
     """
     spans: list[Span] = []
     now, written = 0.0, None
@@ -223,7 +223,7 @@ def timeline(lives: Lives, resumes_at: int | None = None) -> list[Span]:
 
 
 def _kept_fractions(lives: Sequence[Sequence[Record]], resumes_at: int | None) -> list[float]:
-    """Returns which part of each record's steps was neither repeated nor left unfinished."""
+    """Returns the fraction of each record's steps that were finished and not repeated."""
     fractions: list[float] = []
     # Backwards: steps after the limit are repeated by a later record.
     limit = math.inf if resumes_at is None else float(resumes_at)
@@ -277,7 +277,7 @@ def _sum(spans: Iterable[Span]) -> dict[str, float]:
 
 
 def _part(span: Span, begin: float, end: float = math.inf) -> Span:
-    """Returns the part of a span between two times; its classes are taken to be evenly spread."""
+    """Returns the part of a span between two times, as if its classes were evenly spread."""
     total = span.total
     length = min(end, span.begin + total) - max(begin, span.begin)
     part = max(0.0, length) / total if total else 0.0

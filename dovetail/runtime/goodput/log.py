@@ -1,4 +1,4 @@
-"""The goodput log: what a process did with its time, one file per process and life.
+"""The goodput log: the time of a process by class, one file per process and life.
 
 `goodput/000003-0.jsonl` is the log of process 0 in life 3. A line covers the time since the line
 before it, with the seconds of each class and the steps that were done:
@@ -6,12 +6,12 @@ before it, with the seconds of each class and the steps that were done:
     {"at": 1794960000.123, "seconds": {"step": 0.98, "input": 0.02}, "steps": [100, 104]}
 
 Invariants:
-- Durations come from the monotonic clock, so a clock that is set changes none of them. `at` only
+- Durations come from the monotonic clock, so setting the clock does not change them. `at` only
   measures the time between two lives.
-- A thread writes. Training never waits for the disk, and a full disk stops nothing: what could not
-  be written is in a later line.
+- A thread writes. Training never waits for the disk. If the disk is full, a later line has the
+  seconds that could not be written.
 - A line is written every tenth of a second at first, then every thousandth of the life's age. A
-  kill loses no more than that, and a life of 54 days has about 12,000 lines.
+  kill loses at most that much. A life of 54 days has about 12,000 lines.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.runtime.goodput.account import Lives, Record, read_lives, timeline
-from dovetail.runtime.goodput.classes import RECORDED
+from dovetail.runtime.goodput.classes import CLASSES, RECORDED
 
 _LOG = logging.getLogger("dovetail")
 _SECONDS_BETWEEN_LINES = 0.1
@@ -40,7 +40,7 @@ class GoodputLog:
     """The stopwatch of one process in one life. At any time it is in one class."""
 
     def __init__(self, started: float | None = None) -> None:
-        """Begins in the class `start`; `started` is when that was, on the monotonic clock."""
+        """Starts in the class `start`, at the time `started` of the monotonic clock."""
         self._began = self._charged = time.monotonic() if started is None else started
         self._class = "start"
         self._steps: tuple[int, int] | None = None
@@ -49,14 +49,13 @@ class GoodputLog:
         self._past: Lives = {}
         self._own: list[Record] = []
         self._unwritten: list[Record] = []
-        # Until the last resumption: productive and wall seconds. Since then: seconds of steps.
-        self._productive, self._wall, self._resumed = 0.0, 0.0, self._began
-        self._stepped = 0.0
+        # Seconds by class, until the last resumption and since then.
+        self._before, self._since = _no_seconds(), _no_seconds()
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
 
     def open(self, folder: Path, life: int, process: int = 0) -> None:
-        """Begins to write in a run folder; the time until now is in the first line."""
+        """Starts to write in a run folder; the first line has the time until now."""
         self._life = life
         with contextlib.suppress(OSError):  # only process 0 says what the fraction is
             self._past = read_lives(folder, before=life) if process == 0 else {}
@@ -78,7 +77,7 @@ class GoodputLog:
 
     @contextlib.contextmanager
     def steps(self, first: int) -> Iterator[None]:
-        """Charges the time of a block to steps, of which `first` were done before."""
+        """Charges the time of a block to steps; `first` steps were done before."""
         self._resume(first)
         with self.during("step"):
             yield
@@ -91,15 +90,16 @@ class GoodputLog:
             if self._steps is not None:
                 self._steps = (self._steps[0], step)
 
-    def fraction(self) -> float:
-        """Returns the productive fraction of the run until now, with its earlier lives."""
+    def fractions(self) -> dict[str, float]:
+        """Returns the share of each class in the run until now, with its earlier lives."""
         with self._lock:
             self._charge()
-            wall = self._wall + self._charged - self._resumed
-            return (self._productive + self._stepped) / wall if wall > 0 else 0.0
+            seconds = {name: self._before[name] + self._since[name] for name in CLASSES}
+        wall = sum(seconds.values())
+        return {name: value / wall for name, value in seconds.items() if value > 0}
 
     def close(self) -> None:
-        """Writes what is left. A disk that hangs is not waited for long."""
+        """Writes the rest; waits only briefly for a disk that hangs."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(timeout=_SECONDS_TO_CLOSE)
@@ -114,17 +114,18 @@ class GoodputLog:
         """Charges the time since the last charge to the class."""
         now = time.monotonic()
         self._seconds[self._class] += now - self._charged
-        self._stepped += (now - self._charged) * (self._class == "step")
+        self._since[self._class] += now - self._charged
         self._charged = now
 
     def _resume(self, first: int) -> None:
-        """Counts anew what was productive: steps after `first` are about to be repeated."""
+        """Recomputes the productive time: steps after `first` are about to be repeated."""
         with self._lock:
             self._finish_record()
-            spans = timeline({**self._past, self._life: self._own}, resumes_at=first)
-            self._wall = sum(span.total for span in spans)
-            self._productive = sum(span.seconds.get("step", 0.0) for span in spans)
-            self._resumed, self._stepped, self._steps = self._charged, 0.0, (first, first)
+            self._before, self._since = _no_seconds(), _no_seconds()
+            for span in timeline({**self._past, self._life: self._own}, resumes_at=first):
+                for name, value in span.seconds.items():
+                    self._before[name] += value
+            self._steps = (first, first)
 
     def _finish_record(self, is_done: bool = False) -> None:
         self._charge()
@@ -138,7 +139,7 @@ class GoodputLog:
         self._unwritten.append(record)
 
     def _write(self, file: _LogFile) -> None:
-        """Writes lines until the end. While nothing can be written, the record stays open."""
+        """Writes lines until the end. If a write fails, the record stays open."""
         has_warned = False
         while True:
             has_ended = self._ended.is_set()
@@ -157,6 +158,10 @@ class GoodputLog:
                 return file.close()
             age = time.monotonic() - self._began
             self._ended.wait(max(_SECONDS_BETWEEN_LINES, age * _PART_OF_AGE))
+
+
+def _no_seconds() -> dict[str, float]:
+    return dict.fromkeys(CLASSES, 0.0)
 
 
 class _LogFile:

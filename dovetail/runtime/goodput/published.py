@@ -1,20 +1,20 @@
 """Published goodput figures, and the scenarios that we simulate beside them.
 
-The papers do not give every number of a scenario. What is ours is said in `assumptions`.
+The papers do not give every number of a scenario. `assumptions` lists ours.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.runtime.goodput.simulate import BYTEROBUST, Scenario, Tier
+from dovetail.runtime.goodput.simulate import BYTEROBUST, RATES, Scenario, Tier
 
-_LLAMA3_RATE = 419 / 54 / 2048 * 1000
+_LLAMA3_RATE = RATES["llama3"]
 
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A published figure, and a scenario like it."""
+    """A published figure, and a similar scenario."""
 
     name: str
     published: str
@@ -108,5 +108,18 @@ PUBLISHED = (
         Scenario(rate=_LLAMA3_RATE),
         "The same with spares on which a life starts in 45 s and restores in 30 s; a lost host is "
         "repaired after 4 h. The spares themselves (0.4% of the hosts) are not counted.",
+    ),
+    PublishedRow(
+        "the same at the rate of RSC-1",
+        "",
+        Scenario(rate=RATES["rsc-1"]),
+        "The same with the failures of Meta's cluster RSC-1, 6.50 per 1,000 host-days (arXiv "
+        "2410.21680); their kinds are those of Llama 3.",
+    ),
+    PublishedRow(
+        "the same at the rate of RSC-2",
+        "",
+        Scenario(rate=RATES["rsc-2"]),
+        "The same with those of RSC-2, 2.34 per 1,000 host-days.",
     ),
 )

@@ -1,7 +1,7 @@
 """Simulates a run with failures: goodput at a number of hosts, the best save intervals, spares.
 
-The simulation goes from event to event: a failure strikes, is detected, a host is replaced, the
-job starts and restores a checkpoint, and trains until the next failure. Failures are a Poisson
+The simulation runs from event to event: a failure strikes and is detected, a host is replaced, the
+job starts, restores a checkpoint, and trains until the next failure. Failures are a Poisson
 process and strike during recovery, too. A save costs a stall, and counts once it is written. There
 are two tiers: frequent saves to local storage with a copy at a peer, and durable ones. A share of
 failures destroys the local tier. This module imports no JAX.
@@ -20,6 +20,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean, stdev
+from typing import Any
 
 from dovetail.config import ConfigError
 from dovetail.runtime.goodput.account import Goodput
@@ -75,6 +76,16 @@ BYTEROBUST = (
 FAILURE_KINDS: Mapping[str, Sequence[FailureKind]] = {"llama3": LLAMA3, "byterobust": BYTEROBUST}
 
 
+RATES: Mapping[str, float] = {
+    "llama3": 419 / 54 / 2048 * 1000,
+    "rsc-1": 6.50,
+    "rsc-2": 2.34,
+    "ft-hsdp": 2.3,
+}
+"""Failures per 1,000 host-days: Llama 3 (arXiv 2407.21783), Meta's clusters RSC-1 and RSC-2 (arXiv
+2410.21680), and FT-HSDP (arXiv 2602.00277)."""
+
+
 @dataclass(frozen=True)
 class Tier:
     """A place for checkpoints; all times are seconds.
@@ -82,7 +93,7 @@ class Tier:
     Attributes:
         interval: of training between two saves.
         stall: that training waits for a save.
-        write: until a save is complete; training goes on meanwhile.
+        write: until a save is complete; training continues meanwhile.
         restore: to read one back.
     """
 
@@ -94,20 +105,20 @@ class Tier:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A job and what happens to it; all times are seconds.
+    """A job, its failures and its checkpoints; all times are seconds.
 
     Attributes:
         hosts: that the job needs.
         rate: failures per 1,000 host-days.
         job_failures_per_day: failures of the job as such, however many hosts it has.
-        kinds: what fails.
+        kinds: the kinds of failures.
         detect: until a crash is noticed.
         detect_hang: until a hang is noticed.
-        start: from there to the restore: processes, compilation, meeting peers.
-        spare_start: the same where a warm spare takes over.
-        replacement: to get another host where one is lost and no spare is left.
+        start: from detection to the restore: processes, compilation, meeting peers.
+        spare_start: the same if a warm spare takes over.
+        replacement: to get another host if no spare is left.
         repair: until a lost host is a spare again.
-        spares: hosts that wait.
+        spares: hosts that wait to replace another.
         local: the tier of frequent saves; None if there is only the durable one.
         durable: the tier that survives everything.
         durable_share: of the failures that destroy the local tier.
@@ -162,7 +173,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What came out.
+    """The result of a simulation.
 
     Attributes:
         goodput: the mean productive fraction of the simulated runs.
@@ -181,6 +192,16 @@ class Simulation:
         """The mean seconds that a failure costs, repeated steps included."""
         lost = sum(s for name, s in self.seconds.items() if name not in ("step", "save"))
         return lost / self.failures if self.failures else 0.0
+
+    def facts(self) -> dict[str, Any]:
+        """Returns it as JSON values."""
+        return {
+            "goodput": self.goodput,
+            "standard_error": self.error,
+            "seconds": dict(self.seconds),
+            "failures": self.failures,
+            "lost_per_failure": self.lost_per_failure,
+        }
 
 
 def simulate(
@@ -283,7 +304,7 @@ def compare_spares(scenario: Scenario, days: float = 54.0, seed: int = 0) -> dic
 def measured(found: Goodput, scenario: Scenario) -> Scenario:
     """Returns a scenario with the phase times of a run: start, restore and stall, as means.
 
-    They come from its restarts; from its first start where it has none.
+    They come from its restarts, or from its first start if it has none.
     """
     lives: dict[int, dict[str, float]] = {}
     for span in found.timeline:
@@ -362,7 +383,7 @@ class _Run:
         self.seconds["rolled_back"] += lost
 
     def _recovery(self, kind: FailureKind, is_local_lost: bool) -> list[tuple[str, float]]:
-        """Returns the stages until training goes on. A warm spare takes over if one is left."""
+        """Returns the stages until training continues. A warm spare takes over if one is left."""
         scenario = self.scenario
         while self._repaired and self._repaired[0] <= self.now:
             heapq.heappop(self._repaired)

@@ -1,10 +1,10 @@
-"""Which device is at fault, after one step gave two results from the same inputs.
+"""Finds the device at fault after a step has given two results from the same inputs.
 
-It is found out by more repeats, with the devices in other orders. A device with a lasting fault
-repeats its error on its own work. So the result changes exactly if that device changes its work
-with another one, whatever collectives have made of the error since.
+It repeats the step with the devices in other orders. A device with a lasting fault repeats its
+error on its own work. So the result changes exactly if that device swaps its work with another
+one, even if collectives have spread the error.
 
-This module knows results only as one value per position.
+In this module a result is one value per position.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Verdict:
     """The devices that may be at fault, as positions of the mesh of the run.
 
     Attributes:
-        devices: one, if it could be found out; several, or none, if not.
+        devices: one if the search succeeded; otherwise several, or none.
         persists: whether the fault repeats itself.
-        why: how that was found out, or why it was not.
+        why: the evidence, or why there is none.
     """
 
     devices: tuple[int, ...]
@@ -42,7 +42,7 @@ def find_device(
     Args:
         first: the results of the devices in their own order.
         second: different results, of the devices in another order.
-        order: that order.
+        order: the order of the devices for `second`.
         repeat: computes the step again with the devices in an order.
     """
     own = tuple(range(len(order)))
@@ -67,7 +67,7 @@ def different(first: Results, second: Results) -> list[int]:
 
 
 def odd_replicas(copies: Mapping[int, Hashable]) -> tuple[int, ...]:
-    """Returns the devices whose copy differs from that of most; all, if there is no majority."""
+    """Returns the devices whose copy differs from the majority; all, if there is no majority."""
     counts = Counter(copies.values()).most_common()
     if len(counts) == 1:
         return ()
@@ -90,7 +90,7 @@ def _passing(wrong: Results, right: Results, order: Order) -> Verdict:
 
 
 def _search(first: Results, suspects: Sequence[int], repeat: Callable[[Order], Results]) -> Verdict:
-    """Lets some of the suspects change their work, again and again, until one is left."""
+    """Swaps the work of some suspects, again and again, until one is left."""
     size = len(first)
 
     def is_among(devices: Sequence[int]) -> bool:

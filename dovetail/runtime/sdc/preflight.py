@@ -1,9 +1,9 @@
-"""The pre-flight check: every device and link computes something known before the first step.
+"""The pre-flight check: known products and collectives on all devices before the first step.
 
 Every device multiplies the same two matrices of small integers, so the product is exact in any
 order and any precision of matmul. Over every mesh axis, every device sends its own numbers by psum,
-all-gather and collective-permute. The host compares: a device that computes wrong may compare
-wrong, too.
+all-gather and collective-permute. The host compares, because a faulty device may also compare
+wrongly.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class SkipPreflight(Component):
     """Checks nothing before the first step."""
 
     class Config(Component.Config["SkipPreflight"]):
-        """Nothing to choose."""
+        """Has no fields."""
 
     def check(self, mesh: Mesh, agreement: Agreement) -> CorruptResult | None:
-        """Finds nothing."""
+        """Returns None."""
         return None
 
 
@@ -60,7 +60,7 @@ class Preflight(Component):
         self._seconds = config.deadline_seconds
 
     def check(self, mesh: Mesh, agreement: Agreement) -> CorruptResult | None:
-        """Returns which device or link is faulty, if any. With several processes, all call it."""
+        """Returns a sentence about a faulty device or link, or None. All processes call this."""
         products, *received = _program(mesh)(*_inputs(mesh))
         wrong = _wrong_products(products)
         pairs = [
@@ -86,11 +86,11 @@ class Preflight(Component):
 
 
 def faulty_ends(pairs: Collection[tuple[int, int]]) -> list[int]:
-    """Returns the device that is an end of most wrong pairs; several, if they have equally many.
+    """Returns the device that is an end of most wrong pairs; several if they are tied.
 
     Args:
         pairs: receivers and senders of wrong numbers. A device that sends wrong numbers also
-            receives its own wrong.
+            receives wrong numbers from itself.
     """
     counts = Counter(device for pair in pairs for device in set(pair))
     most = max(counts.values())
@@ -112,7 +112,7 @@ def _axes(mesh: Mesh) -> list[str]:
 
 @functools.cache
 def _factors() -> tuple[np.ndarray, np.ndarray]:
-    """Returns two matrices of small integers, and so of exactly known products."""
+    """Returns two matrices of small integers, whose product is exact."""
     random = np.random.default_rng(0)
     shape = (_SIZE, _SIZE)
     a, b = (random.integers(-_MAX_FACTOR, _MAX_FACTOR + 1, shape) for _ in range(2))
@@ -125,7 +125,7 @@ def _numbers(positions: Any) -> np.ndarray:
 
 
 def _inputs(mesh: Mesh) -> list[jax.Array]:
-    """Returns the arguments of the program: constants would be folded by the compiler."""
+    """Returns the arguments of the program, because the compiler would fold constants."""
     sharded = PartitionSpec(mesh.axis_names)
     a, b = (factor.astype(np.float32) for factor in _factors())
     values = [(a, PartitionSpec()), (b, PartitionSpec()), (_numbers(range(mesh.size)), sharded)]
@@ -139,7 +139,7 @@ def _inputs(mesh: Mesh) -> list[jax.Array]:
 
 @functools.lru_cache(maxsize=4)
 def _program(mesh: Mesh) -> Callable[..., Sequence[jax.Array]]:
-    """Returns the program: the products of each device, and what it received over each axis."""
+    """Returns the program: each device's product, and the numbers it received over each axis."""
 
     def on_each(a: jax.Array, b: jax.Array, numbers: jax.Array) -> tuple[jax.Array, ...]:
         products = [
@@ -198,6 +198,6 @@ def _wrong_pairs(mesh: Mesh, axis: str, received: jax.Array) -> Pairs:
 
 
 def _by_position(array: jax.Array) -> dict[int, np.ndarray]:
-    """Returns what each device of this process has, by its position."""
+    """Returns the values on each device of this process, by position."""
     shards = array.addressable_shards
     return {shard.index[0].start or 0: np.asarray(shard.data)[0] for shard in shards}

@@ -1,7 +1,7 @@
-"""The same arrays on the same devices in another order, so that another device computes each shard.
+"""Reorders the devices under the same arrays, so that another device computes each shard.
 
-A position is an index into the devices of a mesh, row by row. An order says which device, counted
-in the mesh of the run, each position is given to.
+A position is an index into the devices of a mesh, row by row. An order gives the device for each
+position, as an index into the mesh of the run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Order = tuple[int, ...]
 
 
 def rolled(mesh: Mesh) -> Order:
-    """Returns the order in which every device does the work of its neighbour on the longest axis.
+    """Returns the order in which every device does its neighbour's work on the longest axis.
 
     Neighbours of a ring stay neighbours, so collectives run over the same links. A longer axis
     tells more about which device is at fault.
@@ -29,7 +29,7 @@ def rolled(mesh: Mesh) -> Order:
 
 
 def cycled(size: int, devices: Sequence[int]) -> Order:
-    """Returns the order in which some devices do each other's work, and all others their own."""
+    """Returns the order in which some devices swap their work, and all others keep it."""
     order = list(range(size))
     for device, next_device in zip(devices, [*devices[1:], devices[0]], strict=True):
         order[device] = next_device
@@ -59,7 +59,7 @@ def copy_in_order(tree: Any, order: Order) -> Any:
 
 
 def _as_placed(moved: jax.Array, before: NamedSharding, mesh: Mesh) -> jax.Array:
-    """Returns the shards that have arrived as an array on the other mesh."""
+    """Returns the received shards as an array on the other mesh."""
     sharding = NamedSharding(mesh, before.spec)
     shards = [shard.data for shard in moved.addressable_shards]
     array = jax.make_array_from_single_device_arrays(moved.shape, sharding, shards)

@@ -1,14 +1,14 @@
 """Computes a step twice, and compares the results bit for bit.
 
-The second computation is the same program with its devices rolled by one: a device with a lasting
-fault would repeat its error on its own work. The program and its logical order are the same, so
-reductions add in the same order.
+The second computation runs the same program with the devices rolled by one, because a device with
+a lasting fault would repeat its error on its own work. The program and its logical order are the
+same, so reductions add in the same order.
 
 Invariants:
-- The state after the step is that of the ordinary step, on the devices in their own order.
+- Training continues with the result of the ordinary step, on the devices in their own order.
 - At most two states are on the devices at a time: the second computation ends before the step
   begins, and from then on the inputs are kept to find the device at fault.
-- All processes compare the same digests, so they come to the same verdict.
+- All processes compare the same digests, so they reach the same verdict.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Step = Callable[..., Any]
 
 
 class RepeatSteps(Component):
-    """Repeats some steps on other devices, and compares replicas. By default it never does.
+    """Repeats some steps on other devices, and compares replicas. It is off by default.
 
-    A check takes the time of two steps, and memory for a second state. The first one compiles the
-    step for the other order of devices.
+    A check takes the time of two steps, and memory for a second state. The first check compiles
+    the step for the other order of devices.
     """
 
     class Config(Component.Config["RepeatSteps"]):
-        """How often, and how.
+        """The interval between checks, and the order of devices.
 
         Attributes:
             every: the number of steps between checks; None never checks.
@@ -67,10 +67,10 @@ class RepeatSteps(Component):
         self._verified = self._rounds = 0
 
     def start(self, step: int, agreement: Agreement, compile_on: Callable[[Mesh], Step]) -> None:
-        """Begins to train after a step.
+        """Starts to train after a step.
 
         Args:
-            step: the step of the state that training goes on from.
+            step: the step of the state that training continues from.
             agreement: the processes of the run.
             compile_on: compiles the step for another mesh.
         """
@@ -81,7 +81,7 @@ class RepeatSteps(Component):
         return self._every is not None and step % self._every == 0
 
     def run(self, step: int, train_step: Step, arguments: Any) -> tuple[Any, CorruptResult | None]:
-        """Runs a step, and checks it; returns its result, and what is wrong with it, if anything.
+        """Runs a step, and checks it; returns its result, and the fault or None.
 
         A result that differs from its repeat is deleted.
         """
@@ -116,7 +116,7 @@ class RepeatSteps(Component):
         return result, self._event(step, what, verdict, mesh)
 
     def _repeat(self, arguments: Any, order: Order, mesh: Mesh) -> Results:
-        """Computes the step on the devices in an order; the arguments are copied before."""
+        """Computes the step on the devices in an order, from copied arguments."""
         there = mesh_in_order(mesh, order)
         if order not in self._compiled:
             assert self._compile_on is not None, "start() comes first"
@@ -155,9 +155,9 @@ class RepeatSteps(Component):
         if not odd:
             return None
         path, devices = min(odd, key=lambda found: len(found[1]))
-        why = "its copy is not that of most devices"
+        why = "its copy differs from the majority"
         if len(devices) > 1:
-            why = "no copy is that of most devices"
+            why = "no copy has a majority"
         what = f"{when}, the copies of {path} differ from device to device."
         return self._event(step, what, Verdict(devices, False, why), mesh)
 
@@ -178,7 +178,7 @@ class RepeatSteps(Component):
 
 
 def device_names(mesh: Mesh, hosts: list[str]) -> list[str]:
-    """Returns a name of each device of a mesh for people, given the hosts of the processes."""
+    """Returns a readable name of each device of a mesh, given the hosts of the processes."""
 
     def name(device: jax.Device) -> str:
         process = device.process_index

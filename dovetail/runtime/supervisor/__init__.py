@@ -1,7 +1,7 @@
 """The supervisor: starts the workers of a run, and restarts them when they crash or hang.
 
-It imports no JAX, so that nothing of what it watches can take it down. A worker imports a module of
-this package, too; names are imported at first use, so that it does not import all.
+It imports no JAX, so that a failure in JAX cannot take it down. Workers import a module of this
+package, too. Names are imported at first use, so that a worker does not import all modules.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Alerts: a command or a URL is told what happened to a run."""
+"""Alerts about a run, sent to a command or a URL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SECONDS = 20
 
 
 def alert(target: str, message: str, folder: str) -> str | None:
-    """Tells a command or a URL; returns what went wrong, or None.
+    """Sends a message to a command or a URL; returns the problem, or None.
 
     A URL gets a POST of JSON. A command gets the message as its last argument.
     """

@@ -1,4 +1,4 @@
-"""The channel on which workers tell the supervisor their progress."""
+"""The channel on which workers send heartbeats to the supervisor."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MAX_LINE = 65536
 
 
 @dataclass
-class Beat:
-    """What is known of one worker."""
+class HeartbeatRecord:
+    """The last heartbeat of a worker, and when it arrived."""
 
-    heard: float
+    received: float
     """When its last message arrived (monotonic)."""
     progressed: float
     """When its step or phase changed."""
@@ -29,12 +29,12 @@ class Beat:
 
 
 class Channel:
-    """Listens on the loopback interface, and remembers the newest message of each worker."""
+    """Listens on the loopback interface, and keeps the last heartbeat of each worker."""
 
     def __init__(self) -> None:
-        """Begins to listen."""
+        """Opens a port, and listens in a thread."""
         self._token = secrets.token_hex(8)
-        self._beats: dict[int, Beat] = {}
+        self._heartbeats: dict[int, HeartbeatRecord] = {}
         self._lock = threading.Lock()
         self._server = _ChannelServer(("127.0.0.1", 0), _ChannelHandler)
         self._server.channel = self
@@ -47,16 +47,16 @@ class Channel:
         host, port = self._server.server_address[:2]
         return f"{host!s}:{port}:{self._token}"
 
-    def forget(self, count: int) -> None:
-        """Begins a new life with so many workers."""
+    def reset(self, count: int) -> None:
+        """Discards all heartbeats, for a new life with this number of workers."""
         now = time.monotonic()
         with self._lock:
-            self._beats = {index: Beat(now, now) for index in range(count)}
+            self._heartbeats = {index: HeartbeatRecord(now, now) for index in range(count)}
 
-    def beats(self) -> dict[int, Beat]:
-        """Returns what is known of each worker."""
+    def heartbeats(self) -> dict[int, HeartbeatRecord]:
+        """Returns the last heartbeat of each worker."""
         with self._lock:
-            return dict(self._beats)
+            return dict(self._heartbeats)
 
     def close(self) -> None:
         """Stops listening."""
@@ -67,17 +67,17 @@ class Channel:
         """Says whether a connection comes from a worker."""
         return hmac.compare_digest(token, self._token)
 
-    def hear(self, message: dict[str, Any]) -> None:
-        """Takes a message."""
+    def receive(self, message: dict[str, Any]) -> None:
+        """Records a heartbeat."""
         now, index = time.monotonic(), int(message["index"])
         phase, step = str(message["phase"]), message.get("step")
         with self._lock:
-            before = self._beats.get(index)
+            before = self._heartbeats.get(index)
             if before is None:
                 return
             is_same = (before.phase, before.step) == (phase, step)
             progressed = before.progressed if is_same else now
-            self._beats[index] = Beat(now, progressed, phase, step, message)
+            self._heartbeats[index] = HeartbeatRecord(now, progressed, phase, step, message)
 
 
 class _ChannelServer(socketserver.ThreadingTCPServer):
@@ -90,11 +90,11 @@ class _ChannelHandler(socketserver.StreamRequestHandler):
     server: _ChannelServer
 
     def handle(self) -> None:
-        """Reads the token, then messages, until the worker goes. Nonsense ends the connection."""
+        """Reads the token, then messages until the end. Malformed data ends the connection."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             token = self.rfile.readline(_MAX_LINE).decode().strip()
             while self.server.channel.is_known(token):
                 line = self.rfile.readline(_MAX_LINE)
                 if not line:
                     return
-                self.server.channel.hear(json.loads(line))
+                self.server.channel.receive(json.loads(line))

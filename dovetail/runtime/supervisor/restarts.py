@@ -1,4 +1,4 @@
-"""When to restart: a budget by cause, a growing pause, and an end for a step that always kills."""
+"""Restart decisions: a budget by cause, growing pauses, and an end at a step that always kills."""
 
 from __future__ import annotations
 
@@ -11,12 +11,21 @@ _FATAL_LIVES = 3
 
 @dataclass(frozen=True)
 class Death:
-    """How a life ended."""
+    """The end of a life.
+
+    Attributes:
+        cause: what to count by, such as `crash by SIGKILL`.
+        message: a sentence for people.
+        step: the last step; None before the first.
+        halt: the sentence with which a fault policy ended the run; empty if none did.
+        restart_helps: whether another life on the same devices may do better.
+    """
 
     cause: str
-    """What to count by, such as `crash by SIGKILL`."""
     message: str
     step: int | None
+    halt: str = ""
+    restart_helps: bool = True
 
 
 @dataclass(frozen=True)
@@ -45,12 +54,14 @@ class Restarts:
         return len(self._deaths)
 
     def after(self, death: Death) -> Decision:
-        """Returns what to do after a death."""
+        """Returns the decision after a death."""
         self._deaths.append(death)
         self._counts[death.cause] += 1
         reached = -1 if death.step is None else death.step
         self._in_a_row = 0 if reached > self._furthest else self._in_a_row + 1
         self._furthest = max(self._furthest, reached)
+        if not death.restart_helps:
+            return Decision(give_up="a restart would use the same device")
         last = self._deaths[-_FATAL_LIVES:]
         if len(last) == _FATAL_LIVES and len({(each.cause, each.step) for each in last}) == 1:
             return Decision(give_up=self._always(death))

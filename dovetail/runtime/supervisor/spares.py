@@ -1,9 +1,9 @@
 """Spares: worker processes that have imported everything, and wait to be needed.
 
 Starting Python and importing JAX takes longer than restoring a small state and loading the compiled
-step. A spare has done it before a worker dies. It cannot do more: the devices are in use, and the
-coordinator's address is not known yet. The supervisor sends the environment of the new worker as a
-line of JSON. This module imports no JAX.
+step. A spare does both before a worker dies. It cannot do more: the devices are in use, and the
+coordinator's address is unknown. The supervisor sends the environment of the new worker as a line
+of JSON. This module imports no JAX.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Spares:
             )
 
     def take(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
-        """Turns a spare into a worker with an environment; None if there is none."""
+        """Turns a spare into a worker with an environment; returns None without a spare."""
         while self._waiting:
             spare = self._waiting.pop(0)
             if spare.poll() is not None or spare.stdin is None:
@@ -78,9 +78,9 @@ class Spares:
 
 
 def wait_until_needed() -> float | None:
-    """Waits in a spare until it is needed, and returns when that was; None if it is no spare.
+    """Waits in a spare until it is needed, and returns that time; None in other processes.
 
-    A spare whose supervisor has gone ends.
+    A spare ends if its supervisor has ended.
     """
     if os.environ.pop(SPARE, None) is None:
         return None

@@ -1,10 +1,10 @@
-"""The supervisor itself: a loop that starts workers, watches them, and decides how it goes on.
+"""The supervisor itself: a loop that starts workers, watches them, and restarts them.
 
 Invariants:
 - All workers of a life start together and end together: if one dies or hangs, all are killed.
 - Every life has a new coordinator address, so that a peer of an earlier life cannot join it.
-- Exit codes decide: 0 is done, 2 is never retried, 75 was asked for, all else is restarted within
-  the budget, if the run folder is still there.
+- The exit code decides: 0 is done, 2 is never retried, 75 is a requested stop. Any other code is
+  restarted within the budget, if the run folder still exists.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from dovetail.utils import format_bytes, format_duration
 
 STOPPED = 75
 _WRONG_INPUT = 2
-_SECONDS_BETWEEN_LOOKS = 0.1
+_SECONDS_BETWEEN_POLLS = 0.1
 _SECONDS_FOR_STACKS = 1.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 @dataclass(frozen=True)
 class SupervisorSettings:
-    """What a supervisor does.
+    """The settings of a supervisor.
 
     Attributes:
         processes: how many workers there are on this host.
         restarts_per_cause: how often a life is restarted for one cause.
-        limits: how long a worker may be without progress.
+        limits: how long a worker may go without progress.
         grace: how many seconds workers have to end after a signal.
         first_pause: the seconds before the first restart; each further one doubles them.
-        min_processes: when a cause has used up its restarts, the run goes on with fewer processes,
-            but not with fewer than this; None for always all.
+        min_processes: after a cause has used up its restarts, the run continues with fewer
+            processes, but at least this many; None always uses all.
         spares: how many warm processes wait to replace workers.
-        alert: a command or a URL that is told about restarts and the end; None for nobody.
+        alert: a command or a URL that receives a message about restarts and the end, or None.
     """
 
     processes: int = 1
@@ -99,25 +99,29 @@ class Supervisor:
                     if self._is_folder_removed():
                         self._announce(
                             f"{outcome.message}. {self._folder} was removed or replaced, so no "
-                            "restart can go on from its checkpoints. Restore the folder from a "
+                            "restart can resume from its checkpoints. Restore the folder from a "
                             "copy, then resume the run."
                         )
                         return _WRONG_INPUT
                     decision = restarts.after(outcome)
                     self._record(outcome, restarts.total, decision.give_up)
                     if decision.give_up is not None and (fewer := self._fewer()) is None:
-                        self._announce(f"{outcome.message}; {decision.give_up}. It ends here.")
+                        self._announce(
+                            f"{outcome.message}; {decision.give_up}. It ends here.", outcome.halt
+                        )
                         return 1
                     if decision.give_up is not None:
                         self._announce(
                             f"{outcome.message}; {decision.give_up}. Going on with {fewer} "
-                            f"instead of {self._count} processes."
+                            f"instead of {self._count} processes.",
+                            outcome.halt,
                         )
                         self._count, restarts = fewer or 1, self._new_restarts()
                         continue
                     self._announce(
                         f"{outcome.message}. Restart {restarts.total} in "
-                        f"{format_duration(decision.pause)}."
+                        f"{format_duration(decision.pause)}.",
+                        outcome.halt,
                     )
                     self._sleep(decision.pause)
                     if self._received is not None:
@@ -133,7 +137,7 @@ class Supervisor:
     def _fewer(self) -> int | None:
         """Returns the next smaller number of processes; None if it may not be smaller.
 
-        It is a divisor of the first number, over which the batch divides as well.
+        It divides the first number, so the batch divides over it, too.
         """
         low, all_of_them = self._settings.min_processes, self._settings.processes
         if low is None:
@@ -156,18 +160,18 @@ class Supervisor:
                 return self._ended(codes)
             self._pass_on_warnings()
             if self._received is None:
-                hang = watchdog.check(self._channel.beats())
+                hang = watchdog.check(self._channel.heartbeats())
                 if hang is not None:
                     return self._end_hang(hang)
             elif time.monotonic() - self._asked_at > self._settings.grace:
                 self._kill()
                 self._say(f"supervisor: not saved within {self._settings.grace:.0f} s; killed")
                 return STOPPED
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(_SECONDS_BETWEEN_POLLS)
 
     def _start(self) -> None:
         count = self._count
-        self._channel.forget(count)
+        self._channel.reset(count)
         environment = {ADDRESS: self._channel.address}
         if count > 1:
             environment["DOVETAIL_COORDINATOR"] = f"127.0.0.1:{_free_port()}"
@@ -190,9 +194,10 @@ class Supervisor:
             )
 
     def _ended(self, codes: Sequence[int | None]) -> int | Death:
-        """Decides after a worker has ended; the others are ended, too."""
+        """Ends the other workers after one has ended, and decides how the life ended."""
         first = list(codes)
         codes = self._wait_for_others(codes)
+        self._pass_on_warnings()
         if all(code == 0 for code in codes):
             return 0
         if _WRONG_INPUT in codes:
@@ -203,20 +208,27 @@ class Supervisor:
             return STOPPED
         index, code = bad[0]
         cause = f"crash by {_signal_name(code)}" if code < 0 else f"exit with code {code}"
-        step = self._furthest_step()
-        return Death(cause, f"process {index} ended: {cause}{_after(step)}", step)
+        step, facts = self._furthest_step(), self._halt_facts()
+        message = f"process {index} ended: {cause}{_after(step)}"
+        halt, restart_helps = str(facts.get("halt", "")), facts.get("restart_helps", True)
+        return Death(cause, message, step, halt, restart_helps is not False)
+
+    def _halt_facts(self) -> dict[str, Any]:
+        """Returns the facts of a worker that a fault policy has stopped, if there is one."""
+        found = [record.facts for record in self._channel.heartbeats().values()]
+        return next((facts for facts in found if "halt" in facts), {})
 
     def _wait_for_others(self, codes: Sequence[int | None]) -> list[int | None]:
-        """Gives the others a moment to end by themselves: they may be about to say why."""
+        """Gives the others a moment to end by themselves, because they may report the cause."""
         deadline = time.monotonic() + (2.0 if self._received is None else self._settings.grace)
         while any(code is None for code in codes) and time.monotonic() < deadline:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(_SECONDS_BETWEEN_POLLS)
             codes = [worker.poll() for worker in self._workers]
         self._kill()
         return list(codes)
 
     def _end_hang(self, hang: Hang) -> Death:
-        """Writes what the workers are doing, then kills them."""
+        """Writes the stacks and phases of the workers, then kills them."""
         report = self._describe_workers()
         for worker in self._workers:
             with contextlib.suppress(ProcessLookupError):
@@ -234,11 +246,11 @@ class Supervisor:
 
     def _describe_workers(self) -> list[str]:
         lines = []
-        for index, beat in sorted(self._channel.beats().items()):
+        for index, beat in sorted(self._channel.heartbeats().items()):
             pid = self._workers[index].pid
             lines.append(
                 f"process {index} (pid {pid}): phase {beat.phase}, step {beat.step}, last message "
-                f"{format_duration(time.monotonic() - beat.heard)} ago, {_utilization(pid)}"
+                f"{format_duration(time.monotonic() - beat.received)} ago, {_utilization(pid)}"
             )
         return lines
 
@@ -273,24 +285,26 @@ class Supervisor:
             ):
                 file.write(json.dumps(entry) + "\n")
 
-    def _announce(self, message: str) -> None:
+    def _announce(self, message: str, halt: str = "") -> None:
+        """Says and alerts; the worker itself has said the sentence of a halt already."""
         self._say(f"supervisor: {message}")
+        message = f"{message} {halt}".strip()
         if self._settings.alert is not None:
             problem = alert(self._settings.alert, message, str(self._run_folder() or ""))
             if problem is not None:
                 self._say(f"supervisor: the alert failed: {problem}")
 
     def _pass_on_warnings(self) -> None:
-        """Alerts about what workers warn of: each sentence once."""
-        for beat in self._channel.beats().values():
+        """Sends an alert for each warning of a worker, once."""
+        for beat in self._channel.heartbeats().values():
             warning = beat.facts.get("warning")
             if warning and warning not in self._warned:
                 self._warned.add(warning)
                 self._announce(str(warning))
 
     def _run_folder(self) -> Path | None:
-        """Returns the run folder that workers named: these, or those of an earlier life."""
-        found = [beat.facts.get("folder") for beat in self._channel.beats().values()]
+        """Returns the run folder that workers of this or an earlier life named."""
+        found = [beat.facts.get("folder") for beat in self._channel.heartbeats().values()]
         self._folder = next((Path(folder) for folder in found if folder), self._folder)
         return self._folder if self._folder is not None and self._folder.is_dir() else None
 
@@ -308,7 +322,7 @@ class Supervisor:
             return False
 
     def _furthest_step(self) -> int | None:
-        steps = [beat.step for beat in self._channel.beats().values() if beat.step is not None]
+        steps = [beat.step for beat in self._channel.heartbeats().values() if beat.step is not None]
         return max(steps, default=None)
 
     def _stacks(self, index: int) -> Path:
@@ -316,7 +330,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _signals(self) -> Any:
-        """Passes signals that ask to stop on to the workers."""
+        """Forwards signals that ask to stop to the workers."""
         before = {number: signal.signal(number, self._receive) for number in _STOP_SIGNALS}
         try:
             yield
@@ -336,7 +350,7 @@ class Supervisor:
         """Pauses; a signal ends the pause."""
         end = time.monotonic() + seconds
         while self._received is None and time.monotonic() < end:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(_SECONDS_BETWEEN_POLLS)
 
     def _kill(self) -> None:
         """Kills the process groups of all workers, and waits for them."""
@@ -371,7 +385,7 @@ def _free_port() -> int:
 
 
 def _utilization(pid: int) -> str:
-    """Returns processor time and memory of a process, as Linux tells them."""
+    """Returns processor time and memory of a process, as Linux reports them."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         ticks = int(fields[11]) + int(fields[12])

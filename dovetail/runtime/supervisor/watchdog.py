@@ -1,7 +1,7 @@
-"""The watchdog: finds workers that live but make no progress.
+"""The watchdog: finds workers that are alive but make no progress.
 
 Each phase has its own limit: a compilation takes longer than a step. The limit of a step grows with
-the steps that were seen, so that slow hardware is not taken for a hang.
+the measured steps, so that slow hardware does not count as a hang.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dovetail.runtime.supervisor.channel import Beat
+from dovetail.runtime.supervisor.channel import HeartbeatRecord
 from dovetail.utils import format_duration
 
 _SLOWEST_STEPS = 10
@@ -59,33 +59,35 @@ class Hang:
 
 
 class Watchdog:
-    """Compares the beats of all workers with the limits."""
+    """Compares the heartbeats of all workers with the limits."""
 
     def __init__(self, limits: Limits) -> None:
-        """Has seen no step yet."""
+        """Starts without a measured step."""
         self._limits = limits
         self._durations: deque[float] = deque(maxlen=_REMEMBERED_STEPS)
         self._last: tuple[int, float] | None = None
 
-    def check(self, beats: Mapping[int, Beat]) -> Hang | None:
+    def check(self, heartbeats: Mapping[int, HeartbeatRecord]) -> Hang | None:
         """Returns the worker that hangs, if one does.
 
-        A worker without messages hangs. One without progress may just wait for another, as in a
-        collective for one that still compiles: it is a hang if no worker makes progress.
+        A worker without messages hangs. A worker without progress may just wait for another one,
+        which may still compile. So it hangs only if no worker makes progress.
         """
-        self._measure(beats)
+        self._measure(heartbeats)
         now = time.monotonic()
         silent, stuck = [], []
-        for index, beat in beats.items():
+        for index, beat in heartbeats.items():
             has_begun = bool(beat.facts)  # imports come before the first message
-            if has_begun and now - beat.heard > self._limits.silence:
-                silent.append(Hang(index, beat.phase, beat.step, now - beat.heard, is_silent=True))
+            if has_begun and now - beat.received > self._limits.silence:
+                silent.append(
+                    Hang(index, beat.phase, beat.step, now - beat.received, is_silent=True)
+                )
             elif now - beat.progressed > self._limit(beat.phase):
                 waited = now - beat.progressed
                 stuck.append(Hang(index, beat.phase, beat.step, waited, is_silent=False))
         if silent:
             return silent[0]
-        if len(stuck) < len(beats):
+        if len(stuck) < len(heartbeats):
             return None
         # All wait for the one that has done the fewest steps, or came there last.
         return min(stuck, key=lambda hang: (hang.step or 0, hang.seconds), default=None)
@@ -96,9 +98,9 @@ class Watchdog:
             return max(self._limits.step, _SLOWEST_STEPS * slowest)
         return self._limits.phases.get(phase, self._limits.step)
 
-    def _measure(self, beats: Mapping[int, Beat]) -> None:
-        """Learns how long steps take, from process 0."""
-        beat = beats.get(0)
+    def _measure(self, heartbeats: Mapping[int, HeartbeatRecord]) -> None:
+        """Measures how long steps take, by process 0."""
+        beat = heartbeats.get(0)
         if beat is None or beat.step is None or beat.phase != "step":
             self._last = None
             return

@@ -1,4 +1,4 @@
-"""Metrics writers, of which a trainer has any number (`Trainer.Config.writers`)."""
+"""Metrics writers; a trainer has any number of them (`Trainer.Config.writers`)."""
 
 from dovetail.runtime.writers.background import BackgroundWriter
 from dovetail.runtime.writers.base import Metrics, MetricsWriter

@@ -1,8 +1,8 @@
 """Metrics writers in threads: a slow or broken writer can neither stop nor stall training.
 
 Each writer has a thread and a bounded queue. Metrics that do not fit are dropped. A writer that
-fails is muted with one message, and tried again after a while. One that never answers is left
-behind at the end: tensorboardX, for one, waits for ever on its own queue after its disk was full.
+fails is muted with one message, and tried again after a while. The run ends without a writer that
+never answers: tensorboardX, for example, waits forever on its own queue after a full disk.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BackgroundWriter:
         self._thread.start()
 
     def open(self, folder: Path, first_step: int) -> None:
-        """Begins, or continues after a restore or a rollback."""
+        """Starts, or continues after a restore or a rollback."""
         self._put(lambda: self._open(folder, first_step))
 
     def write(self, step: int, metrics: Metrics) -> None:
@@ -62,7 +62,7 @@ class BackgroundWriter:
         self._put(lambda: self._write(step, metrics))
 
     def close(self) -> None:
-        """Waits until all is written; leaves a writer behind that does not answer."""
+        """Waits until all is written, or until a writer that does not answer has timed out."""
         done = threading.Event()
         self._put(lambda: self._attempt(self._writer.close))
         self._put(done.set)
@@ -104,7 +104,7 @@ class BackgroundWriter:
             self._newest = step
 
     def _revive(self) -> None:
-        """Opens the writer again where it failed."""
+        """Opens the writer again at the newest step."""
         try:
             self._writer.open(self._folder, self._newest)
         except Exception:  # noqa: BLE001  # said before

@@ -1,4 +1,4 @@
-"""The interface of metrics writers: each takes (step, metrics), wherever they come from."""
+"""The interface of metrics writers, which take (step, metrics)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class MetricsWriter(Protocol):
     """Writes the metrics of a run."""
 
     def open(self, folder: Path, first_step: int) -> None:
-        """Begins, or continues after a restore: drops what was written after `first_step`."""
+        """Starts, or continues after a restore: drops the metrics after `first_step`."""
         ...
 
     def write(self, step: int, metrics: Metrics) -> None:

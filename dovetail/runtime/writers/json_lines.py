@@ -1,4 +1,4 @@
-"""Metrics as lines of JSON, `metrics.jsonl` in the run folder: what other commands read."""
+"""Metrics as lines of JSON: `metrics.jsonl` in the run folder, which other commands read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class JsonLines(Component):
         self._file: IO[str] = path.open("a", encoding="utf-8")
 
     def write(self, step: int, metrics: Metrics) -> None:
-        """Appends a line, unless it is there: a finished run that is restarted evaluates again."""
+        """Appends a line unless the file has it: a restart of a finished run evaluates again."""
         entry = {"step": step, **{name: _json_number(value) for name, value in metrics.items()}}
         if _line_key(entry) not in self._written:
             self._file.write(json.dumps(entry) + "\n")
@@ -37,7 +37,7 @@ class JsonLines(Component):
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Returns the entries of a `metrics.jsonl`; drops lines that are damaged or cut off."""
+    """Returns the entries of a `metrics.jsonl`; drops damaged and truncated lines."""
     entries = read_json_lines(path)
     return [entry for entry in entries if type(entry.get("step")) is int]
 

@@ -21,11 +21,11 @@ class OpenMetrics(Component):
     """Writes the newest value of every metric, in the OpenMetrics text format, as gauges."""
 
     class Config(Component.Config["OpenMetrics"]):
-        """Where, and how often: a scrape every 15 seconds sees each value once.
+        """The folder and the interval; a scrape every 15 seconds sees each value once.
 
         Attributes:
-            folder: of the file; None is the run folder.
-            seconds_between_writes: the file is replaced no more often, except at the end.
+            folder: the folder of the file; None is the run folder.
+            seconds_between_writes: the least time between two writes, except at the end.
         """
 
         folder: str | None = None
@@ -37,7 +37,7 @@ class OpenMetrics(Component):
         self._values: dict[str, float] = {}
 
     def open(self, folder: Path, first_step: int) -> None:
-        """Writes nothing before the first metrics."""
+        """Takes the folder; the first metrics write the file."""
         name = folder.absolute().name
         self._run = name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
         self._file = folder / "metrics.prom"
@@ -46,7 +46,7 @@ class OpenMetrics(Component):
         self._last_write = -math.inf
 
     def write(self, step: int, metrics: Metrics) -> None:
-        """Takes the numbers; texts have no place in the format."""
+        """Takes the numbers; the format has no texts."""
         self._values["step"] = step
         for name, value in metrics.items():
             if not isinstance(value, str):

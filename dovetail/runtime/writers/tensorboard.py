@@ -15,13 +15,13 @@ _SECONDS_BETWEEN_FLUSHES = 5.0
 class TensorBoard(Component):
     """Writes TensorBoard event files.
 
-    tensorboardX's SummaryWriter is not used: it writes in a thread of its own, which dies of a full
-    disk, and then its queue blocks whoever writes, closes, or ends the process. Here an error
-    reaches the caller, and the next `open` starts another file.
+    It does not use tensorboardX's SummaryWriter, whose own thread dies of a full disk. Then its
+    queue blocks every write, the close and the exit of the process. Here an error reaches the
+    caller, and the next `open` starts another file.
     """
 
     def open(self, folder: Path, first_step: int) -> None:
-        """Makes the event file at the first write, since the library takes a while to load."""
+        """Takes the folder; the first write creates the file, because the library loads slowly."""
         self._folder, self._first_step = folder / "tensorboard", first_step
         self._events: Any = None
         self._last_flush = 0.0
@@ -46,7 +46,7 @@ class TensorBoard(Component):
             events.close()
 
     def _new_file(self) -> Any:
-        """Starts a file, whose readers forget what other files say about later steps."""
+        """Starts a file that makes readers drop later steps of other files."""
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import SessionLog
 

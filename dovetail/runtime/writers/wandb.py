@@ -20,18 +20,18 @@ _ID = "wandb-id"
 class WandB(Component):
     """Logs metrics and texts to Weights & Biases.
 
-    A run that is restarted continues the same run there. Steps that it repeats are logged once:
-    the library drops a step that is not above the last one.
+    A restarted run continues the same run there. Repeated steps are logged once: the library
+    drops a step that is not above the last one.
     """
 
     class Config(Component.Config["WandB"]):
-        """Where to.
+        """The project and the run.
 
         Attributes:
             project: the project.
-            entity: the team or user; None is that of the login.
-            name: the name of the run; None is that of its folder.
-            mode: online or offline; None is what the environment says.
+            entity: the team or user; None uses the login's.
+            name: the name of the run; None uses the folder's name.
+            mode: online or offline; None uses the environment's.
         """
 
         project: str = "dovetail"

@@ -64,7 +64,7 @@ def test_the_fraction_is_that_of_the_log_with_its_earlier_lives(tmp_path):
             for step in range(first + 1, first + 5):
                 time.sleep(0.03)
                 written.reached(step)
-        fraction = written.fraction()
+        fraction = written.fractions()["step"]
         written.close()
         assert fraction == pytest.approx(goodput(tmp_path).fraction, abs=0.1)
     assert goodput(tmp_path).repeated_steps == 2
@@ -78,11 +78,14 @@ def test_a_rollback_lowers_the_fraction(tmp_path):
         for step in range(1, 11):
             time.sleep(0.02)
             written.reached(step)
-    before = written.fraction()
+    before = written.fractions()["step"]
     with written.steps(1):
         written.reached(2)
-        after = written.fraction()
+        after = written.fractions()["step"]
     written.close()
+    shares = written.fractions()
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares["rolled_back"] > 0.4
     assert before > 0.7
     assert after < 0.4
     assert goodput(tmp_path).repeated_steps == 1

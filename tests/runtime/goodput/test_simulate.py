@@ -74,6 +74,8 @@ def test_all_simulated_seconds_are_accounted():
     result = simulate(Scenario(hosts=10_000), days=20, repeats=5)
     assert sum(result.seconds.values()) == pytest.approx(5 * 20 * 86400)
     assert min(result.seconds.values()) >= 0
+    assert result.facts()["seconds"] == result.seconds
+    assert result.facts()["lost_per_failure"] == result.lost_per_failure > 0
 
 
 def test_without_failures_only_saves_cost():

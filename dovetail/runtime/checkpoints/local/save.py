@@ -17,16 +17,16 @@ from dovetail.utils import atomic_write, make_folder
 
 @dataclass(frozen=True)
 class LocalSaveSettings(ShardSaveSettings):
-    """What all saves of a run to the local tier share."""
+    """The settings that all saves to the local tier share."""
 
     folder: Path
     peer: Peer | None
     retain: Callable[[int], None]
-    """Removes checkpoints that are not kept, once that of a step is committed."""
+    """Removes old checkpoints, after the one of this step is committed."""
 
 
 class LocalSave(ShardSave):
-    """A save to the local tier that has begun."""
+    """A save to the local tier in progress."""
 
     _settings: LocalSaveSettings
 

@@ -21,7 +21,7 @@ from dovetail.runtime.checkpoints.shards.shard_file import (
 
 
 def held_files(folder: Path, step: int, life: int, run: str) -> dict[str, Any]:
-    """Returns which files of a checkpoint this host has, with an intact index of that save."""
+    """Returns the files of a save that this host has with an intact index."""
     here, owners, processes = folder / f"{step}-{life}", [], 0
     for file in sorted(here.glob("*.shards")):
         with contextlib.suppress(DamagedCheckpointError, OSError, ValueError, KeyError):
@@ -37,7 +37,7 @@ class LocalSource:
     """A file of this host."""
 
     def __init__(self, file: Path) -> None:
-        """Opens nothing yet."""
+        """Takes the path; the file is opened at the first read."""
         self._file = file
 
     @functools.cached_property
@@ -46,7 +46,7 @@ class LocalSource:
 
     @property
     def index(self) -> ShardIndex:
-        """What the file contains."""
+        """The index of the file."""
         return self._opened.index
 
     def read_shard(self, shard: Shard) -> np.ndarray:
@@ -63,13 +63,13 @@ class PeerSource:
     """A copy at another process."""
 
     def __init__(self, peer: Peer, name: str) -> None:
-        """Asks nothing yet."""
+        """Takes the peer; the first read sends a request."""
         self._peer, self._name = peer, name
         self._about = f"{name} of process {peer.index}"
 
     @functools.cached_property
     def index(self) -> ShardIndex:
-        """What the file contains."""
+        """The index of the file."""
         size = self._peer.size(self._name)
         return read_index(functools.partial(self._peer.get, self._name), size, self._about)
 
@@ -79,4 +79,4 @@ class PeerSource:
         return shard_of(content, shard, self._about)
 
     def close(self) -> None:
-        """Has nothing open."""
+        """Does nothing: no connection stays open."""

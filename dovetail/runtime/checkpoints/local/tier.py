@@ -4,10 +4,10 @@
     FOLDER/<run>/120-3/1.shards        the copy of what process 1 wrote
     FOLDER/<run>/120-3/manifest.json   commits the checkpoint, with the digest of every array
 
-A save needs no storage that all hosts share, and no barrier of JAX: one agreement commits it. When
-a host is lost, its shards come from the peer that has the copy. A checkpoint can be restored on
-any mesh by any number of processes, as long as every shard is on some host. Every byte is
-verified: when a copy arrives, when a shard is read, and, as arrays on the devices, by the digests.
+A save needs no shared storage and no barrier of JAX: one agreement commits it. When a host is lost,
+its shards come from the peer that has the copy. A checkpoint can be restored on any mesh by any
+number of processes, as long as every shard is on some host. Checksums verify each copy when it
+arrives and each shard when it is read. Digests verify the restored arrays on the devices.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class LocalTier(Component):
     """Saves often to a disk of this host, with a verified copy at another host."""
 
     class Config(Component.Config["LocalTier"]):
-        """The interval between saves, and where they go.
+        """The interval between saves, and their folder.
 
         Attributes:
             every: the number of steps between saves.
             keep: how many of the newest checkpoints are kept.
-            folder: a folder on a disk of the host, or in its memory (/dev/shm). `{process}` in it
-                is replaced by the process's index. None is a folder in that of the run.
+            folder: a folder on a disk of the host, or in its memory (/dev/shm). `{process}` is
+                replaced by the process's index. None is a folder inside the run folder.
             copy_to_peer: whether another host gets a copy.
         """
 
@@ -115,7 +115,7 @@ class LocalTier(Component):
         max_host_bytes: int,
         seconds: int,
     ) -> None:
-        """Begins to train; all processes tell each other where their files are."""
+        """Starts to train; all processes exchange the addresses of their file servers."""
         own_id = run_id(checkpoints) if agreement.index == 0 else ""
         about = (own_id, secrets.token_hex(16))
         run, token = agreement.gather("local tier: the run", about, seconds)[0]
@@ -161,7 +161,7 @@ class LocalTier(Component):
         digests: Mapping[str, jax.Array],
         topics: str,
     ) -> LocalSave:
-        """Begins a save."""
+        """Starts a save."""
         settings = self._started()
         if settings.life is not None:
             settings.life.check()
@@ -182,7 +182,7 @@ class LocalTier(Component):
         self._remove(lambda name: name[0] <= step and name not in kept)
 
     def restored(self, step: int) -> None:
-        """Says which step training goes on from: the next save removes what came after it."""
+        """Records the restored step; the next save removes the checkpoints after it."""
         self._discard_after = step
 
     def steps(self) -> list[int]:
@@ -194,9 +194,9 @@ class LocalTier(Component):
         self._remove(lambda name: name[0] in steps)
 
     def entries(self, topics: str, gather: Gather) -> list[LocalEntry]:
-        """Returns the checkpoints of which all files are on some host, newest first.
+        """Returns the checkpoints that the hosts have completely, newest first.
 
-        All processes call it, and get the same.
+        All processes call this, and receive the same result.
         """
         settings = self._started()
         mine = {
@@ -225,7 +225,7 @@ class LocalTier(Component):
     def read(
         self, entry: LocalEntry, like: Mapping[str, jax.ShapeDtypeStruct]
     ) -> dict[str, jax.Array]:
-        """Reads arrays onto the devices, from this host's files or those of others."""
+        """Reads arrays onto the devices, from this host's files or from other processes."""
         assert entry.manifest is not None
         with ShardReader(self._sources(entry)) as reader:
             return {
@@ -234,7 +234,7 @@ class LocalTier(Component):
             }
 
     def _sources(self, entry: LocalEntry) -> dict[int, list[Any]]:
-        """Returns the copies of each file: this host's first, then those of other processes."""
+        """Returns the copies of each file, this host's first."""
         found: dict[int, list[Any]] = {}
         for owner, holders in entry.holders.items():
             name = f"{entry.folder}/{owner}.shards"
@@ -249,17 +249,17 @@ class LocalTier(Component):
         return {owner: found[owner] for owner in sorted(found, key=is_elsewhere)}
 
     def _with_manifest(self, entry: LocalEntry) -> LocalEntry:
-        """Reads the manifest here, or asks a process that has it."""
+        """Reads the manifest from this host, or from a process that has it."""
         try:
             manifest = self._manifest(entry)
         except (DamagedCheckpointError, TransferError, OSError, KeyError, TypeError) as error:
             return replace(entry, problem=f"process {self._started().agreement.index}: {error}")
         if (manifest.step, manifest.life) != (entry.step, entry.life):
-            return replace(entry, problem=f"its manifest is that of step {manifest.step}")
+            return replace(entry, problem=f"its manifest is of step {manifest.step}")
         return replace(entry, manifest=manifest)
 
     def _manifest(self, entry: LocalEntry) -> Manifest:
-        """Returns the first intact copy: this host's, or that of a peer."""
+        """Returns the first intact copy, on this host or at a peer."""
         name = f"{entry.folder}/{NAME}"
         file = self._started().folder / name
         problem: Exception = DamagedCheckpointError("no process has its manifest")
@@ -308,7 +308,7 @@ def _buddy(index: int, places: list[str]) -> int | None:
 
 
 def _entry(name: str, answers: list[Mapping[str, Any]]) -> LocalEntry | None:
-    """Returns what all processes together have of a checkpoint; None if it was not committed."""
+    """Combines the files that all processes have of a checkpoint; None if it is not committed."""
     step, life = map(int, name.split("-"))
     holders: dict[int, list[int]] = {}
     processes, with_manifest = 0, []

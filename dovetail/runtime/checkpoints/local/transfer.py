@@ -1,7 +1,7 @@
-"""Files of checkpoints between the hosts of a run: a copy to a peer, and back to who needs it.
+"""Transfers checkpoint files between the hosts of a run: copies to peers, and reads from them.
 
 Each process runs a small TCP server for its own folder. A request is a line of JSON with the
-token of the run; `put` sends a file, `get` asks for a range of one. What arrives is verified
+token of the run; `put` sends a file, `get` reads a range of one. A received file is verified
 before it gets its name, so damage in transit, or on the sender's disk, does not spread.
 """
 
@@ -40,7 +40,7 @@ class FileServer:
     """Serves the checkpoints in a folder of this process to the others."""
 
     def __init__(self, folder: Path, host: str, token: str, verify: Verify) -> None:
-        """Starts to listen at an address of this host, on a port of the system's choice."""
+        """Listens at an address of this host, on a port that the system chooses."""
         self._server = _Server(folder, host, token, verify)
         self.port: int = self._server.server_address[1]
         name = "dovetail-checkpoint-transfer"
@@ -56,7 +56,7 @@ class Peer:
     """The file server of another process."""
 
     def __init__(self, index: int, address: tuple[str, int], token: str, seconds: float) -> None:
-        """Connects at each call; no read or write waits longer than `seconds`."""
+        """Takes the address; each call connects anew. Reads and writes time out after `seconds`."""
         self.index, self._address, self._token, self._seconds = index, address, token, seconds
 
     def put(self, file: Path, name: str) -> None:
@@ -68,7 +68,7 @@ class Peer:
             _check(self.index, _read_line(connection))
 
     def get(self, name: str, offset: int, length: int) -> bytes:
-        """Returns a range of a file; fewer bytes at its end."""
+        """Returns a range of a file, which may be shorter at its end."""
         content = bytearray()
         with self._connected() as connection:
             self._send(connection, {"get": name, "offset": offset, "length": length})
@@ -116,7 +116,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class _Handler(socketserver.BaseRequestHandler):
-    """One request; a stranger, or one that does not speak the protocol, gets nothing."""
+    """One request. A wrong token or a malformed message gets no answer."""
 
     server: _Server
 
@@ -181,7 +181,7 @@ def _receive(connection: socket.socket, size: int) -> Any:
 
 
 def _read_line(connection: socket.socket) -> dict[str, Any]:
-    """Reads one short line of JSON, byte by byte: what follows it is not JSON."""
+    """Reads one short line of JSON, byte by byte, because other data follows it."""
     received = bytearray()
     while not received.endswith(b"\n"):
         byte = connection.recv(1)

@@ -14,14 +14,14 @@ _BLOCK_BYTES = 16 * 2**20
 
 
 class ObjectStoreError(StorageError, UnreachableError):
-    """An object store does not answer, or refuses."""
+    """An object store does not answer, or refuses a request."""
 
 
 class Bucket:
     """All objects whose names begin with a URL. Objects appear whole, or not at all."""
 
     def __init__(self, url: str) -> None:
-        """Finds the file system of the URL; asks it nothing yet."""
+        """Finds the file system of the URL; sends no request yet."""
         import fsspec
 
         if "://" not in url:
@@ -66,13 +66,22 @@ class Bucket:
             return int(self._fs.size(self._path(name)))
 
     def write(self, name: str, content: bytes) -> None:
-        """Makes an object."""
+        """Writes an object."""
         with self._errors(name):
             self._fs.pipe_file(self._path(name), content)
 
+    def create(self, name: str, content: bytes) -> None:
+        """Makes an object that must not exist.
+
+        Raises:
+            ObjectStoreError: if there is one, or the store has no such call.
+        """
+        with self._errors(name):
+            self._fs.pipe_file(self._path(name), content, mode="create")
+
     @contextlib.contextmanager
     def new_object(self, name: str) -> Iterator[Writable]:
-        """Makes an object from a stream: it appears at the end, unless an error comes first."""
+        """Writes an object from a stream; the object appears only if no error occurs."""
         with self._errors(name):
             path = self._path(name)
             self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)  # for stores with folders
@@ -87,7 +96,7 @@ class Bucket:
             stream.close()
 
     def remove(self, names: list[str]) -> None:
-        """Removes objects; those that are gone already do no harm."""
+        """Removes objects; missing ones are ignored."""
         for name in names:
             with contextlib.suppress(FileNotFoundError), self._errors(name):
                 self._fs.rm_file(self._path(name))
@@ -97,7 +106,7 @@ class Bucket:
 
     @contextlib.contextmanager
     def _errors(self, name: str) -> Iterator[None]:
-        """Turns the errors of all libraries into one, except that something is not there."""
+        """Converts the errors of all libraries into one, except FileNotFoundError."""
         try:
             yield
         except FileNotFoundError:
@@ -109,7 +118,7 @@ class Bucket:
 
 
 class _Stream:
-    """A stream whose errors are those of the bucket."""
+    """A stream that raises the errors of its bucket."""
 
     def __init__(self, stream: Any, bucket: Bucket, name: str) -> None:
         self._stream, self._bucket, self._name = stream, bucket, name

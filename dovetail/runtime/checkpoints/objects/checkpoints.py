@@ -4,7 +4,7 @@
     URL/120-3/0.shards            the shards that process 0 wrote, at step 120 in life 3
     URL/120-3/manifest.json       commits the checkpoint, with the digest of every array
     URL/100-2/manifest.damaged    a checkpoint that could not be read, or was not what was saved
-    URL/110-2/manifest.suspect    one of a time when a device may have computed wrong results
+    URL/110-2/manifest.suspect    saved while a device may have computed wrong results
 
 An object cannot be renamed, so a checkpoint is set aside by another name of its manifest.
 """
@@ -35,8 +35,6 @@ _OBJECT = re.compile(
     r"(?P<folder>(?P<step>0|[1-9][0-9]{0,18})-(?P<life>0|[1-9][0-9]{0,8}))/"
     r"((?P<owner>[0-9]{1,6})\.shards|manifest\.(?P<state>json|damaged|suspect))"
 )
-_KEPT_ASIDE = 2
-"""How many damaged checkpoints are kept, to find out what happened."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +88,8 @@ class StoredCheckpoints:
         return ObjectEntry(*folder.name, manifest, None, name, owners)
 
     def set_aside(self, names: Iterable[CheckpointName]) -> None:
-        """Makes damaged checkpoints invisible; keeps a few."""
+        """Makes damaged checkpoints invisible."""
         self._rename_manifests(set(names), "damaged")
-        folders = self._folders()
-        damaged = [name for name, folder in folders.items() if folder.states == {"damaged"}]
-        newest_last = sorted(damaged, key=lambda name: (folders[name].life, folders[name].step))
-        for name in newest_last[:-_KEPT_ASIDE]:
-            self._bucket.remove(folders[name].objects)
 
     def distrust(self, steps: Iterable[int]) -> None:
         """Makes suspect checkpoints invisible; keeps all."""
@@ -120,15 +113,20 @@ class StoredCheckpoints:
                 self._bucket.remove(folder.objects)
 
     def retain(self, newest: int, policy: Retention) -> None:
-        """Removes checkpoints that are not kept; never `newest`, which was just verified."""
+        """Removes old checkpoints, but never `newest`, which was just verified."""
         best = best_step(self.entries(), policy.best_mode) if policy.best_mode else None
         old = set(superseded(self.steps(), newest, policy, best))
         for name, folder in self._own().items():
             if folder.step in old or (folder.step == newest and folder.life < self.life):
                 self._remove(name, folder)
+        folders = [each for each in self._folders().values() if each.states == {"damaged"}]
+        damaged = [each for each in folders if each.life <= self.life]
+        newest_last = sorted(damaged, key=lambda each: (each.life, each.step))
+        for each in newest_last[: max(len(damaged) - policy.keep_damaged, 0)]:
+            self._bucket.remove(each.objects)
 
     def _remove(self, name: str, folder: _Folder) -> None:
-        """Removes a checkpoint, its manifest first: what is removed in part is no checkpoint."""
+        """Removes a checkpoint, its manifest first: without one, the rest is no checkpoint."""
         self._bucket.remove([f"{name}/{NAME}"])
         reach("checkpoint removed")
         self._bucket.remove(folder.objects)
@@ -161,13 +159,13 @@ class ObjectSource:
     """The shards of one process in an object."""
 
     def __init__(self, bucket: Bucket, name: str) -> None:
-        """Asks nothing yet."""
+        """Takes the name; the first read sends a request."""
         self._bucket, self._name = bucket, name
         self._about = f"{bucket.url}/{name}"
 
     @functools.cached_property
     def index(self) -> ShardIndex:
-        """What the object contains."""
+        """The index of the object."""
         read = functools.partial(self._bucket.read, self._name)
         return read_index(read, self._bucket.size(self._name), self._about)
 
@@ -177,4 +175,4 @@ class ObjectSource:
         return shard_of(content, shard, self._about)
 
     def close(self) -> None:
-        """Has nothing open."""
+        """Does nothing: no connection stays open."""

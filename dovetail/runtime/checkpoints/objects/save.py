@@ -19,7 +19,7 @@ _LOG = logging.getLogger("dovetail")
 
 @dataclass(frozen=True)
 class ObjectSaveSettings(ShardSaveSettings):
-    """What all saves of a run to an object store share."""
+    """The settings that all saves to an object store share."""
 
     bucket: Bucket
     checkpoints: StoredCheckpoints
@@ -27,7 +27,7 @@ class ObjectSaveSettings(ShardSaveSettings):
 
 
 class ObjectSave(ShardSave):
-    """A save to an object store that has begun."""
+    """A save to an object store in progress."""
 
     _settings: ObjectSaveSettings
 

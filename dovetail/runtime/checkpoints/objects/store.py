@@ -1,12 +1,13 @@
 """The object store as a place for durable checkpoints: any URL that fsspec knows.
 
 Orbax and TensorStore reach S3 and Google Cloud Storage, too, but not another endpoint, and they
-verify no data. The format is that of the local tier: shards by index range with checksums, so a
+verify no data. The format is the local tier's: shards by index range with checksums, so a
 checkpoint fits any mesh and any number of processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,11 @@ class ObjectStore(Component):
     """Keeps checkpoints under a URL, such as s3://bucket/runs/one or gs://bucket/runs/one."""
 
     class Config(Component.Config["ObjectStore"]):
-        """Where to.
+        """The place of the checkpoints.
 
         Attributes:
-            url: what the names of all objects begin with; one for each run. Credentials and
-                endpoints are those that the library of the URL finds (s3fs, gcsfs, adlfs, ...).
+            url: the prefix of all objects' names, one for each run. The library of the URL (s3fs,
+                gcsfs, adlfs, ...) finds credentials and endpoints.
         """
 
         url: str = REQUIRED
@@ -53,7 +54,7 @@ class ObjectStore(Component):
         self._folder = Path()
 
     def open(self, folder: Path) -> None:
-        """Takes the folder in which the checkpoints would be otherwise."""
+        """Takes the run's default folder for checkpoints."""
         self._folder = folder
 
     def start(self, agreement: Agreement, seconds: int, life: int) -> None:
@@ -72,14 +73,13 @@ class ObjectStore(Component):
             raise ObjectStoreError(text)
 
     def _claim(self) -> tuple[str | None, str]:
-        """Writes the id of this run, or compares it; returns what is wrong: its kind and a text."""
+        """Writes the id of this run, or compares it; returns kind and text of an error, if any."""
         own = run_id(self._folder)
         try:
             try:
                 found = self._bucket.read(_RUN_ID)
             except FileNotFoundError:
-                self._bucket.write(_RUN_ID, f"{own}\n".encode())
-                found = self._bucket.read(_RUN_ID)  # another run may claim it at the same time
+                found = self._claimed_by(own)
         except (ObjectStoreError, OSError) as error:
             text = str(error).removeprefix(f"{self._bucket.url}/{_RUN_ID} ")
             return _UNREACHABLE, (
@@ -93,6 +93,17 @@ class ObjectStore(Component):
             f"{own}). Choose another URL. If the folder of that run is lost and this one shall "
             f"continue it, write its id into {self._folder / _RUN_ID}."
         )
+
+    def _claimed_by(self, own: str) -> bytes:
+        """Writes the id of this run unless another one has just done so; returns who has it."""
+        content = f"{own}\n".encode()
+        try:
+            self._bucket.create(_RUN_ID, content)
+        except ObjectStoreError:  # another run was first; or the store cannot do this, or anything
+            with contextlib.suppress(FileNotFoundError):
+                return self._bucket.read(_RUN_ID)
+            self._bucket.write(_RUN_ID, content)
+        return self._bucket.read(_RUN_ID)
 
     def of(self, name: CheckpointName) -> str:
         """Returns the URL of a checkpoint."""
@@ -129,7 +140,7 @@ class ObjectStore(Component):
         topics: str,
         metric: float | None,
     ) -> ObjectSave:
-        """Begins a save."""
+        """Starts a save."""
         shared = ObjectSaveSettings(
             agreement=settings.agreement,
             life=settings.life,
@@ -153,7 +164,7 @@ class ObjectStore(Component):
         self._checkpoints.distrust(steps)
 
     def prepare(self, step: int) -> None:
-        """Removes shards without a manifest, and the objects that the step will be saved to."""
+        """Removes shards without a manifest, and the objects that the next save will write."""
         self._checkpoints.prepare(step)
 
     def __str__(self) -> str:

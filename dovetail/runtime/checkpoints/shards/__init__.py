@@ -1,1 +1,1 @@
-"""Shards of arrays in files, by index range with checksums: the format of two tiers."""
+"""Shard files, with index ranges and checksums: the format of local tiers and object stores."""

@@ -1,4 +1,4 @@
-"""Which process writes which shards: each once, spread evenly over the processes that have it."""
+"""Assigns each shard to one of the processes that have it, with an even load."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def assign_shards(
 ) -> dict[int, list[ShardSlice]]:
     """Returns the slices that each process writes. All processes compute the same.
 
-    A shard that several processes have, as replicas, goes to the one with the fewest bytes.
+    A replicated shard goes to the process with the fewest bytes.
     """
     written: dict[int, int] = {}
     result: dict[int, list[ShardSlice]] = {}
@@ -69,10 +69,10 @@ def _holders(leaf: jax.Array) -> dict[tuple[int, ...], list[Any]]:
 
 
 class ShardAssignment:
-    """The slices that this process writes: the same for every save of a run."""
+    """Caches the slices that this process writes, which are the same for every save of a run."""
 
     def __init__(self) -> None:
-        """Knows no state yet."""
+        """Starts with an empty cache."""
         self._known: tuple[Any, list[ShardSlice]] | None = None
 
     def slices(
@@ -80,7 +80,7 @@ class ShardAssignment:
     ) -> list[ShardSlice]:
         """Returns the slices of a state that a process writes.
 
-        Several are in the host's memory at a time, so each has a fraction of `max_host_bytes`.
+        Several are in the host's memory at a time, so each has at most 1/4 of `max_host_bytes`.
         """
         key = [(path, leaf.shape, leaf.sharding) for path, leaf in leaves.items()]
         if self._known is None or self._known[0] != key:

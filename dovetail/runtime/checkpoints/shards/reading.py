@@ -1,4 +1,4 @@
-"""Reads arrays from files of shards, wherever the files are."""
+"""Reads arrays from shard files, on any host or in an object store."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ Range = tuple[tuple[int, int], ...]
 
 
 class UnreachableError(Exception):
-    """A file of shards cannot be reached now; another copy may be."""
+    """A shard file cannot be reached now; another copy may be reachable."""
 
 
 class ShardSource(Protocol):
-    """A file of shards, or a copy of one.
+    """A shard file, or a copy of one.
 
     Reading raises a DamagedCheckpointError, an UnreachableError or an OSError.
     """
 
     @property
     def index(self) -> ShardIndex:
-        """What the file contains."""
+        """The index of the file."""
         ...
 
     def read_shard(self, shard: Shard) -> np.ndarray:
-        """Returns the elements of a shard, whose checksums are right."""
+        """Returns the elements of a shard; compares its checksums."""
         ...
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ class ShardReader:
     """Reads one checkpoint."""
 
     def __init__(self, sources: Mapping[int, list[Any]]) -> None:
-        """Opens nothing yet.
+        """Takes the sources; opens nothing yet.
 
         Args:
             sources: by the process that wrote a file, its copies (ShardSource), best first; the
@@ -73,7 +73,7 @@ class ShardReader:
         return jax.make_array_from_callback(saved.shape, sharding, part)
 
     def _part(self, path: str, saved: SavedArray, wanted: Range) -> np.ndarray:
-        """Puts the part of an array together from all shards that overlap it."""
+        """Assembles a range of an array from all shards that overlap it."""
         shape = tuple(stop - start for start, stop in wanted)
         result = np.empty(shape, jnp.dtype(saved.dtype))
         left = result.size
@@ -108,7 +108,7 @@ class ShardReader:
         return self._cache[key]
 
     def _use(self, owner: int, use: Any) -> Any:
-        """Uses a file; if it is damaged or gone, another copy of it."""
+        """Uses a file, or another copy of it if it is damaged or missing."""
         problems, sources = [], self._sources[owner]
         while sources:
             try:
@@ -144,7 +144,7 @@ def shard_of(content: bytes, shard: Shard, name: str) -> np.ndarray:
 
 
 def _overlap(wanted: Range, shard: Shard) -> tuple[Any, Any] | None:
-    """Returns where a shard goes in the wanted part, and where that is in the shard."""
+    """Returns the slices of an overlap: in the wanted range, and in the shard."""
     into, from_ = [], []
     for (begin, end), low, high in zip(wanted, shard.start, shard.stop, strict=True):
         first, last = max(begin, low), min(end, high)

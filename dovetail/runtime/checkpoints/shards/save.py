@@ -1,4 +1,4 @@
-"""A save of shards: copied to the host, stored in the background, agreed on, and committed.
+"""A save of shards: copied to the host, stored in the background, and committed by an agreement.
 
 The training thread only copies shards to the host, in slices; a background thread does the rest. At
 most `max_host_bytes` are on the host at a time: the training thread waits while there are more.
@@ -32,7 +32,7 @@ from dovetail.runtime.lives import Life
 
 @dataclass(frozen=True)
 class ShardSaveSettings:
-    """What all saves of shards of a run share."""
+    """The settings that all saves of shards share."""
 
     agreement: Agreement
     life: Life | None
@@ -43,7 +43,7 @@ class ShardSaveSettings:
 
 
 class ShardSave(abc.ABC):
-    """A save that has begun. `result` waits for its end."""
+    """A save in progress. `result` waits for its end."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ShardSave(abc.ABC):
         self._copies.close()
 
     def result(self) -> Exception | None:
-        """Waits for the end, and returns why the save failed, or None."""
+        """Waits for the end; returns the cause of a failure, or None."""
         self._thread.join()
         return self._failure
 
@@ -84,18 +84,18 @@ class ShardSave(abc.ABC):
 
     @abc.abstractmethod
     def _store(self) -> ShardSource:
-        """Stores this process's slices, which `_write_to` writes; returns them to be read back."""
+        """Stores this process's slices with `_write_to`; returns a source to read them back."""
 
     @abc.abstractmethod
     def _commit(self, manifest: Manifest) -> None:
-        """Makes the checkpoint visible, once all processes have stored theirs."""
+        """Commits the checkpoint, after all processes have stored their slices."""
 
     def _write_to(self, writer: ShardWriter) -> None:
         for each, shape, data in self._copies:
             writer.add(each.path, shape, each.start, data)
 
     def _read_back(self, stored: ShardSource) -> None:
-        """Adds up the sums of what this process has stored, by array."""
+        """Reads this process's slices back, and adds up their sums by array."""
         with contextlib.closing(stored):
             for shard in stored.index.shards:
                 data = stored.read_shard(shard)
@@ -104,7 +104,7 @@ class ShardSave(abc.ABC):
                 sums[:] = [(a + b) % 2**32 for a, b in zip(sums, added, strict=True)]
 
     def _about(self) -> dict[str, Any]:
-        """Returns what a file says about itself."""
+        """Returns the facts that a file records about its save."""
         settings = self._settings
         return {
             "run": settings.run,
@@ -125,12 +125,12 @@ class ShardSave(abc.ABC):
             self._copies.abandon()
 
     def _agreed_manifest(self) -> Manifest:
-        """Returns the manifest, once all processes have stored what they agree on."""
+        """Returns the manifest, after all processes have stored slices and agree on the digests."""
         sums = checked_sums(self._digests, self.step)
         values = self._gather("all is written", sums)
         for index, other in enumerate(values):
             if other != values[0]:
-                raise SaveError(f"process {index} has a state that differs from that of process 0")
+                raise SaveError(f"process {index} has another state than process 0")
         self._check_sums(sums)
         if self._settings.life is not None:
             self._settings.life.check()
@@ -139,7 +139,7 @@ class ShardSave(abc.ABC):
         return Manifest(self.step, self._settings.life_number, arrays, self._metric)
 
     def _check_sums(self, digests: Mapping[str, str]) -> None:
-        """Compares what all processes have stored with the digests of the devices."""
+        """Compares the sums of all stored slices with the digests of the devices."""
         stored = self._gather("sums", self._sums)
         wrong = sorted(
             path
@@ -157,7 +157,7 @@ class ShardSave(abc.ABC):
         return settings.agreement.gather(f"{self._topics}{question}", value, settings.seconds)
 
     def _agree_on_success(self, question: str, problem: str | None) -> None:
-        """Makes all processes report the same: one that could not do it, and those that could."""
+        """Makes all processes report the same outcome, although only one may have failed."""
         for index, text in enumerate(self._gather(question, problem)):
             if text is not None:
                 raise SaveError(f"process {index}: {text}")
@@ -166,7 +166,7 @@ class ShardSave(abc.ABC):
 def _copies(
     leaves: Mapping[str, jax.Array], slices: Sequence[ShardSlice]
 ) -> Iterator[tuple[ShardSlice, np.ndarray]]:
-    """Yields the elements of each slice; starts the copy of the next one meanwhile."""
+    """Yields the elements of each slice, and copies the next one meanwhile."""
     ahead = _start_copy(leaves, slices[0]) if slices else None
     for number, each in enumerate(slices):
         copy = ahead
@@ -186,7 +186,7 @@ def _start_copy(leaves: Mapping[str, jax.Array], each: ShardSlice) -> jax.Array:
 
 
 class _BoundedQueue:
-    """Items from one thread to another; `put` waits while there are too many bytes."""
+    """A queue between two threads; `put` waits while there are too many bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._bytes = max_bytes, 0
@@ -195,7 +195,7 @@ class _BoundedQueue:
         self._changed = threading.Condition()
 
     def put(self, item: Any, size: int) -> None:
-        """Adds an item; one that alone is too large only waits until the queue is empty."""
+        """Adds an item; an item above the limit waits until the queue is empty."""
         with self._changed:
             self._changed.wait_for(
                 lambda: (
@@ -208,13 +208,13 @@ class _BoundedQueue:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Says that no more items come."""
+        """Marks the end of the items."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Drops all items, now and later: nobody takes them any more."""
+        """Drops all items, now and later, because their consumer has failed."""
         with self._changed:
             self._is_abandoned = True
             self._items.clear()

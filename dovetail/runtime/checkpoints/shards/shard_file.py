@@ -1,10 +1,10 @@
-"""Files of shards: parts of arrays, each with its index range in the whole and with checksums.
+"""Shard files: shards of arrays, each with its index range in the global array and checksums.
 
     magic | bytes of the shards | index (JSON) | length and CRC-32C of the index, magic
 
 A file does not depend on a mesh: a reader finds the shards that overlap what it needs. The bytes
 of each shard have a CRC-32C per block of 4 MiB, and the index has one, so a flipped bit, a lost
-block or a file that is cut off is found before anyone uses the data.
+block or a truncated file is found before the data is used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ReadBytes = Callable[[int, int], bytes]
 
 @dataclass(frozen=True)
 class Shard:
-    """A part of an array in a file."""
+    """A shard of an array in a file."""
 
     path: str
     shape: tuple[int, ...]
@@ -49,7 +49,7 @@ class Shard:
 
     @property
     def shard_shape(self) -> tuple[int, ...]:
-        """The shape of this part."""
+        """The shape of the shard."""
         return tuple(b - a for a, b in zip(self.start, self.stop, strict=True))
 
     @property
@@ -60,7 +60,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """What a file contains, and which save it belongs to."""
+    """The index of a file: its shards, and the save that it belongs to."""
 
     about: Mapping[str, Any]
     shards: tuple[Shard, ...]
@@ -78,13 +78,13 @@ class ShardWriter:
     """Writes shards to a stream."""
 
     def __init__(self, stream: Writable, about: Mapping[str, Any]) -> None:
-        """Begins at the start of an empty stream."""
+        """Starts at the beginning of an empty stream."""
         self._stream, self._about = stream, about
         self._shards: list[Shard] = []
         self._offset = stream.write(_MAGIC)
 
     def add(self, path: str, shape: tuple[int, ...], start: tuple[int, ...], part: Any) -> None:
-        """Appends a part of an array, which starts at an index of the whole."""
+        """Appends a shard, which starts at an index of the global array."""
         stop = tuple(a + b for a, b in zip(start, part.shape, strict=True))
         content = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
         offset, checksums = self._offset, []
@@ -97,7 +97,7 @@ class ShardWriter:
         self._shards.append(Shard(path, shape, dtype, start, stop, offset, tuple(checksums)))
 
     def finish(self) -> ShardIndex:
-        """Writes the index, after which the content is complete; returns it."""
+        """Writes the index, which completes the content, and returns it."""
         index = {"about": dict(self._about), "shards": [asdict(s) for s in self._shards]}
         content = json.dumps(index, separators=(",", ":")).encode()
         self._stream.write(content)
@@ -107,7 +107,7 @@ class ShardWriter:
 
 @contextlib.contextmanager
 def new_shard_file(file: Path, about: Mapping[str, Any]) -> Iterator[ShardWriter]:
-    """Makes a file of shards. It gets its name only once it is complete and on disk."""
+    """Writes a shard file, which gets its name only when it is complete and on disk."""
     temporary = file.with_name(f"{file.name}.part-{os.getpid()}")
     try:
         with temporary.open("wb") as stream:
@@ -126,7 +126,7 @@ def read_index(read: ReadBytes, size: int, name: str) -> ShardIndex:
     """Returns the index of a file of `size` bytes; `name` is for messages.
 
     Raises:
-        DamagedCheckpointError: if the file is cut off, or its index is damaged.
+        DamagedCheckpointError: if the file is truncated, or its index is damaged.
     """
     trailer = read(max(size - _TRAILER.size, 0), _TRAILER.size)
     if len(trailer) != _TRAILER.size or trailer[-len(_MAGIC) :] != _MAGIC:
@@ -142,7 +142,7 @@ def read_index(read: ReadBytes, size: int, name: str) -> ShardIndex:
 
 
 def read_shard(read: ReadBytes, shard: Shard, name: str) -> np.ndarray:
-    """Returns the elements of a shard, once all its checksums are right."""
+    """Returns the elements of a shard; compares all its checksums first."""
     content = np.empty(shard.size, np.uint8)
     for number, begin in enumerate(range(0, shard.size, _BLOCK_BYTES)):
         length = min(_BLOCK_BYTES, shard.size - begin)
@@ -165,7 +165,7 @@ def verify_file(file: Path) -> ShardIndex:
 
 
 class OpenShardFile:
-    """A file of shards on this host, open for reading."""
+    """A shard file on this host, open for reading."""
 
     def __init__(self, file: Path) -> None:
         """Reads the index."""
