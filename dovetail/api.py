@@ -24,10 +24,24 @@ from dovetail.config import (
     apply_overrides,
     collect_reports,
     import_packages,
+    modifiers,
     own_modules,
 )
-from dovetail.experiments import ConfigKeys, cache_keys, cached_keys, find_experiment
-from dovetail.targets import Machine, apply_target, create_virtual_devices, local_mismatch
+from dovetail.experiments import (
+    ConfigKeys,
+    cache_keys,
+    cached_keys,
+    experiments,
+    find_experiment,
+)
+from dovetail.runtime import explained_failures
+from dovetail.targets import (
+    Machine,
+    apply_target,
+    create_virtual_devices,
+    local_mismatch,
+    parse_target,
+)
 from dovetail.utils import Progress, launched_index
 
 if TYPE_CHECKING:
@@ -36,18 +50,25 @@ if TYPE_CHECKING:
     from dovetail.trainer import Trainer
 
 
-def experiment(name: str, *, imports: Sequence[str] = ()) -> Experiment:
-    """Returns a named experiment.
+@explained_failures()
+def experiment(name: str | Path, *, imports: Sequence[str] = ()) -> Experiment:
+    """Returns a named experiment, or that of a run, which it continues.
 
     Args:
-        name: one of `dovetail config list`, such as "tiny-lm".
+        name: one of `dovetail config list`, such as "tiny-lm"; or a run folder, or the name of one
+            in `runs/`.
         imports: your own packages, with their components, features and experiments.
     """
+    if not isinstance(name, str | Path):
+        raise ConfigError(f"experiment: expected a name such as 'tiny-lm', got {name!r}.")
     entry_points = import_packages(imports)
-    find_experiment(name)  # an unknown name is an error now, not at first use
-    return Experiment(name, imports=tuple(imports), entry_points=tuple(entry_points))
+    found = Experiment(str(name), imports=tuple(imports), entry_points=tuple(entry_points))
+    if found.run is None:
+        find_experiment(found.name)  # an unknown name is an error now, not at first use
+    return found
 
 
+@explained_failures()
 def load(path: str | Path, *, imports: Sequence[str] = ()) -> Run:
     """Opens a run folder, such as "runs/tiny-lm".
 
@@ -60,6 +81,7 @@ def load(path: str | Path, *, imports: Sequence[str] = ()) -> Run:
     return Run(run_path(path), imports=imports)
 
 
+@explained_failures()
 def import_hf(
     source: str | Path, run: str | Path, *, progress: bool = True, imports: Sequence[str] = ()
 ) -> Run:
@@ -83,7 +105,8 @@ class Experiment:
     """A named experiment with changes; every method returns a new one.
 
     The order of the calls does not matter. Changes apply in this order: features, the target's
-    rule, overrides.
+    rule, overrides. If the name is that of a run folder, the changes apply to the config of that
+    run, and training continues it; model, learner, data and seed cannot change.
     """
 
     name: str
@@ -106,12 +129,22 @@ class Experiment:
 
     def target(self, name: str) -> Experiment:
         """Fits the experiment to a machine, such as "tpu-v5p-512"."""
+        _check_texts("target", [name], "tpu-v5p-512")
         return replace(self, target_name=name)
 
     @property
     def config(self) -> Trainer.Config:
         """The complete config. It is a copy: changing it changes nothing here."""
         return self.resolved.config.clone()
+
+    @functools.cached_property
+    def run(self) -> Run | None:
+        """The run that this continues; None for a named experiment."""
+        if self.name in experiments():
+            return None
+        folders = [Path(self.name), Path("runs") / self.name]
+        found = next((folder for folder in folders if (folder / "run.json").is_file()), None)
+        return None if found is None else _opened(found, self.imports)
 
     @property
     def machine(self) -> Machine | None:
@@ -131,6 +164,8 @@ class Experiment:
     @property
     def folder(self) -> Path:
         """The default run folder, below `runs/`."""
+        if self.run is not None:
+            return self.run.path
         from dovetail.run import default_folder
 
         return default_folder(
@@ -138,15 +173,27 @@ class Experiment:
         )
 
     def about(self) -> dict[str, Any]:
-        """Returns what run.json records of the experiment."""
+        """Returns what run.json records of the experiment, earlier changes of a run included."""
+        before = self._recorded
         record: dict[str, Any] = {
-            "experiment": self.name,
-            "features": list(self.features),
-            "overrides": list(self.overrides),
+            "experiment": before.get("experiment", self.name),
+            "features": [*before.get("features", ()), *self.new_features],
+            "overrides": _last_of_each_key([*before.get("overrides", ()), *self.overrides]),
             "imports": list(dict.fromkeys([*self.imports, *self._own_modules()])),
             "entry_points": list(self.entry_points),
         }
-        return record if self.target_name is None else record | {"target": self.target_name}
+        target = self.target_name or before.get("target")
+        return record if target is None else record | {"target": target}
+
+    @property
+    def new_features(self) -> tuple[str, ...]:
+        """The features to apply: a run that continues has its earlier ones already."""
+        return tuple(t for t in self.features if t not in self._recorded.get("features", ()))
+
+    @property
+    def _recorded(self) -> dict[str, Any]:
+        """What run.json of the run that this continues records; empty for a named experiment."""
+        return {} if self.run is None else self.run.about
 
     def _own_modules(self) -> list[str]:
         """Returns the modules of your components that no package in `imports` contains."""
@@ -154,6 +201,7 @@ class Experiment:
         found = own_modules(self.resolved.config)
         return [name for name in found if not f"{name}.".startswith(packages)]
 
+    @explained_failures()
     def train(
         self,
         *,
@@ -165,7 +213,8 @@ class Experiment:
         """Trains to the last step, or continues a run of the same experiment; returns the run.
 
         Ctrl-C finishes the step, saves, and raises `Interrupted`; the same call continues. A run
-        that a fault has stopped, or whose last save failed, raises `FaultError`.
+        that a fault has stopped, or whose last save failed, raises `FaultError`. Failures of
+        the machine (out of memory, a lost process, no device) also raise a `dovetail.Error`.
         Where the environment describes several processes (see `start_distributed`), each makes
         this call, and only the first shows progress.
 
@@ -211,13 +260,25 @@ class Experiment:
 
         return prepare_run(
             self.config,
-            Path(folder) if folder is not None else self.folder,
+            self._folder(folder),
             progress,
             machine=self.machine,
             profile=profile,
             shows_training=shows_training,
         )
 
+    def _folder(self, chosen: str | Path | None) -> Path:
+        """Returns the folder to train in."""
+        if chosen is None:
+            return self.folder
+        if self.run is not None and Path(chosen).resolve() != self.run.path.resolve():
+            raise ConfigError(
+                f"run folder {chosen}: {self.name} is a run, and continues in its own folder. "
+                "Leave the other one out, or copy the run there and continue the copy."
+            )
+        return Path(chosen)
+
+    @explained_failures()
     def dry_run(
         self,
         *,
@@ -240,14 +301,17 @@ class Experiment:
         use_compilation_cache()
         create_virtual_devices(machine)
         start_distributed()
-        run_folder = RunFolder(Path(folder) if folder is not None else self.folder)
+        run_folder = RunFolder(self._folder(folder))
         run_folder.check_identity(config)
         if machine is None or local_mismatch(machine) is None:
             return dry_run(config, run_folder.path, on_progress)
         return dry_run_elsewhere(config, machine, on_progress)
 
+    @explained_failures()
     def plan(self, target: str | None = None, *, compile: bool = True) -> Plan:
         """Predicts memory, step time and cost on a machine that need not be there.
+
+        Shapes that do not divide over the mesh raise a `dovetail.Error`.
 
         Args:
             target: the machine, such as "tpu-v5p-512"; None takes that of `target()`, or this one.
@@ -259,19 +323,39 @@ class Experiment:
     def planner(self, target: str | None = None, *, compile: bool = True) -> Planner:
         """Returns what plans, with each stage to be called by itself; arguments as for `plan`."""
         from dovetail.plan import Planner, ProgramCache
-        from dovetail.targets import parse_target
 
         fitted = self if target is None else self.target(target)
         machine = fitted.machine or parse_target("cpu")
         create_virtual_devices(machine)
-        return Planner(self.name, fitted.config, machine, ProgramCache(), is_analytic=not compile)
+        return Planner(
+            self.name,
+            fitted.config,
+            machine,
+            ProgramCache(),
+            is_analytic=not compile,
+            is_mesh_set=any(text.startswith("mesh.") for text in self.about()["overrides"]),
+        )
+
+
+def _opened(folder: Path, imports: Sequence[str]) -> Run:
+    """Opens a run to continue it."""
+    from dovetail.run import Run
+
+    run = Run(folder, imports=imports)
+    if "experiment" not in run.about:
+        raise ConfigError(
+            f"{folder} is an imported model, not an experiment. `dovetail train EXPERIMENT --with "
+            f"from-run:path={folder}` trains from its parameters, and `dovetail generate {folder}` "
+            "generates text with it."
+        )
+    return run
 
 
 def _check_texts(method: str, given: Sequence[Any], example: str) -> None:
     """Raises a ConfigError for anything but texts."""
     for value in given:
         if not isinstance(value, str):
-            raise ConfigError(f"{method}: expected texts such as {example!r}, got {value!r}.")
+            raise ConfigError(f"{method}: expected a text such as {example!r}, got {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -296,8 +380,10 @@ class ResolvedExperiment:
 def resolve(experiment: Experiment) -> ResolvedExperiment:
     """Applies the changes to an experiment: features, then the target's rule, then overrides."""
     config = base = _base_config(experiment)
+    if any(text.startswith("initialization") for text in experiment.overrides):
+        import dovetail.run  # noqa: F401  # has initializations, which a text may name
     with collect_reports() as found:
-        for text in experiment.features:
+        for text in experiment.new_features:
             config = apply_modifier(config, text)
     reports, with_features, machine = [str(report) for report in found], config, None
     overrides = list(experiment.overrides)
@@ -306,6 +392,8 @@ def resolve(experiment: Experiment) -> ResolvedExperiment:
         config, machine = fitted.config, fitted.machine
         keys = [text.partition("=")[0].strip() for text in overrides]
         reports.append(fitted.summary(exclude=keys))
+    elif experiment.run is not None and (trained_for := experiment.run.about.get("target")):
+        machine = parse_target(trained_for)
     ConfigKeys.of(config).check(overrides)
     config = apply_overrides(config, _without_replaced(overrides))
     return ResolvedExperiment(base, with_features, config, tuple(reports), machine)
@@ -316,17 +404,27 @@ def _base_config(experiment: Experiment) -> Trainer.Config:
 
     A user's package may add any key, so the cache of keys is for the package's own experiments.
     """
+    if experiment.run is not None:
+        return experiment.run.config.clone()
     found = find_experiment(experiment.name)
-    if experiment.imports or experiment.entry_points:
+    if experiment.imports or experiment.entry_points or _has_own_modifiers(experiment):
         return found.config()
     keys = cached_keys(experiment.name)
     if keys is not None:
         is_final = not (experiment.features or experiment.target_name)
         keys.check(experiment.overrides, is_final=is_final)
-        return found.config()
     base = found.config()
-    cache_keys(experiment.name, base)
+    if keys is None or not keys.is_current:
+        cache_keys(experiment.name, base)
     return base
+
+
+def _has_own_modifiers(experiment: Experiment) -> bool:
+    """Says whether a modifier was registered outside of the package, as in a notebook."""
+    known = modifiers()
+    names = (text.partition(":")[0].strip() for text in experiment.features)
+    found = (known[name] for name in names if name in known)
+    return any(not function.__module__.startswith("dovetail.") for function in found)
 
 
 def _without_replaced(overrides: Sequence[str]) -> list[str]:
@@ -340,6 +438,12 @@ def _without_replaced(overrides: Sequence[str]) -> list[str]:
         for index, text in enumerate(overrides)
         if not any(keys[index].startswith(f"{later}.") for later in keys[index + 1 :])
     ]
+
+
+def _last_of_each_key(overrides: Sequence[str]) -> list[str]:
+    """Returns the overrides without those that a later one of the same key replaces."""
+    last = {text.partition("=")[0].strip(): text for text in overrides}
+    return [text for text in dict.fromkeys(overrides) if text in last.values()]
 
 
 def _sized(config: Trainer.Config, overrides: Sequence[str]) -> Trainer.Config:

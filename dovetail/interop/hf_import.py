@@ -29,7 +29,7 @@ from dovetail.interop.source_tensors import PlainTensor, SourceTensor, find_tens
 from dovetail.models import ModelFamily, find_family
 from dovetail.module import ForeignTensor, Module
 from dovetail.runtime import RunFolder, SafetensorsWriter
-from dovetail.utils import Progress
+from dovetail.utils import Progress, file_digests
 
 MAX_SHARD_BYTES = 5 * 10**9
 
@@ -95,7 +95,12 @@ def import_hf(
         _write_source(temporary / "source", unquantized, generation)
         with_tokenizer = temporary if has_tokenizer else None
         trainer = imported_run(family, model, hf_config, generation, with_tokenizer)
-        about = {"imported": {"from": source, "family": family.name}, "imports": list(imports)}
+        about: dict[str, Any] = {
+            "imported": {"from": source, "family": family.name},
+            "imports": list(imports),
+        }
+        if has_tokenizer:
+            about["tokenizer"] = file_digests(temporary / "tokenizer")
         RunFolder(temporary).describe(trainer, about)
     return ImportReport(
         run=run,

@@ -139,7 +139,9 @@ class _AnalyticModel:
         bubble = 1 + (self.mesh["pipeline"] - 1) / self.candidate.microbatches
         matmul = work.matmul_flops * examples * bubble / self.rates.flops
         kernels = work.kernel_flops * examples * bubble / self.rates.kernel_flops
-        outputs = work.size.outputs_per_token * work.bytes_per_element * work.positions / devices
+        outputs = (
+            work.size.outputs_per_token * work.bytes_per_element * work.num_positions / devices
+        )
         update = UPDATE_BYTES * sum(self.local_size.values())
         memory = (ACTIVATION_PASSES * outputs + update) / self.rates.bandwidth
         collectives = list(self.collectives())

@@ -69,7 +69,7 @@ def collectives(program: HloProgram, mesh: Mesh) -> list[Collective]:
 
 class _CollectiveParser:
     def __init__(self, program: HloProgram, mesh: Mesh) -> None:
-        self.program, self.positions = program, _positions(mesh)
+        self.program, self.mesh_positions = program, _mesh_positions(mesh)
         self.runs = program.runs()
         self.in_loops = program.in_loops()
         self.callers = program.callers()
@@ -89,8 +89,8 @@ class _CollectiveParser:
             return self._dcn_send(where, each)
         if kind not in KINDS:
             return None
-        groups = _device_groups(each.text) or [list(range(len(self.positions)))]
-        axes = _axes_of(groups, self.positions)
+        groups = _device_groups(each.text) or [list(range(len(self.mesh_positions)))]
+        axes = _axes_of(groups, self.mesh_positions)
         if not axes:
             return None
         is_scatter = kind == "reduce-scatter" or "all-reduce-scatter" in where.name
@@ -153,7 +153,7 @@ def _results(each: HloInstruction) -> tuple[HloArray, ...]:
     return each.results[operands : 2 * operands]
 
 
-def _positions(mesh: Mesh) -> np.ndarray[Any, Any]:
+def _mesh_positions(mesh: Mesh) -> np.ndarray[Any, Any]:
     """Returns the mesh position of each device that the program numbers."""
     slices = np.vectorize(lambda device: getattr(device, "slice_index", 0) or 0)(mesh.devices)
     first = mesh.devices.flat[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dovetail.config import ConfigError
 from dovetail.plan.candidates import REMAT_POLICIES, candidates
@@ -56,6 +56,20 @@ class ComparisonRow:
         """The cost of the entire run at list price."""
         price = self.machine.usd_per_hour
         return None if price is None or self.seconds is None else price * self.seconds / HOUR
+
+    def facts(self) -> dict[str, Any]:
+        """Returns it as JSON values."""
+        return {
+            "target": self.machine.name,
+            "chips": self.machine.chips,
+            "smallest_chips": self.smallest,
+            "fits": self.best is not None,
+            "reason": self.reason,
+            "source": "analytic",
+            "seconds": self.seconds,
+            "usd": self.usd,
+            "best": None if self.best is None else self.best.facts(),
+        }
 
 
 SORT_KEYS = {

@@ -36,6 +36,7 @@ class Planner:
         workloads: workloads by platform and remat policy. Planners of the same experiment
             may share them.
         is_analytic: whether to compile nothing.
+        is_mesh_set: whether the user has set the mesh, which a search would replace.
 
     An experiment is built once per candidate and passed on as a trainer, so a planner must not be
     given another config after its first use.
@@ -49,6 +50,7 @@ class Planner:
     constants: RooflineConstants = FITTED_CONSTANTS
     workloads: dict[tuple[str, str], Workload] = field(default_factory=dict)
     is_analytic: bool = False
+    is_mesh_set: bool = False
     _built: tuple[Candidate | None, Trainer] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -61,13 +63,9 @@ class Planner:
         """Why this machine cannot be compiled for here; empty if it can."""
         return "nothing is to be compiled" if self.is_analytic else missing_compiler(self.machine)
 
-    def check(self, with_activations: bool = False) -> None:
-        """Raises a ConfigError for shapes that do not divide over the mesh.
-
-        Parameters and batches are checked at once. Checking activations traces the step, which
-        takes seconds and is only useful if nothing is compiled.
-        """
-        self._check(None, with_activations)
+    def check(self, candidate: Candidate | None = None) -> None:
+        """Raises a ConfigError for parameters and batches that do not divide over the mesh."""
+        self._check(candidate, with_activations=False)
 
     def workload(self, candidate: Candidate | None = None) -> Workload:
         """Returns the workload, which depends on what layers save but not on the mesh."""
@@ -96,14 +94,22 @@ class Planner:
         return read_plan(lowered, compiled, work, analytic, self.constants)
 
     def best_plan(self, candidate: Candidate | None = None) -> Plan:
-        """Plans by compiling if possible, else by arithmetic; an error becomes a refusal."""
+        """Plans by compiling if possible, else by arithmetic.
+
+        Raises a ConfigError for shapes that do not divide over the mesh.
+        """
+        if not self.compile_obstacle:
+            self.check(candidate)  # its messages name the parameter
+            return self.compiled_plan(candidate)
+        # Find what a compiler would refuse, by tracing the step, which takes seconds. Candidates
+        # only have sizes that divide activations.
+        self._check(candidate, with_activations=candidate is None)
+        return self.analytic_plan(candidate)
+
+    def plan_or_refusal(self, candidate: Candidate | None = None) -> Plan:
+        """Returns the best plan; one whose shapes do not divide has a `refusal`."""
         try:
-            if not self.compile_obstacle:
-                return self.compiled_plan(candidate)
-            # Find what a compiler would refuse. Candidates only have sizes that divide activations,
-            # so those need no tracing.
-            self._check(candidate, with_activations=candidate is None)
-            return self.analytic_plan(candidate)
+            return self.best_plan(candidate)
         except ConfigError as error:
             return replace(self.analytic_plan(candidate), refusal=str(error))
 

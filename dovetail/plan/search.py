@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from dovetail.config import component_name
+from dovetail.config import ConfigError, component_name
 from dovetail.plan.candidates import Candidate, candidates, configured_candidate
 from dovetail.plan.plan import Plan
 from dovetail.plan.planner import Planner
@@ -28,6 +28,11 @@ class RankedPlan(NamedTuple):
 
     candidate: Candidate
     plan: Plan
+
+    def facts(self) -> dict[str, Any]:
+        """Returns it as JSON values."""
+        chosen = {"mesh": self.candidate.sizes(), "modifiers": self.candidate.modifiers()}
+        return {"candidate": chosen, "plan": self.plan.facts()}
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,15 @@ class SearchResult:
         """The fastest plan that fits, if any does."""
         return next((each for each in self.verified if each.plan.fits), None)
 
+    def facts(self) -> dict[str, Any]:
+        """Returns it as JSON values."""
+        return {
+            "considered": self.considered,
+            "rule": self.rule.facts(),
+            "best": None if self.best is None else self.best.facts(),
+            "verified": [each.facts() for each in self.verified],
+        }
+
 
 def rank_candidates(planner: Planner, found: Iterable[Candidate] | None = None) -> list[RankedPlan]:
     """Returns candidates with analytic plans, the fastest that fits first."""
@@ -64,12 +78,14 @@ def rank_candidates(planner: Planner, found: Iterable[Candidate] | None = None) 
 
 
 def search(planner: Planner, verified: int = VERIFIED) -> SearchResult:
-    """Finds the fastest way to run an experiment on a machine."""
+    """Finds the fastest way to run an experiment on a machine; it chooses the mesh, too."""
+    if planner.is_mesh_set:
+        raise ConfigError("--search chooses the mesh: leave mesh.* out, or leave out --search.")
     planner.on_progress("ranking")
     ranked = rank_candidates(planner)
     if not planner.compile_obstacle:
         planner.on_progress("compiling what the rule chose")
-    rule = planner.best_plan()
+    rule = planner.plan_or_refusal()
     tried = _verified(planner, _distinct(_fitting(ranked)), verified)
     # The rule's choice is a candidate too, so the best is never slower.
     tried.append(RankedPlan(configured_candidate(planner.config, planner.machine), rule))
@@ -150,7 +166,7 @@ def _verified(planner: Planner, ranked: Sequence[RankedPlan], wanted: int) -> li
             continue
         if not planner.compile_obstacle:
             planner.on_progress(f"compiling {len(tried) + 1}: {candidate}")
-        plan = planner.best_plan(candidate)
+        plan = planner.plan_or_refusal(candidate)
         tried.append(RankedPlan(candidate, plan))
         if not plan.fits:
             margin = max(margin, plan.memory.total / analytic.memory.total)

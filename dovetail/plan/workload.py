@@ -89,7 +89,7 @@ class Workload:
     rules: AxisRules
 
     @property
-    def positions(self) -> int:
+    def num_positions(self) -> int:
         """Examples of a step times the length of their sequence."""
         return self.size.batch_size * self.size.sequence_length
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from dovetail.config import all_values
@@ -12,6 +13,8 @@ from dovetail.run.run import Run
 _SHOWN_POINTS = 10
 # Metrics of the machine, of which only the last value would be compared.
 _IGNORED = ("seconds_left", "steps", "step_memory_gb")
+# Metrics of one step each, of which the last says nothing.
+_MEDIANS = ("step_seconds",)
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,8 @@ class RunComparison:
     Attributes:
         names: the names of the runs, in order.
         differences: by path of the config, the value in each run; None where a run has none.
-        metrics: by name, the last value in each run; None where a run has none.
+        metrics: by name, the last value in each run (of step_seconds the median); None where a run
+            has none.
         losses: the (step, loss) points of each run.
     """
 
@@ -45,15 +49,11 @@ def compare_runs(runs: Sequence[Run]) -> RunComparison:
     values = [all_values(run.config) for run in runs]
     paths = sorted({path for each in values for path in each})
     columns = {path: tuple(each.get(path) for each in values) for path in paths}
-    entries = [run.metrics() for run in runs]
     return RunComparison(
         names,
         {path: column for path, column in columns.items() if len(set(column)) > 1},
-        _last_metrics(entries),
-        {
-            name: [(e["step"], e["loss"]) for e in each if e.get("loss") is not None]
-            for name, each in zip(names, entries, strict=True)
-        },
+        _last_metrics([run.metrics() for run in runs]),
+        {name: run.losses() for name, run in zip(names, runs, strict=True)},
     )
 
 
@@ -64,6 +64,10 @@ def _names(runs: Sequence[Run]) -> tuple[str, ...]:
     return tuple(short if is_unique else [str(run.path) for run in runs])
 
 
+def _is_of_the_machine(name: str) -> bool:
+    return name in _IGNORED or name.startswith("badput/")
+
+
 def _last_metrics(entries: Sequence[list[dict[str, Any]]]) -> dict[str, tuple[float | None, ...]]:
     last: list[dict[str, float]] = []
     for each in entries:
@@ -71,6 +75,8 @@ def _last_metrics(entries: Sequence[list[dict[str, Any]]]) -> dict[str, tuple[fl
         for entry in each:
             merged |= entry
         numbers = {k: v for k, v in merged.items() if isinstance(v, int | float)}
-        last.append({k: v for k, v in numbers.items() if k not in _IGNORED})
+        medians = {name: [e[name] for e in each if name in e] for name in _MEDIANS}
+        numbers |= {name: median(values) for name, values in medians.items() if values}
+        last.append({k: v for k, v in numbers.items() if not _is_of_the_machine(k)})
     names = dict.fromkeys(name for each in last for name in each)
     return {name: tuple(each.get(name) for each in last) for name in names}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.config import RunError
 from dovetail.data import DamagedStoreError, HasPreparedData, data_folder, has_tokenizer
 from dovetail.runtime import RunFolder
-from dovetail.utils import atomic_folder
+from dovetail.utils import atomic_folder, file_digest, file_digests
 
 if TYPE_CHECKING:
     from dovetail.data import Input
@@ -28,7 +27,18 @@ def save_tokenizer(folder: RunFolder, source: Input) -> dict[str, str] | None:
     if not folder.tokenizer.is_dir():
         with atomic_folder(folder.tokenizer) as temporary:
             source.tokenizer.save(temporary)
-    return {file.name: _digest(file) for file in sorted(folder.tokenizer.iterdir())}
+    return file_digests(folder.tokenizer)
+
+
+def use_contents(folder: RunFolder, source: Input, log: Callable[[str], None]) -> None:
+    """Gives an input what its run began with, if it has begun: the tokenizer, and the data."""
+    about = folder.about_if_any()
+    if about is None:
+        return
+    if has_tokenizer(source) and folder.tokenizer.is_dir() and check_tokenizer(folder, about):
+        source.load_tokenizer(folder.tokenizer)
+    if (warning := use_saved_data(folder, about, source)) is not None:
+        log(f"warning: {warning}")
 
 
 def check_tokenizer(folder: RunFolder, about: Mapping[str, Any]) -> bool:
@@ -38,7 +48,7 @@ def check_tokenizer(folder: RunFolder, about: Mapping[str, Any]) -> bool:
     """
     for name, expected in (about.get("tokenizer") or {}).items():
         file = folder.tokenizer / name
-        got = _digest(file) if file.is_file() else None
+        got = file_digest(file) if file.is_file() else None
         if got != expected:
             state = "is missing" if got is None else f"is damaged: its digest is {got}"
             raise RunError(
@@ -97,7 +107,3 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def _digest(file: Path) -> str:
-    return hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()

@@ -13,6 +13,8 @@ from dovetail.config import Config, json_values
 from dovetail.data import HasVocabulary
 from dovetail.kernels import choices
 from dovetail.module import batch_items, batch_size, parameter_specs
+from dovetail.run.contents import use_contents
+from dovetail.runtime import RunFolder
 from dovetail.targets import Machine, experiment_sharding, machine_program
 from dovetail.utils import format_bytes, host_memory_bytes
 
@@ -175,6 +177,7 @@ def dry_run(
         on_progress: called with a message before each long operation.
     """
     trainer = config.build()
+    use_contents(RunFolder(folder), trainer.input, on_progress)
     on_progress("checking the data and tracing the step")
     trainer.check(folder, prepare=False)
     program = trainer.program()

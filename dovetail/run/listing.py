@@ -64,13 +64,14 @@ def summarize_run(path: Path) -> RunSummary:
     folder = RunFolder(path)
     entries = read_metrics(folder.metrics)
     steps = [entry for entry in entries if entry.get("loss") is not None]
-    # A training loop of one's own may write no metrics.
-    step = max((entry["step"] for entry in entries), default=0) or _saved_step(folder)
-    total = steps[-1].get("steps") if steps else _total_steps(folder)
     try:
         about, problem = folder.about(), ""
     except RunError as error:
         about, problem = {}, str(error)
+    # A training loop of one's own may write no metrics, and a checkpointer of one's own no folders.
+    logged = max((entry["step"] for entry in entries), default=0)
+    step = logged or about.get("step") or _saved_step(folder)
+    total = steps[-1].get("steps") if steps else _total_steps(folder)
     return RunSummary(
         path=path,
         experiment=str(about.get("experiment", "")),

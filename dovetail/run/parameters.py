@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from dovetail.trainer import Trainer
 
 
+class DamagedStepError(RunError):
+    """The checkpoint that an export began with is damaged; an older one is intact."""
+
+    def __init__(self, message: str, step: int) -> None:
+        """Takes the step of the damaged checkpoint."""
+        super().__init__(message)
+        self.step = step
+
+
 @dataclass(frozen=True)
 class LoadedParameters:
     """All parameters and variables of a run, sharded over the devices of this machine."""
@@ -114,10 +123,10 @@ class RunParameters:
         def reader(paths: list[str]) -> SliceReader:
             now, arrays = self.read(_on_host(specs, paths)) or (0, {})
             if now < step:  # what was read of it before is intact
-                raise RunError(
+                raise DamagedStepError(
                     f"{self.folder.path}: the checkpoint of step {step} is damaged; that of step "
-                    f"{now} is intact. Continue the run, or move the folder of step {step} out of "
-                    f"{self.folder.checkpoints}, and export again."
+                    f"{now} is intact. Export again.",
+                    step,
                 )
             if now != step:  # the run is still training: the export would mix two steps
                 raise RunError(

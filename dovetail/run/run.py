@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
@@ -42,9 +42,16 @@ from dovetail.interop import ExportReport, ModelSource, end_tokens_of, export_ad
 from dovetail.learner import main_loss
 from dovetail.module import BoundModule, functional, parameter_specs, token_batch
 from dovetail.run.contents import check_tokenizer, use_saved_data
-from dovetail.run.parameters import LoadedParameters, RunParameters
-from dovetail.runtime import ArraySpecs, RunFolder, read_metrics, use_compilation_cache
-from dovetail.trainer import Evaluation, KnowsTrainedParameters
+from dovetail.run.parameters import DamagedStepError, LoadedParameters, RunParameters
+from dovetail.runtime import (
+    ArraySpecs,
+    RunFolder,
+    explained_failures,
+    read_metrics,
+    use_compilation_cache,
+)
+from dovetail.trainer import Evaluation, Evaluator, KnowsTrainedParameters
+from dovetail.trainer.tasks import tasks as registered_tasks
 
 if TYPE_CHECKING:
     from dovetail.data import HasTokenizer
@@ -154,6 +161,10 @@ class Run:
         """Returns the entries of metrics.jsonl, without damaged lines."""
         return read_metrics(self.folder.metrics)
 
+    def losses(self) -> list[tuple[int, float]]:
+        """Returns the recorded (step, loss) points, including those before it was resumed."""
+        return [(e["step"], e["loss"]) for e in self.metrics() if e.get("loss") is not None]
+
     def goodput(self) -> Goodput:
         """Returns where the seconds of the run went, over all its lives."""
         from dovetail.runtime.goodput import goodput
@@ -168,6 +179,7 @@ class Run:
         return RunParameters(self.folder, self.config)
 
     @functools.cached_property
+    @explained_failures()
     def loaded(self) -> LoadedParameters:
         """All parameters on the devices of this machine, loaded at first use."""
         use_compilation_cache()
@@ -222,6 +234,7 @@ class Run:
         """Continues a prompt: text, or token ids. See `GenerateOptions`."""
         return self.generate_batch([prompt], **options)[0]
 
+    @explained_failures()
     def generate_batch(
         self, prompts: Sequence[Prompt], **options: Unpack[GenerateOptions]
     ) -> list[Generation]:
@@ -234,7 +247,11 @@ class Run:
     ) -> Iterator[GenerationChunk]:
         """Continues a prompt and yields chunks as they are decoded, as `generate` would."""
         generator, arguments = self._generation([prompt], options)
-        return generator.stream([prompt], **arguments)
+        return self._chunks(generator.stream([prompt], **arguments))
+
+    def _chunks(self, chunks: Iterator[GenerationChunk]) -> Iterator[GenerationChunk]:
+        with explained_failures():
+            yield from chunks
 
     def _generation(
         self, prompts: Sequence[Prompt], options: GenerateOptions
@@ -243,10 +260,11 @@ class Run:
         known = GenerateOptions.__annotations__
         for name in options.keys() - known.keys():
             raise ConfigError(f"generate: unknown option {name!r}. {did_you_mean(name, known)}")
-        max_new_tokens = options.get("max_new_tokens", 128)
+        max_new_tokens: Any = options.get("max_new_tokens", 128)
         temperature = options.get("temperature", 0.8)
-        if max_new_tokens < 1:
-            raise ConfigError(f"max_new_tokens: expected 1 or more, got {max_new_tokens}.")
+        if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+            raise ConfigError(f"max_new_tokens: expected 1 or more, got {max_new_tokens!r}.")
+        _check_inputs("generate", options.get("inputs"))
         longest = max((np.size(self._tokens(prompt)) for prompt in prompts), default=0)
         length = -(-(longest + max_new_tokens) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE
         sampler: ConfigOf[Sampler] = Greedy.Config()
@@ -295,8 +313,21 @@ class Run:
 
     # Evaluation
 
-    def logits(self, text: Prompt) -> jax.Array:
-        """Returns the logits [S, V] of the token after each token of a text (or of token ids)."""
+    @explained_failures()
+    def logits(self, text: Prompt, inputs: Mapping[str, Any] | None = None) -> jax.Array:
+        """Returns the logits [S, V] of the token after each token of a text (or of token ids).
+
+        Args:
+            text: a text, or token ids [S].
+            inputs: named inputs of the layers' context, arrays with one row, such as the source of
+                an encoder.
+        """
+        if not hasattr(self._built.model, "vocab_size"):
+            raise ConfigError(
+                f"logits: the model of {self.path}, {type(self._built.model).__name__}, has no "
+                "vocabulary. Call run.model with what it takes."
+            )
+        _check_inputs("logits", inputs)
         tokens = self._checked_tokens("logits", text)
         if tokens.ndim != 1 or not tokens.size:
             got = f"an array of shape {tokens.shape}" if tokens.size else "nothing"
@@ -304,9 +335,11 @@ class Run:
                 f"logits: expected a text or token ids [S] of at least one token, got {got}. For "
                 "an empty text, pass the end-of-text token: [run.tokenizer.end_of_text]."
             )
-        logits_BSV: jax.Array = self.model(jnp.asarray(tokens)[None])
+        named = [] if inputs is None else [jax.tree.map(jnp.asarray, dict(inputs))]
+        logits_BSV: jax.Array = self.model(jnp.asarray(tokens)[None], *named)
         return logits_BSV[0]
 
+    @explained_failures()
     def loss(self, data: Any, params: dict[str, Any] | None = None) -> jax.Array:
         """Returns the loss of the model; it can be differentiated by `params`.
 
@@ -323,45 +356,68 @@ class Run:
         params = self.params if params is None else params
         return _loss(self._built.model, params, self.loaded.variables, batch)
 
+    @explained_failures()
     def evaluate(self, tasks: str | Sequence[str] | None = None) -> dict[str, float | int | str]:
-        """Runs evaluators of the experiment and returns their metrics, by evaluator and name.
+        """Runs evaluators and returns their metrics, by evaluator and name.
 
         Args:
-            tasks: the name of an evaluator, or several; None runs all.
+            tasks: names of evaluators of the experiment, such as "held_out", and of registered
+                tasks, such as "arithmetic"; None runs all evaluators of the experiment.
         """
-        tasks = [tasks] if isinstance(tasks, str) else tasks
-        trainer = self.trainer
-        evaluators = trainer.evaluators
-        for name in tasks or ():
-            if name not in evaluators:
-                raise ConfigError(
-                    f"evaluate: {self.path} has no evaluator {name!r}. "
-                    + did_you_mean(name, evaluators)
-                )
-        try:
-            self._check_data("the metrics would be those of other data")
-        except RunError:
-            raise
-        except ConfigError:  # the corpus is gone; evaluators that need data raise the same
-            pass
+        chosen = self.evaluators(tasks)
+        if chosen.keys() & self._built.evaluators.keys():
+            try:
+                self._check_data("the metrics would be those of other data")
+            except RunError:
+                raise
+            except ConfigError:  # the corpus is gone; evaluators that need data raise the same
+                pass
         loaded = self.loaded
-        metrics: dict[str, float | int | str] = {}
         evaluation = Evaluation(
             loaded.step,
-            trainer.model,
+            self._built.model,
             loaded.params,
             loaded.variables,
-            trainer.input,
+            self._built.input,
             loaded.placement,
             self.path,
+            lambda: self.tokenizer,
         )
-        for name in evaluators if tasks is None else tasks:
-            result = evaluators[name].evaluate(evaluation)
+        metrics: dict[str, float | int | str] = {}
+        for name, evaluator in chosen.items():
+            result = evaluator.evaluate(evaluation)
             metrics |= {f"{name}/{key}": value for key, value in result.items()}
         return metrics
 
+    def evaluators(self, tasks: str | Sequence[str] | None = None) -> dict[str, Evaluator]:
+        """Returns the evaluators that `evaluate` runs; none at all is an error."""
+        own = self._built.evaluators
+        if tasks is None and not own:
+            raise ConfigError(
+                f"{self.path}: this run has no evaluators. Train it with one, such as "
+                "evaluators.held_out=HeldOutLoss; a run may be continued with other evaluators. "
+                f"Or name a task: {', '.join(registered_tasks())}."
+            )
+        if tasks is None:
+            return own
+        names: Any = [tasks] if isinstance(tasks, str) else tasks
+        if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+            raise ConfigError(f"evaluate: expected names of evaluators, got {tasks!r}.")
+        return {name: self._evaluator(name) for name in names}
+
+    def _evaluator(self, name: str) -> Evaluator:
+        """Returns an evaluator of the experiment, or of a registered task."""
+        own, known = self._built.evaluators, registered_tasks()
+        if name not in own and name not in known:
+            raise ConfigError(
+                f"evaluate: {self.path} has no evaluator {name!r}, and there is no such task. "
+                + did_you_mean(name, [*own, *known])
+            )
+        return own[name] if name in own else known[name]().build()
+
     # Export
 
+    @explained_failures()
     def export_hf(
         self,
         target: str | Path,
@@ -381,37 +437,55 @@ class Run:
                 exactly, the imported one first.
             progress: whether to show a progress bar.
         """
-        options = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
-        return export_hf(
-            self.model_source(),
-            Path(target),
-            dtype=dtype,
-            family=family,
-            progress=progress,
-            **options,
-        )
+        options: dict[str, Any] = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
+        options |= {"dtype": dtype, "family": family, "progress": progress}
+        return self._exported(lambda source: export_hf(source, Path(target), **options))
 
+    @explained_failures()
     def export_adapter(
         self, target: str | Path, *, dtype: str | None = None, family: str | None = None
     ) -> ExportReport:
         """Exports only the LoRA adapters, as a folder that `peft` loads onto the base model."""
-        return export_adapter(self.model_source(), Path(target), dtype=dtype, family=family)
+        return self._exported(
+            lambda source: export_adapter(source, Path(target), dtype=dtype, family=family)
+        )
+
+    def _exported(self, export: Callable[[ModelSource], ExportReport]) -> ExportReport:
+        """Exports the newest intact checkpoint; begins again if one proves to be damaged."""
+        damaged: set[int] = set()
+        while True:
+            try:
+                return export(self.model_source())
+            except DamagedStepError as error:  # the checkpointer passes over it from now on
+                if error.step in damaged:  # a checkpointer of one's own may not
+                    raise
+                damaged.add(error.step)
 
     def model_source(self) -> ModelSource:
-        """Returns what an export reads of this run."""
+        """Returns what an export reads of this run.
+
+        Its weights raise a `DamagedStepError` if the checkpoint proves to be damaged.
+        """
         model = self._built.model
-        is_imported = "imported" in self.about and not self.folder.tokenizer.is_dir()
-        has_own = has_tokenizer(self._built.input)
+        has_own = has_tokenizer(self._built.input) and not self._was_imported_without_tokenizer()
         return ModelSource(
             name=str(self.path),
             model=model,
             weights=self.parameters.weights(model),
             trained=self._trained_paths(),
-            tokenizer=self.tokenizer if has_own and not is_imported else None,
+            tokenizer=self.tokenizer if has_own else None,
             is_imported="imported" in self.about or self.source_folder is not None,
             source_folder=self.source_folder,
             base=self.base(),
         )
+
+    def _was_imported_without_tokenizer(self) -> bool:
+        """Says whether the imported model had no tokenizer.json, which is no damage."""
+        recorded = "tokenizer" in self.about or self.folder.tokenizer.is_dir()
+        tokenizer = getattr(self.config.input, "tokenizer", None)
+        return (
+            "imported" in self.about and not recorded and not getattr(tokenizer, "digest", "")
+        )  # earlier imports recorded the digest in the config alone
 
     def _trained_paths(self) -> frozenset[str]:
         """Returns the parameters that this run has trained."""
@@ -455,6 +529,11 @@ def load_all_components() -> None:
     """Imports every subpackage whose components config text may name."""
     for subpackage in _COMPONENTS:
         importlib.import_module(f"dovetail.{subpackage}")
+
+
+def _check_inputs(method: str, inputs: Any) -> None:
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise ConfigError(f"{method}: inputs: expected arrays by name, got {inputs!r}.")
 
 
 @functools.partial(jax.jit, static_argnums=0)

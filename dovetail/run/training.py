@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, Error
 from dovetail.parallel import Processes, start_distributed
-from dovetail.run.contents import save_data, save_source, save_tokenizer, use_saved_data
+from dovetail.run.contents import save_data, save_source, save_tokenizer, use_contents
 from dovetail.run.run import Run
 from dovetail.runtime import (
     Profiler,
@@ -53,6 +53,14 @@ class PreparedRun:
     def is_complete(self) -> bool:
         """Whether an earlier training is past the number of steps."""
         return self.saved_step > self.trainer.steps
+
+    def recorded_outcome(self) -> Outcome:
+        """Returns the outcome of the earlier training, from the metrics that it recorded."""
+        run = Run(self.folder.path)
+        metrics: dict[str, float | int | str] = {}
+        for entry in run.metrics():
+            metrics |= {k: v for k, v in entry.items() if k != "step" and v is not None}
+        return Outcome(self.saved_step, losses=run.losses(), metrics=metrics)
 
     def train(
         self, about: dict[str, Any], *, reports: Sequence[str] = (), hooks: Hooks | None = None
@@ -127,7 +135,7 @@ def _refuse_elsewhere(machine: Machine | None) -> None:
     if machine is not None and (difference := local_mismatch(machine)) is not None:
         raise ConfigError(
             f"--target {machine.name}: this is not that machine: {difference}. Run it there; "
-            "--dry-run reports what would happen; without --target it trains here."
+            "--dry-run reports what would happen; --target cpu trains on the CPU here."
         )
 
 
@@ -142,10 +150,7 @@ def _open_trainer(
     trainer = config.build()  # the config is saved as it is, whether progress is shown or not
     if not shows_training:
         trainer.hide_progress()
-    if (folder.path / "run.json").is_file():
-        warning = use_saved_data(folder, folder.about(), trainer.input)
-        if warning is not None:
-            log(f"warning: {warning}")
+    use_contents(folder, trainer.input, log)
     return trainer
 
 
@@ -187,11 +192,22 @@ def train_run(
             for report in reports:
                 hooks.log(report)
             hooks.log(f"training {about.get('experiment', 'a model')} in {folder.path}")
-            return _checked(trainer, trainer.train(folder.path, hooks, stop))
+            outcome = _checked(trainer, trainer.train(folder.path, hooks, stop))
+            if process.index == 0:
+                _record(folder, outcome, hooks.log)
+            return outcome
         finally:
             if profiler is not None:
                 profiler.finish()
             folder.release()
+
+
+def _record(folder: RunFolder, outcome: Outcome, log: Callable[[str], None]) -> None:
+    """Records how far training came; the run is complete without that."""
+    try:
+        folder.record_step(outcome.step)
+    except (OSError, Error) as error:
+        log(f"warning: {folder.path}/run.json lacks the last step, {outcome.step}: {error}")
 
 
 def _checked(trainer: Trainer, outcome: Any) -> Outcome:
@@ -209,13 +225,16 @@ def _claim(trainer: Trainer, folder: RunFolder, about: dict[str, Any]) -> None:
     config: Any = trainer.config
     folder.claim(config)
     try:
-        about = about | {"device": local_device_kind()} | _base(config)
+        before = folder.about_if_any()
+        about = about | {"device": local_device_kind()} | _base(config, before)
         if (data := save_data(folder, trainer.input)) is not None:
             folder.check_data(data)
             about["data"] = data
         if (tokenizer := save_tokenizer(folder, trainer.input)) is not None:
             about["tokenizer"] = tokenizer
-        if (parent := _parent(config)) is not None:
+        if before is not None and "step" in before:
+            about["step"] = before["step"]  # until this life ends
+        if before is None and (parent := _parent(config)) is not None:
             save_source(folder, parent.source_folder)
         folder.describe(config, about)
     except OSError as error:
@@ -231,7 +250,12 @@ def _parent(config: Trainer.Config) -> Run | None:
     return Run(path) if isinstance(path, str) else None
 
 
-def _base(config: Trainer.Config) -> dict[str, Any]:
-    """Returns where the model that the run is initialized from came from."""
+def _base(config: Trainer.Config, before: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns where the model that the run is initialized from came from.
+
+    A run that continues knows it, and does not need the folder of the other run any more.
+    """
+    if before is not None and "base" in before:
+        return {"base": before["base"]}
     parent = _parent(config)
     return {} if parent is None else {"base": parent.about.get("imported", {})}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -42,6 +43,17 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         flush(path.parent)  # a rename is durable once the folder is
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def file_digest(path: Path) -> str:
+    """Returns a hash of a file's content, in 32 characters."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def file_digests(folder: Path) -> dict[str, str]:
+    """Returns the digest of each file of a folder, by its name."""
+    return {file.name: file_digest(file) for file in sorted(folder.iterdir())}
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
-# Parameters, tokens and operations: B is a billion, and above a trillion come peta and exa.
-_COUNTS = ("", "k", "M", "B", "T", "P", "E")
+# Parameters, tokens and operations: B is a billion, and above a trillion come the SI prefixes.
+_COUNTS = ("", "k", "M", "B", "T", "P", "E", "Z", "Y")
 
 
 def format_bytes(number: float) -> str:

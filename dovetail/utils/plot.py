@@ -35,15 +35,28 @@ class LinearScale:
 
     def ticks(self) -> list[float]:
         """Returns the labelled values."""
-        return [self._low + self._span * part / 4 for part in range(5)]
+        return round_ticks(self._low, self._low + self._span)
 
     def fraction(self, value: float) -> float:
         """Returns the height of a value, from 0 to 1."""
         return (value - self._low) / self._span
 
 
+def round_ticks(low: float, high: float) -> list[float]:
+    """Returns 3 to 8 round numbers of a range, 1, 2 or 5 times a power of ten apart.
+
+    round_ticks(0, 30)         [0, 5, 10, 15, 20, 25, 30]
+    round_ticks(6.952, 7.632)  [7, 7.1, 7.2, 7.3, 7.4, 7.5, 7.6]
+    """
+    power = 10.0 ** math.floor(math.log10((high - low) / 7))
+    step = next(size * power for size in (1, 2, 5, 10) if (high - low) / (size * power) <= 7)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
+
+
 _COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 460, 300, 60, 40, 190
+_PER_LETTER = 7.5  # the width of a letter of the legend, at most on average
 
 
 @dataclass(frozen=True)
@@ -63,7 +76,9 @@ class Panel:
 
 def draw_panels(rows: Sequence[Sequence[Panel]]) -> str:
     """Draws rows of panels."""
-    wide, high = _WIDTH + _LEGEND, _HEIGHT + _TOP + 50
+    names = [name for row in rows for panel in row for name in panel.curves]
+    legend = max(_LEGEND, math.ceil(40 + _PER_LETTER * max(map(len, names), default=0)))
+    wide, high = _WIDTH + legend, _HEIGHT + _TOP + 50
     body = "".join(
         f'<g transform="translate({across * wide},{down * high})">{_panel(panel)}</g>'
         for down, row in enumerate(rows)
@@ -94,7 +109,7 @@ def _panel(panel: Panel) -> str:
             f'<line x1="{x}" y1="{y}" x2="{_WIDTH}" y2="{y}" stroke="#dddddd"/>'
             + _text(_LEFT - 6, float(y) + 4, f"{value:.4g}", "end")
         )
-    for value in (0, right / 4, right / 2, 3 * right / 4, right):
+    for value in round_ticks(0, right):
         x = place(value, scale.ticks()[0]).split(",")[0]
         parts.append(_text(float(x), _HEIGHT + 18, f"{value:g}", "middle"))
     for index, (name, points) in enumerate(panel.curves.items()):

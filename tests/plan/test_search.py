@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import dovetail
 from dovetail.config import ConfigError, apply_modifier
 from dovetail.experiments import find_experiment
 from dovetail.plan import (
@@ -39,10 +41,10 @@ def planner(tmp_path_factory: pytest.TempPathFactory) -> Planner:
 
 def rule_of(text: str) -> Any:
     """Returns the function of a generated rule file, without registering it."""
-    from dovetail.targets import registry
+    from dovetail.targets.rule import _rules
 
     names: dict[str, Any] = {}
-    with registry._rules.restored():
+    with _rules.restored():
         exec(compile(text, "found.py", "exec"), names)
     return names["llama2_7b"]
 
@@ -107,6 +109,9 @@ def test_the_best_is_never_slower_than_the_rule(planner: Planner) -> None:
     found = search(judge)
     assert found.best is not None
     assert found.best.plan.step_seconds == found.rule.step_seconds
+    facts = json.loads(json.dumps(found.facts()))
+    assert facts["best"]["plan"] == facts["rule"]
+    assert len(facts["verified"]) == len(found.verified)
 
 
 def test_remedies_change_one_thing_and_fit(planner: Planner) -> None:
@@ -199,6 +204,10 @@ def test_machines_are_compared() -> None:
         256 * 4.2 * 500_000 * rows["tpu-v5p-512"].best.plan.step_seconds / 3600
     )
     assert rows["tpu-v5e-4"].best is None, "80 GB of state on 64 GB"
+    large, small = (json.loads(json.dumps(row.facts())) for row in rows.values())
+    assert large["best"]["plan"]["fits"]
+    assert large["usd"] == rows["tpu-v5p-512"].usd
+    assert (small["fits"], small["best"], small["usd"]) == (False, None, None)
 
 
 def test_a_cached_program_is_not_compiled_again(
@@ -243,10 +252,28 @@ def test_an_analytic_plan_refuses_uneven_shards(tmp_path: Path) -> None:
     planner = planner_of("llama2-7b", "gpu-h100-192", tmp_path)
     planner.is_analytic = True
     planner.config.mesh.set(data=1, fsdp=64, model=3)
-    assert "does not divide into 3 shards" in planner.best_plan().refusal, "a width of 4,096"
+    assert "does not divide into 3 shards" in planner.plan_or_refusal().refusal, "a width of 4,096"
     planner = planner_of("llama2-7b", "trn2-64", tmp_path)
     planner.config.mesh.set(data=1, fsdp=4, model=64)
-    assert "does not divide into 64 shards" in planner.best_plan().refusal, "32 heads"
+    assert "does not divide into 64 shards" in planner.plan_or_refusal().refusal, "32 heads"
     planner = replace(planner)  # a new one, because the first has built the experiment
     planner.config.mesh.set(fsdp=8, model=32)
-    assert planner.best_plan().refusal == ""
+    assert planner.plan_or_refusal().refusal == ""
+
+
+@pytest.mark.parametrize("is_analytic", [True, False])
+def test_uneven_shards_are_an_error_outside_of_a_search(is_analytic: bool, tmp_path: Path) -> None:
+    config = find_experiment("llama2-7b").tiny()
+    planner = Planner("tiny", config, parse_target("cpu-8"), ProgramCache(tmp_path))
+    planner.is_analytic = is_analytic
+    planner.config.mesh.set(data=1, fsdp=-1)
+    planner.config.input.batch_size = 3
+    with pytest.raises(ConfigError, match="does not divide into 8 shards"):
+        planner.best_plan()
+    assert "does not divide into 8 shards" in planner.plan_or_refusal().refusal
+
+
+def test_a_search_refuses_to_replace_the_users_mesh() -> None:
+    fitted = dovetail.experiment("tiny-lm").override("mesh.data=2", "mesh.fsdp=4")
+    with pytest.raises(ConfigError, match=r"chooses the mesh: leave mesh\.\* out"):
+        search(fitted.planner("cpu-8", compile=False))

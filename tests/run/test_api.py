@@ -6,14 +6,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 import dovetail
-from dovetail.config import Component
+from dovetail.config import Component, modifier
 from dovetail.run import compare_runs, default_folder
-from dovetail.runtime import Checkpointer
+from dovetail.runtime import Checkpointer, StopOnFaults
 from dovetail.trainer import FaultError
+from dovetail.utils import Progress
 from tests.run.test_run import CHANGES
 
 
@@ -47,8 +49,13 @@ def test_mistakes_are_errors_that_help():
         _ = dovetail.experiment("tiny-lm").override("lr=0.1").config
     with pytest.raises(dovetail.Error, match="moe"):
         _ = dovetail.experiment("tiny-lm").with_features("meo").config
-    with pytest.raises(dovetail.Error, match=r"override: expected texts such as .*got \{'steps'"):
+    with pytest.raises(dovetail.Error, match=r"override: expected a text such as .*got \{'steps'"):
         dovetail.experiment("tiny-lm").override({"steps": 5})
+    name = 5
+    with pytest.raises(dovetail.Error, match=r"experiment: expected a name.*, got 5"):
+        dovetail.experiment(name)
+    with pytest.raises(dovetail.Error, match=r"target: expected a text such as 'tpu-.*', got 5"):
+        dovetail.experiment("tiny-lm").target(name)
 
 
 def test_overrides_of_what_a_later_one_replaces_apply_with_a_target_too():
@@ -172,6 +179,36 @@ def test_a_profile_of_no_steps_in_a_row_is_refused_at_once(profile, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+class RunsOutOfMemory(Component):
+    """An evaluator that fails as JAX does without memory."""
+
+    def due(self, step):
+        return False
+
+    def evaluate(self, evaluation):
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes")
+
+
+def test_failures_of_the_machine_are_explained(tmp_path):
+    experiment = dovetail.experiment("tiny-lm").override(*CHANGES, "evaluators={}")
+    failing = experiment.override("evaluators.fails=RunsOutOfMemory")
+    out_of_memory = r"out of memory: .* Try a smaller input\.batch_size"
+    with pytest.raises(dovetail.Error, match=out_of_memory) as caught:
+        failing.train(steps=1, folder=tmp_path / "run", progress=False)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    with pytest.raises(dovetail.Error, match=out_of_memory):
+        dovetail.load(tmp_path / "run").evaluate("fails")
+
+
+def test_a_path_that_cannot_exist_is_explained(tmp_path):
+    path, advice = tmp_path / ("x" * 300), r"xx/?.*: File name too long\. Choose another path\."
+    with pytest.raises(dovetail.Error, match=advice):
+        dovetail.experiment("tiny-lm").override(*CHANGES).train(folder=path, progress=False)
+    for open_run in (dovetail.load, dovetail.experiment):
+        with pytest.raises(dovetail.Error, match=advice):
+            open_run(path)
+
+
 class InterruptsAtTwo(Component):
     """A writer that receives Ctrl-C after the second step."""
 
@@ -202,7 +239,31 @@ def test_ctrl_c_saves_and_the_same_call_continues(tmp_path, capsys):
     assert f"resumed from step {stopped.step}" in shown.err
     assert "step 30/30  loss " in shown.err
     assert shown.out == "", "progress is on standard error"
-    differences = compare_runs([stopped, dovetail.load(run.path)]).differences
+    comparison = compare_runs([stopped, dovetail.load(run.path)])
+    differences = comparison.differences
     assert set(differences) == {"writers", "writers.stops"}, "progress is not a difference of runs"
+    seconds = [entry["step_seconds"] for entry in run.metrics() if "step_seconds" in entry]
+    assert comparison.metrics["step_seconds"][1] == median(seconds)
     again = experiment.train(steps=5, folder=tmp_path / "run", progress=False)
     assert again.step == 30, "a run that is past the steps is returned as it is"
+    with Progress("again", enabled=False) as progress:
+        prepared = experiment.override(steps=5).prepare(progress, folder=tmp_path / "run")
+    outcome = prepared.recorded_outcome()
+    assert (prepared.is_complete, outcome.step) == (True, 30)
+    assert outcome.losses == run.losses()
+    assert outcome.metrics["loss"] == run.losses()[-1][1]
+
+
+class OwnFaults(StopOnFaults):
+    class Config(StopOnFaults.Config):
+        max_lr: float = 1.0
+
+
+def test_a_modifier_of_a_notebook_may_add_any_key():
+    """The keys that are checked without JAX are those of the package, and it adds another."""
+    _ = dovetail.experiment("tiny-lm").config  # its keys are cached
+    modifier("own-faults-of-a-notebook")(lambda config: config.set(faults=OwnFaults.Config()))
+    changed = dovetail.experiment("tiny-lm").with_features("own-faults-of-a-notebook")
+    assert changed.override("faults.max_lr=2").config.faults.max_lr == 2
+    with pytest.raises(dovetail.Error, match="has no field 'max_lrs'"):
+        _ = changed.override("faults.max_lrs=2").config

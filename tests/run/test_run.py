@@ -263,11 +263,28 @@ def test_token_ids_that_the_model_does_not_know(moved, ids):
     [
         ({"tokens": 8}, r"unknown option 'tokens'\. .*max_new_tokens"),
         ({"max_new_tokens": -4}, r"max_new_tokens: expected 1 or more, got -4"),
+        ({"max_new_tokens": 2.5}, r"max_new_tokens: expected 1 or more, got 2\.5"),
+        ({"inputs": "abc"}, r"inputs: expected arrays by name, got 'abc'"),
     ],
 )
 def test_wrong_options_of_generation(moved, options, message):
     with pytest.raises(dovetail.Error, match=message):
         dovetail.load(moved["folder"]).generate("a", **options)
+
+
+def test_calls_with_what_the_model_does_not_take(moved):
+    run = dovetail.load(moved["folder"])
+    with pytest.raises(
+        dovetail.Error, match=r"CausalLM.predict: cannot be called with float32\[3\]"
+    ):
+        run.model(np.ones(3, np.float32))
+    with pytest.raises(dovetail.Error, match=r"CausalLM.predict: cannot be called with nothing"):
+        run.model()
+    with pytest.raises(dovetail.Error, match=r"evaluate: expected names of evaluators, got 5"):
+        run.evaluate(5)
+    del run.trainer.model.vocab_size
+    with pytest.raises(dovetail.Error, match=r"logits: the model of .*CausalLM, has no vocabulary"):
+        run.logits([1, 2, 3])
 
 
 def edit(folder, **values):
@@ -327,3 +344,5 @@ def test_evaluation_prints_texts_and_a_table(moved, tmp_path, capsys):
     (folder / "config.txt").write_text("\n".join(kept) + "\n")
     assert main(["evaluate", str(folder)]) == 2
     assert "this run has no evaluators. Train it with one" in capsys.readouterr().err
+    with pytest.raises(dovetail.Error, match="this run has no evaluators"):
+        dovetail.load(folder).evaluate()

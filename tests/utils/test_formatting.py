@@ -34,7 +34,10 @@ def test_bytes(number, text):
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(12, "12"), (999, "999"), (7_241_000_000, "7.24B"), (999_999, "1M"), (2.5e15, "2.5P")],
+    [
+        *[(12, "12"), (999, "999"), (7_241_000_000, "7.24B"), (999_999, "1M"), (2.5e15, "2.5P")],
+        *[(4.92e22, "49.2Z"), (1e24, "1Y"), (1e28, "10,000Y")],
+    ],
 )
 def test_counts(number, text):
     assert format_count(number) == text
