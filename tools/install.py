@@ -61,8 +61,19 @@ def install(extras: str, constraint: Path | None) -> int:
     if run_pip(pip_arguments(extras, constraint), log) != 0:
         report_failure(log)
         return 1
+    cache_keys()
     print(f"  done in {time.monotonic() - start:.0f} s", flush=True)
     return 0
+
+
+def cache_keys() -> None:
+    """Caches the key paths of tiny-lm, so that its first mistyped key is reported at once, too.
+
+    Without it, the first use of an experiment caches them; so a failure is none of the install.
+    """
+    command = [sys.executable, "-m", "dovetail", "config", "show", "tiny-lm"]
+    quiet = subprocess.DEVNULL
+    subprocess.run(command, cwd=ROOT, stdout=quiet, stderr=quiet, check=False)
 
 
 def has_pip() -> bool:

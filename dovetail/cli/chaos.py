@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dovetail.cli.output import print_json
-from dovetail.config import ConfigError, did_you_mean
+from dovetail.config import ConfigError
 from dovetail.utils import Progress, format_table
 
 if TYPE_CHECKING:
@@ -79,29 +79,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _trials(arguments: argparse.Namespace) -> list[Trial]:
     """Returns the trials that are asked for."""
-    from dovetail.runtime.chaos import CONTROLS, KINDS, long_trials, short_trials, trial
+    from dovetail.runtime.chaos import select_trials
 
-    if arguments.control is not None:
-        if arguments.control not in CONTROLS:
-            near = did_you_mean(arguments.control, CONTROLS)
-            raise ConfigError(f"--control: there is no {arguments.control!r}. {near}")
-        if arguments.results is not None:
-            raise ConfigError("--results: leave it out with --control, whose trials must fail.")
-        return [trial(CONTROLS[arguments.control], arguments.seed)]
-    trials = short_trials(arguments.seed)
-    if arguments.trials is not None:
-        if arguments.trials < 1:
-            raise ConfigError(f"--trials: expected 1 or more, got {arguments.trials}.")
-        trials = long_trials(arguments.seed, arguments.trials)
-    if not arguments.kinds:
-        return trials
-    wanted = [kind.strip() for kind in arguments.kinds.split(",")]
-    for kind in wanted:
-        if kind not in KINDS:
-            raise ConfigError(f"--kinds: there is no {kind!r}. {did_you_mean(kind, KINDS)}")
-    trials = [trial for trial in trials if trial.kind in wanted]
-    missing = [kind for kind in wanted if kind not in {each.kind for each in trials}]
-    return trials + [trial(kind, arguments.seed) for kind in missing]
+    kinds = [kind.strip() for kind in arguments.kinds.split(",")] if arguments.kinds else []
+    trials = select_trials(
+        arguments.seed, count=arguments.trials, kinds=kinds, control=arguments.control
+    )
+    if arguments.control is not None and arguments.results is not None:
+        raise ConfigError("--results: leave it out with --control, whose trials must fail.")
+    return trials
 
 
 def _print(results: list[Result], seed: int, with_points: bool) -> None:

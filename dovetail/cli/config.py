@@ -30,8 +30,10 @@ from dovetail.config import (
     Config,
     ConfigError,
     all_values,
+    derived_paths,
     diff,
     explain,
+    json_origins,
     json_values,
     to_text,
     value_at,
@@ -97,13 +99,13 @@ def _show(arguments: argparse.Namespace) -> int:
     for path in parts:
         value_at(config, path)  # an unknown item of a list or dict raises
     if arguments.json:
-        values = _values_with_origins(config) if arguments.why else json_values(config)
+        values = json_origins(config) if arguments.why else json_values(config)
         print_json({path: value for path, value in values.items() if _is_inside(path, parts)})
         return 0
     if arguments.text:
         print(to_text(config), end="")
         return 0
-    derived = _derived(config)
+    derived = derived_paths(config)
     origins = {line.path: line.origin for line in explain(config)} if arguments.why else {}
     for path, value in all_values(config).items():
         if _is_inside(path, parts):
@@ -115,22 +117,6 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _is_inside(path: str, parts: list[str]) -> bool:
     return not parts or any(path == part or path.startswith(f"{part}.") for part in parts)
-
-
-def _derived(config: Config[Any]) -> set[str]:
-    """Returns the required values that parents set when they build their children."""
-    try:
-        config.build()
-    except ConfigError:
-        return set()  # some are really missing
-    return {path for path, text in all_values(config).items() if text == "REQUIRED"}
-
-
-def _values_with_origins(config: Config[Any]) -> dict[str, Any]:
-    values = json_values(config)
-    return {
-        line.path: {"value": values[line.path], "set_by": line.origin} for line in explain(config)
-    }
 
 
 def _diff(arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from dovetail.cli.experiment import add_import_argument
 from dovetail.cli.output import print_json
 from dovetail.config import ConfigError, did_you_mean, import_packages, modifiers
 from dovetail.experiments import ExperimentEntry, experiments
+from dovetail.features import features
 from dovetail.utils import format_table, plural
 
 
@@ -36,7 +37,7 @@ def _list(arguments: argparse.Namespace) -> int:
     changes = {
         name: change
         for name, change in modifiers().items()
-        if word in f"{name} {_about(change)} {_kind(change)}".lower()
+        if word in f"{name} {_about(change)} {_kind(name, change)}".lower()
     }
     targets = {name: text for name, text in target_forms().items() if word in name}
     if not (matching or changes or targets):
@@ -50,7 +51,7 @@ def _list(arguments: argparse.Namespace) -> int:
     if changes:
         print("\nmodifiers, for --with:")
         rows = {name: (_usage(name, each), _about(each)) for name, each in changes.items()}
-        _print_groups(rows, {name: _kind(each) for name, each in changes.items()})
+        _print_groups(rows, {name: _kind(name, each) for name, each in changes.items()})
     if targets:
         print("\ntargets, for --target (2x in front means two slices):")
         print(format_table(list(targets.items()), indent="  "))
@@ -97,8 +98,11 @@ def _about(modifier: Callable[..., Any]) -> str:
     return (inspect.getdoc(modifier) or "").partition("\n")[0]
 
 
-def _kind(modifier: Callable[..., Any]) -> str:
-    """Returns the folder of features that a modifier is defined in, or a user's own module."""
-    pieces = modifier.__module__.split(".")
-    is_own = pieces[:2] == ["dovetail", "features"] and len(pieces) > 3
-    return pieces[2].replace("_", " ") if is_own else modifier.__module__
+def _kind(name: str, modifier: Callable[..., Any]) -> str:
+    """Returns the kind of a feature; of another modifier, its file's name or the user's package."""
+    if name in features():
+        kind = features()[name].kind
+    else:
+        package, _, module = modifier.__module__.partition(".")
+        kind = module.rpartition(".")[2].replace("_", "-") if package == "dovetail" else package
+    return kind.replace("-and-", " and ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from dovetail.targets import (
     experiment_sharding,
     machine_program,
 )
-from dovetail.utils import Progress, format_bytes, format_count, format_table
+from dovetail.utils import Progress, format_bytes, format_table
 
 _GROUPS = ("parameters", "optimizer", "averages", "variables", "batch", "activations")
 
@@ -55,7 +54,7 @@ def _sharding(arguments: argparse.Namespace) -> int:
         arguments.html.write_text(sharding_page(chosen.name, layout), encoding="utf-8")
         say(f"wrote {arguments.html}")
     if arguments.json:
-        print_json(_facts(chosen.name, layout))
+        print_json({"experiment": chosen.name, **layout.facts()})
     elif arguments.html is None:
         for report in chosen.reports:
             say(report)
@@ -71,7 +70,7 @@ def logical(array: ArraySharding) -> str:
 
 def physical(array: ArraySharding) -> str:
     """Formats which logical axes are sharded over which mesh axes."""
-    pairs = zip(array.axes, array.split, strict=True)
+    pairs = zip(array.axes, array.mesh_axes, strict=True)
     return ", ".join(f"{axis} over {' x '.join(names)}" for axis, names in pairs if names) or (
         "replicated" if array.devices > 1 else "unsharded"
     )
@@ -118,23 +117,3 @@ def _print_array(array: ArraySharding, states: list[ArraySharding]) -> None:
     if states:
         names = ", ".join(state.path.removesuffix(f"/{array.path}") for state in states)
         print(f"      optimizer: {names} sharded like it, {taken(states)}")
-
-
-def _facts(name: str, layout: ExperimentSharding) -> dict[str, Any]:
-    replicated = layout.replicated()
-    parameters = sum(math.prod(array.shape) for array in layout.group("parameters"))
-    return {
-        "experiment": name,
-        "target": layout.machine.name,
-        "devices": layout.machine.devices,
-        "mesh": layout.mesh,
-        "parameters": {"total": parameters, "in_words": format_count(parameters)},
-        "memory_bytes_per_device": layout.machine.memory_per_device,
-        "bytes_per_device": layout.totals(),
-        "host_bytes_per_device": layout.host_bytes(),
-        "replicated_bytes": sum(array.bytes_per_device for array in replicated),
-        "replicated": [f"{array.group}: {array.path}" for array in replicated],
-        "arrays": [
-            {**vars(array), "bytes_per_device": array.bytes_per_device} for array in layout.arrays
-        ],
-    }

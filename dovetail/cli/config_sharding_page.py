@@ -87,7 +87,7 @@ def _row(array: ArraySharding) -> list[str]:
             by=names[0] if names else None,
             over=f" / {' × '.join(names)}" if names else "",
         )
-        for axis, length, names in zip(array.axes, array.shape, array.split, strict=True)
+        for axis, length, names in zip(array.axes, array.shape, array.mesh_axes, strict=True)
     ]
     local = " × ".join(map(str, array.local_shape)) or "scalar"
     copies = f", {plural(array.copies, 'copy', 'copies')}" if array.copies > 1 else ""

@@ -7,7 +7,7 @@ from typing import Any
 
 from dovetail.cli.output import print_json
 from dovetail.config import import_packages
-from dovetail.targets import MACHINE_FAMILIES, MachineFamily, parse_target, target_rules
+from dovetail.targets import MACHINE_FAMILIES, family_facts, target_rules
 from dovetail.utils import format_bytes, format_table
 
 _CPU = {"cpu": "this machine", "cpu-N": "this machine, as N virtual devices"}
@@ -33,45 +33,16 @@ def target_forms() -> dict[str, str]:
 
 def _targets(arguments: argparse.Namespace) -> int:
     import_packages(arguments.imports)
-    rules = [
-        {"name": rule.name, "pattern": rule.pattern, "about": rule.about} for rule in target_rules()
-    ]
-    families = {prefix: _facts(family) for prefix, family in MACHINE_FAMILIES.items()}
+    families, rules = family_facts(), target_rules()
     if arguments.json:
-        print_json({"targets": families, "rules": rules})
+        print_json({"targets": families, "rules": [rule.facts() for rule in rules]})
         return 0
     _print_specs(families)
     _print_prices(families)
     print("\nrules, in order; the first that matches applies:")
     for rule in rules:
-        print(f"  {rule['name']:<12} {rule['pattern']:<8} {rule['about']}")
+        print(f"  {rule.name:<12} {rule.pattern:<8} {rule.about}")
     return 0
-
-
-def _facts(family: MachineFamily) -> dict[str, Any]:
-    chip, machine = family.chip, parse_target(f"{family.prefix}-{family.example}")
-    price = chip.price
-    return {
-        "counts": family.counts,
-        "chip": chip.name,
-        "peak_flops": dict(chip.peak_flops),
-        "memory_bytes": chip.memory_bytes,
-        "memory_bandwidth": chip.memory_bandwidth,
-        "interconnect_bandwidth": chip.interconnect_bandwidth,
-        "linked_chips": chip.linked_chips,
-        "chips_per_host": chip.chips_per_host,
-        "devices_per_chip": chip.devices_per_chip,
-        "network_bandwidth": chip.network_bandwidth,
-        "price": vars(price) if price is not None else None,
-        "example": {
-            "target": machine.name,
-            "chips": machine.chips,
-            "devices": machine.devices,
-            "hosts": machine.hosts,
-            "topology": machine.topology,
-            "usd_per_hour": machine.usd_per_hour,
-        },
-    }
 
 
 def _print_specs(families: dict[str, dict[str, Any]]) -> None:

@@ -1,7 +1,8 @@
-"""Evaluate a trained model: metrics of the run's evaluators, on its newest parameters.
+"""Evaluate a trained model: metrics of the run's evaluators, or of tasks, on its newest parameters.
 
 dovetail evaluate runs/tiny-lm
 dovetail evaluate runs/tiny-lm held_out --json
+dovetail evaluate runs/tiny-lm arithmetic
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from pathlib import Path
 
 from dovetail.cli.experiment import add_import_argument
 from dovetail.cli.output import format_metrics, print_json
-from dovetail.config import ConfigError
 from dovetail.utils import Progress
 
 
@@ -21,7 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run_folder", type=Path, metavar="RUN", help="a run folder, such as runs/tiny-lm"
     )
     parser.add_argument(
-        "tasks", nargs="*", metavar="EVALUATOR", help="such as held_out; all if none is named"
+        "tasks",
+        nargs="*",
+        metavar="TASK",
+        help="an evaluator of the run, such as held_out, or a task, such as arithmetic; without "
+        "any, all evaluators of the run",
     )
     add_import_argument(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object when done")
@@ -35,14 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
         from dovetail.run import Run, run_path
 
         run = Run(run_path(arguments.run_folder), imports=arguments.imports)
-        if not run.config.evaluators:
-            raise ConfigError(
-                f"{run.path}: this run has no evaluators. Train it with one, such as "
-                "evaluators.held_out=HeldOutLoss; a run may be continued with other evaluators."
-            )
-        step = run.step  # loads the parameters
+        tasks = arguments.tasks or None
+        run.evaluators(tasks)  # a mistake is an error before the parameters are loaded
+        step = run.step
         progress.stage("evaluating")
-        metrics = run.evaluate(arguments.tasks or None)
+        metrics = run.evaluate(tasks)
     if arguments.json:
         print_json({"run": str(run.path), "step": step, "metrics": metrics})
     else:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dovetail.api import Experiment
+from dovetail.api import experiment as named_experiment
 from dovetail.cli.output import check_number
-from dovetail.config import ConfigError, import_packages, modifiers
+from dovetail.config import modifiers
 from dovetail.experiments import (
     ConfigKeys,
     cache_keys,
@@ -28,7 +30,9 @@ def add_experiment_arguments(
 ) -> None:
     """Adds the name of an experiment, and the ways to change it."""
     argument: Any = parser.add_argument(
-        "experiment", metavar="EXPERIMENT", help="see `dovetail config list`"
+        "experiment",
+        metavar="EXPERIMENT",
+        help="see `dovetail config list`; or a run folder, to continue that run",
     )
     argument.completer = complete_experiments
     argument = parser.add_argument(
@@ -82,16 +86,12 @@ def add_import_argument(parser: argparse.ArgumentParser) -> None:
 
 def choose(arguments: argparse.Namespace, name: str | None = None) -> Experiment:
     """Returns the experiment that the user asked for, with its changes applied."""
-    entry_points = import_packages(arguments.imports)
     name = name or arguments.experiment
-    _refuse_run_folder(name)
-    chosen = Experiment(
-        name,
+    chosen = replace(
+        named_experiment(name, imports=arguments.imports),
         features=tuple(arguments.modifiers),
         target_name=arguments.target,
         overrides=tuple(_overrides(arguments)),
-        imports=tuple(arguments.imports),
-        entry_points=tuple(entry_points),
     )
     _ = chosen.resolved  # a mistake is an error now
     return chosen
@@ -139,7 +139,10 @@ def complete_overrides(prefix: str, parsed_args: argparse.Namespace, **_: Any) -
 
 def _keys(experiment: str) -> ConfigKeys:
     """Returns the keys of an experiment; only the first use imports JAX, to cache them."""
-    return cached_keys(experiment) or cache_keys(experiment, find_experiment(experiment).config())
+    keys = cached_keys(experiment)
+    if keys is not None and keys.is_current:
+        return keys
+    return cache_keys(experiment, find_experiment(experiment).config())
 
 
 def complete_targets(**_: Any) -> list[str]:
@@ -151,24 +154,3 @@ def complete_modifiers(**_: Any) -> list[str]:
     """Returns the modifiers that are known without importing anybody's package."""
     experiments()
     return list(modifiers())
-
-
-def _refuse_run_folder(name: str) -> None:
-    """Raises a ConfigError for a run folder in place of an experiment, with what to do."""
-    if name in experiments() or not (Path(name) / "run.json").is_file():
-        return
-    from dovetail.run import summarize_run
-
-    folder = Path(name)
-    trained = summarize_run(folder).experiment
-    message = f"{name} is a run folder, not an experiment. "
-    if trained in experiments():
-        where = "" if folder == Path("runs") / trained else f" --run {name}"
-        message += (
-            f"It is a run of {trained}: `dovetail train {trained}{where}`, with the same "
-            "changes, continues it. "
-        )
-    raise ConfigError(
-        f"{message}`dovetail generate {name}` generates text with it, and `dovetail train "
-        f"EXPERIMENT --with from-run:path={name}` starts from its parameters."
-    )

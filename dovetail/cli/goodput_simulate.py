@@ -4,22 +4,40 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from dovetail.cli.output import check_number, print_json
 from dovetail.config import ConfigError
-from dovetail.utils import format_duration, format_table
+from dovetail.utils import format_duration, format_table, plural
 
 if TYPE_CHECKING:
-    from dovetail.runtime.goodput.simulate import Scenario, Simulation
+    from dovetail.runtime.goodput.simulate import Scenario
 
 SIMULATE = "simulate"
+
+
+def _rate(text: str) -> float:
+    """Returns a rate of failures: a number, or that of a published cluster."""
+    from dovetail.runtime.goodput.simulate import RATES
+
+    try:
+        return RATES[text] if text in RATES else float(text)
+    except ValueError:
+        names = ", ".join(RATES)
+        message = f"expected a number or one of {names}, got {text!r}"
+        raise argparse.ArgumentTypeError(message) from None
+
+
 # Option: (field of the scenario, type, help). `local.stall` is a field of a tier.
-_OPTIONS: dict[str, tuple[str, type, str]] = {
+_OPTIONS: dict[str, tuple[str, Callable[[str], float], str]] = {
     "--hosts": ("hosts", int, "hosts of the job (2048)"),
-    "--rate": ("rate", float, "failures per 1,000 host-days (3.8, as for Llama 3)"),
+    "--rate": (
+        "rate",
+        _rate,
+        "failures per 1,000 host-days (3.8): a number, or llama3, rsc-1, ...",
+    ),
     "--job-failures": ("job_failures_per_day", float, "failures per day of the job as such (0)"),
     "--detect": ("detect", float, "seconds to notice a crash (15)"),
     "--detect-hang": ("detect_hang", float, "seconds to notice a hang (300)"),
@@ -92,14 +110,15 @@ def _print_simulation(scenario: Scenario, days: float, seed: int, as_json: bool)
     saving = simulator.compare_intervals(scenario, days, seed)
     spares = simulator.compare_spares(scenario, days, seed)
     if as_json:
-        facts = {"scenario": asdict(scenario), **_facts(result), "first_order": closed}
+        facts = {"scenario": asdict(scenario), **result.facts(), "first_order": closed}
         print_json({**facts, "intervals": saving, "spares": spares})
         return
     mtbf = 1 / scenario.failures_per_second if scenario.failures_per_second else 0.0
     failing = f"a failure every {format_duration(mtbf)}" if mtbf else "no failures"
+    where = plural(scenario.hosts, "host")
     print(
-        f"goodput {result.goodput:.2%} (±{2 * result.error:.2%}) on {scenario.hosts:,} hosts, "
-        f"{failing}; the closed formula gives {closed:.2%}\n"
+        f"goodput {result.goodput:.2%} (±{2 * result.error:.2%}) on {where}, {failing}; "
+        f"the closed formula gives {closed:.2%}\n"
         f"a failure costs {format_duration(result.lost_per_failure)}, repeated steps included"
     )
     wall = sum(result.seconds.values())
@@ -164,7 +183,7 @@ def _print_table(days: float, seed: int, as_json: bool) -> int:
             {
                 "name": row.name,
                 "published": row.published,
-                **_facts(result),
+                **result.facts(),
                 "first_order": first_order(row.scenario),
                 "assumptions": row.assumptions,
             }
@@ -189,16 +208,6 @@ def _print_table(days: float, seed: int, as_json: bool) -> int:
     for number, (row, _) in enumerate(results, 1):
         print(textwrap.fill(f"{number}. {row.assumptions}", 96, subsequent_indent="   "))
     return 0
-
-
-def _facts(result: Simulation) -> dict[str, Any]:
-    return {
-        "goodput": result.goodput,
-        "standard_error": result.error,
-        "seconds": dict(result.seconds),
-        "failures": result.failures,
-        "lost_per_failure": result.lost_per_failure,
-    }
 
 
 def _value(arguments: argparse.Namespace, flag: str) -> Any:

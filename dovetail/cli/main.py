@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import gc
 import importlib
 import logging
 import os
-import re
 import signal
 import sys
 import threading
 import time
-import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 # Each verb is a module of this folder: `add_arguments(parser)` declares its arguments and names its
 # handler, a function from the parsed arguments to an exit code. `import` cannot name a module.
@@ -48,8 +45,6 @@ VERBS = {
 _MODULES = {"import": "importing", "export": "exporting"}
 
 _STOPPED = 75
-# A path that the user may not use, or that cannot exist: their input is wrong, not the machine.
-_BAD_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EROFS)
 _SHOW_CURSOR = b"\x1b[?25h"  # a progress line hides it
 
 
@@ -88,13 +83,15 @@ def _run_safely(argv: Sequence[str] | None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     from dovetail.utils import process_started
 
-    parser = build_parser()
-    if "_ARGCOMPLETE" in os.environ:
+    words = sys.argv[1:] if argv is None else argv
+    is_completion = "_ARGCOMPLETE" in os.environ
+    parser = build_parser(None if is_completion else [word for word in words if word in VERBS][:1])
+    if is_completion:
         from dovetail.cli.completion import complete
 
         complete(parser)
     arguments = _parse(parser, argv)
-    arguments.argv = list(sys.argv[1:] if argv is None else argv)
+    arguments.argv = list(words)
     arguments.started = process_started() if argv is None else time.monotonic()
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     code: int = arguments.handler(arguments)
@@ -120,23 +117,38 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}{end} `{self.prog} --help` explains.\n")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Returns the parser of all verbs; it imports no JAX."""
+def build_parser(wanted: Collection[str] | None = None) -> argparse.ArgumentParser:
+    """Returns the parser of all verbs; it imports no JAX.
+
+    Args:
+        wanted: the verbs whose arguments are declared, which imports their modules; None: all.
+    """
     about = str(importlib.import_module("dovetail").__doc__).partition("\n")[0]
     parser = Parser(prog="dovetail", description=about)
-    parser.add_argument("--version", action="version", version=f"dovetail {_version()}")
+    parser.add_argument("--version", action=_Version, help="show the version and exit")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     for name, about in VERBS.items():
-        verb = importlib.import_module(f"dovetail.cli.{_MODULES.get(name, name)}")
         inner = verbs.add_parser(
-            name,
-            help=about,
-            description=verb.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            name, help=about, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        inner.set_defaults(parser=inner)
-        verb.add_arguments(inner)
+        if wanted is None or name in wanted:
+            verb = importlib.import_module(f"dovetail.cli.{_MODULES.get(name, name)}")
+            inner.description = verb.__doc__
+            inner.set_defaults(parser=inner)
+            verb.add_arguments(inner)
     return parser
+
+
+class _Version(argparse.Action):
+    """Prints the version; reading it imports a module that no other command needs."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, **options)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Prints the version and exits."""
+        print(f"dovetail {_version()}")
+        parser.exit()
 
 
 def _version() -> str:
@@ -184,69 +196,40 @@ def _refuse_unknown(
 
 def _report_failure(error: Exception) -> int:
     """Prints what went wrong, and returns the exit code."""
-    from dovetail.config import ConfigError, Error, failed_user_line, imported_packages
+    from dovetail.config import ConfigError, Error, failed_user_line
+    from dovetail.runtime.failures import Failure, explain_failure, message_line
 
-    if isinstance(error, ConfigError):
-        return _complain(_with_notes(error), 2)
-    if isinstance(error, Error):
-        return _complain(_with_notes(error), 1)
+    failure = error if isinstance(error, Error) else explain_failure(error)
+    code = 2 if isinstance(failure, ConfigError) else 1
+    if isinstance(error, Error) and not isinstance(error, Failure):
+        return _complain(_with_notes(error), code)
     if os.environ.get("DOVETAIL_TRACEBACK", "") not in ("", "0"):
         raise error
     hint = "(DOVETAIL_TRACEBACK=1 shows the traceback)"
-    if isinstance(error, OSError) and error.errno in _BAD_PATH:
-        return _complain(f"{error.filename}: {error.strerror}. Choose another path. {hint}", 2)
-    if _is_out_of_memory(error):
-        advice = "Try a smaller input.batch_size, --with remat, or `dovetail plan`."
-        return _complain(f"out of memory: {_one_line(error)}. {advice} {hint}", 1)
-    if _is_backend_failure(error):
-        return _complain(f"JAX cannot use its devices: {backend_failure(error)} {hint}", 1)
-    if _is_lost_peer(error):
-        return _complain(f"lost another process of this run: {_one_line(error)}. {hint}", 1)
+    if failure is not None:
+        return _complain(f"{failure} {hint}", code)
     if not isinstance(error, FloatingPointError) and (line := failed_user_line(error)):
         return _complain(f"{line}{'' if line.endswith('?') else '.'} {hint}", 2)
     if isinstance(error, OSError | FloatingPointError):
-        return _complain(f"{_one_line(error)} {hint}", 1)
-    text = f"{type(error).__name__}: {_one_line(error)}".removesuffix(f": {type(error).__name__}")
+        return _complain(f"{message_line(error)} {hint}", 1)
+    return _complain(f"internal error: {_internal(error)} {hint}", 1)
+
+
+def _internal(error: Exception) -> str:
+    """Describes an error that nobody expected, and asks for a report."""
+    from dovetail.config import imported_packages
+    from dovetail.runtime.failures import message_line
+
+    kind = type(error).__name__
+    text = f"{kind}: {message_line(error)}".removesuffix(f": {kind}")
     text += "".join(f", {note}" for note in _path_notes(error))
+    advice = "Please report it"
     if packages := ", ".join(sorted(imported_packages())):
         advice = (
             f"Do the components of {packages} take and return what their interfaces say? If they "
-            f"do, please report it {hint}"
+            "do, please report it"
         )
-    else:
-        advice = f"Please report it {hint}"
-    return _complain(f"internal error: {text.rstrip('.')}. {advice}", 1)
-
-
-def backend_failure(error: Exception) -> str:
-    """Explains why JAX cannot start a backend."""
-    platforms = os.environ.get("JAX_PLATFORMS")
-    reason = "" if isinstance(error, AssertionError) else f"{_one_line(error).rstrip('.')}. "
-    if platforms:
-        return (
-            f"{reason}JAX_PLATFORMS is {platforms!r}: is that device here, and its plugin "
-            "installed? Unset JAX_PLATFORMS to use what there is."
-        )
-    return reason or "no backend could be started."
-
-
-def _is_backend_failure(error: Exception) -> bool:
-    if isinstance(error, AssertionError):  # JAX asserts that a default backend was found
-        frames = traceback.extract_tb(error.__traceback__)
-        return bool(frames) and frames[-1].filename.endswith("xla_bridge.py")
-    return isinstance(error, RuntimeError) and "initialize backend" in str(error)
-
-
-def _is_lost_peer(error: Exception) -> bool:
-    """Says whether a collective failed because another process has ended, or is cut off."""
-    of_jax = type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError")
-    return (
-        of_jax and re.search(r"Gloo .*failed|coordination (service|agent)", str(error)) is not None
-    )
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)[:1000]
+    return f"{text.rstrip('.')}. {advice}"
 
 
 def _complain(message: object, code: int) -> int:
@@ -261,16 +244,6 @@ def _with_notes(error: Exception) -> str:
 
 def _path_notes(error: Exception) -> list[str]:
     return [note for note in getattr(error, "__notes__", []) if note.startswith("in the module")]
-
-
-def _one_line(error: Exception) -> str:
-    """Returns the message in one line, with the source line of a NaN, which JAX does not name."""
-    message = " ".join(str(error).split()) or type(error).__name__
-    if not isinstance(error, FloatingPointError):
-        return message if len(message) <= 400 else f"{message[:400]}..."
-    jax_folder = f"{os.sep}jax{os.sep}"
-    ours = [f for f in traceback.extract_tb(error.__traceback__) if jax_folder not in f.filename]
-    return f"{message.rstrip('.')}, at {ours[-1].filename}:{ours[-1].lineno}" if ours else message
 
 
 def _open_closed_streams() -> None:

@@ -81,17 +81,16 @@ def _plan(arguments: argparse.Namespace) -> int:
             chosen, planner = _chosen(arguments)
             progress.stage("tracing the model")
             planner.check()
-        analytic = _first_result(planner, chosen)
-    plan = _final_plan(planner, analytic, arguments.json)
+        _print_first(planner, chosen)
+    plan = _final_plan(planner, arguments.json)
     if not arguments.json:
         from dovetail.cli.plan_report import print_plan
 
         print_plan(plan)
     fitting = _remedies(planner, arguments.json) if not plan.fits else []
     if arguments.json:
-        from dovetail.cli.plan_report import plan_facts
-
-        print_json(plan_facts(plan, fitting))
+        remedies = {} if plan.fits else {"remedies": [each.facts() for each in fitting]}
+        print_json(plan.facts() | remedies)
     elif not plan.fits:
         from dovetail.cli.plan_report import print_remedies
 
@@ -106,7 +105,10 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _without_pauses() -> Iterator[None]:
-    """Disables garbage collection, which takes a tenth of the time to a plan's first line."""
+    """Disables garbage collection, which takes a tenth of the time to a plan's first line.
+
+    It is a setting of the process, so only the command, which owns the process, may change it.
+    """
     gc.disable()
     try:
         yield
@@ -162,7 +164,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     with Progress("planning", enabled=not arguments.json) as progress:
         progress.stage("loading")
         chosen = choose(arguments)
-        from dovetail.cli.plan_report import print_rows, row_facts
+        from dovetail.cli.plan_report import print_rows
         from dovetail.plan import SORT_KEYS, TargetComparison
 
         compared = TargetComparison(chosen.name, chosen.config)
@@ -173,7 +175,7 @@ def _compare(arguments: argparse.Namespace) -> int:
             rows.append(row)
     rows.sort(key=SORT_KEYS[arguments.by])
     if arguments.json:
-        print_json([row_facts(row) for row in rows])
+        print_json([row.facts() for row in rows])
     else:
         print_rows(chosen.name, rows, arguments.by)
     return 0
@@ -212,20 +214,18 @@ def _search(arguments: argparse.Namespace) -> int:
     with Progress(arguments.experiment, enabled=not arguments.json) as progress:
         progress.stage("loading")
         chosen, planner = _chosen(arguments)
-    from dovetail.cli.plan_report import print_search, search_facts
+    from dovetail.cli.plan_report import print_search
     from dovetail.plan import configured_candidate, rule_source, search
 
     for report in chosen.reports:
         say(report)
-    if any(text.startswith("mesh.") for text in arguments.overrides):
-        raise ConfigError("--search chooses the mesh: leave mesh.* out, or leave out --search.")
     if planner.compile_obstacle:
         say(f"analytic alone: {planner.compile_obstacle}")
     with Progress("searching", enabled=not arguments.json) as progress:
         planner.on_progress = progress.stage
         result = search(planner)
     if arguments.json:
-        print_json(search_facts(result))
+        print_json(result.facts())
     else:
         print_search(result)
     if result.best is None or result.is_rule_best:
@@ -248,27 +248,24 @@ def _search(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _first_result(planner: Planner, chosen: Experiment) -> Plan:
-    """Prints the analytic plan and the ratio of verified runs, and returns the plan."""
+def _print_first(planner: Planner, chosen: Experiment) -> None:
+    """Prints the analytic plan in one line, and the ratio of verified runs."""
     from dovetail.cli.plan_report import in_one_line
     from dovetail.plan import VerificationHistory
 
     for report in chosen.reports:
         say(report)
-    analytic = planner.analytic_plan()
-    say(in_one_line(analytic))
+    say(in_one_line(planner.analytic_plan()))
     if (verified := VerificationHistory().time(planner.machine.chip.name)) is not None:
         ratio, runs = verified
         many = plural(runs, "verified run")
         say(f"on this chip {many} took {ratio:.2f} times as long as predicted; it is not applied")
-    return analytic
 
 
-def _final_plan(planner: Planner, analytic: Plan, as_json: bool) -> Plan:
-    """Returns the compiled plan if there is a compiler; otherwise checks by tracing the step."""
-    if planner.compile_obstacle:
-        say(f"analytic alone: {planner.compile_obstacle}")
-        planner.check(with_activations=True)
-        return analytic
-    with Progress(f"compiling for {planner.machine}", enabled=not as_json):
-        return planner.compiled_plan()
+def _final_plan(planner: Planner, as_json: bool) -> Plan:
+    """Returns the best plan, and says why nothing is compiled."""
+    obstacle = planner.compile_obstacle
+    if obstacle:
+        say(f"analytic alone: {obstacle}")
+    with Progress(f"compiling for {planner.machine}", enabled=not (as_json or obstacle)):
+        return planner.best_plan()

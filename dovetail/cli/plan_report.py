@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from dovetail.plan import ComparisonRow, Plan, PlanVerification, RankedPlan, SearchResult
 from dovetail.utils import format_bytes, format_count, format_duration, format_table
@@ -136,23 +135,6 @@ def print_verified(verified: PlanVerification) -> None:
     )
 
 
-def plan_facts(plan: Plan, fitting: Sequence[RankedPlan]) -> dict[str, Any]:
-    """Returns a plan as JSON values; one that does not fit, with remedies."""
-    facts = plan.facts()
-    return facts if plan.fits else facts | {"remedies": [_ranked_facts(each) for each in fitting]}
-
-
-def search_facts(result: SearchResult) -> dict[str, Any]:
-    """Returns the result of a search as JSON values."""
-    best = result.best
-    return {
-        "considered": result.considered,
-        "rule": result.rule.facts(),
-        "best": None if best is None else _ranked_facts(best),
-        "verified": [_ranked_facts(each) for each in result.verified],
-    }
-
-
 def print_rows(name: str, rows: Sequence[ComparisonRow], by: str) -> None:
     """Prints one experiment on many machines."""
     print(f"{name} by arithmetic, sorted by {by}; seconds within 50%, prices as listed")
@@ -175,26 +157,6 @@ def _row(row: ComparisonRow) -> tuple[str, ...]:
         money(row.usd),
         str(row.best.candidate),
     )
-
-
-def row_facts(row: ComparisonRow) -> dict[str, Any]:
-    """Returns the row of a machine as JSON values."""
-    return {
-        "target": row.machine.name,
-        "chips": row.machine.chips,
-        "smallest_chips": row.smallest,
-        "fits": row.best is not None,
-        "reason": row.reason,
-        "source": "analytic",
-        "seconds": row.seconds,
-        "usd": row.usd,
-        "best": None if row.best is None else _ranked_facts(row.best),
-    }
-
-
-def _ranked_facts(each: RankedPlan) -> dict[str, Any]:
-    chosen = {"mesh": each.candidate.sizes(), "modifiers": each.candidate.modifiers()}
-    return {"candidate": chosen, "plan": each.plan.facts()}
 
 
 def _print_ranked(ranked: Sequence[RankedPlan]) -> None:

@@ -4,6 +4,7 @@ Ctrl-C or SIGTERM finishes the step, saves and exits with code 75; the same comm
 
   dovetail train tiny-lm
   dovetail train tiny-lm model.decoder.stack.num_layers=6 --steps 200
+  dovetail train runs/tiny-lm --steps 400
 """
 
 from __future__ import annotations
@@ -121,6 +122,7 @@ def _train(
     prepared: PreparedRun, chosen: Experiment, arguments: argparse.Namespace
 ) -> Outcome | int:
     """Trains, and profiles the chosen steps; returns an exit code if that did not work."""
+    from dovetail.parallel import leave_distributed
     from dovetail.run import Interrupted
     from dovetail.trainer import FaultError, Hooks
 
@@ -130,6 +132,7 @@ def _train(
         return prepared.train(chosen.about(), reports=chosen.reports, hooks=hooks)
     except Interrupted as error:
         log(f"dovetail: {error}")
+        leave_distributed()
         return _STOPPED
     except FaultError as error:
         log(f"dovetail: {error}")
@@ -162,13 +165,11 @@ def _report(outcome: Outcome, folder: Path, as_json: bool, closing: str | None =
 
 def _report_complete(prepared: PreparedRun, arguments: argparse.Namespace) -> int:
     """Reports a run that is already past the requested number of steps."""
-    from dovetail.cli.train_summary import recorded
-
     if prepared.process.index == 0:
         folder, saved = prepared.folder.path, prepared.saved_step
         closing = (
             f"complete: the run in {folder} is at step {saved}, past the "
             f"{prepared.trainer.steps} asked for; continue it with --steps of more than {saved}"
         )
-        _report(recorded(saved, folder), folder, arguments.json, closing)
+        _report(prepared.recorded_outcome(), folder, arguments.json, closing)
     return 0

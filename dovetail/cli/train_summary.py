@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dovetail.cli.output import format_metrics
 from dovetail.config import RunError
@@ -25,32 +25,21 @@ def summary(outcome: Outcome, folder: Path, closing: str | None = None) -> str:
     return "\n\n".join(block for block in blocks if block)
 
 
-def recorded(step: int, folder: Path) -> Outcome:
-    """Returns the outcome of an earlier run from its recorded metrics."""
-    from dovetail.trainer import Outcome
-
-    metrics: dict[str, float | int | str] = {}
-    for entry in _entries(folder):
-        metrics |= {k: v for k, v in entry.items() if k != "step" and v is not None}
-    return Outcome(step, metrics=metrics)
-
-
 def _losses(outcome: Outcome, folder: Path) -> list[tuple[int, float]]:
-    """Returns all losses of the run, including those from before it was resumed."""
-    losses = [(e["step"], e["loss"]) for e in _entries(folder) if e.get("loss") is not None]
-    return losses if len(losses) > len(outcome.losses) else outcome.losses
-
-
-def _entries(folder: Path) -> list[dict[str, Any]]:
+    """Returns the recorded losses of the run; those of the outcome if nothing records them."""
     from dovetail.run import Run
 
-    return Run(folder).metrics()
+    return max(outcome.losses, Run(folder).losses(), key=len)
 
 
 def _metrics(outcome: Outcome) -> str:
     """Returns the texts and numbers of the evaluators."""
-    metrics = outcome.metrics.items()
-    return format_metrics({k: v for k, v in metrics if "/" in k or isinstance(v, str)})
+    return format_metrics({k: v for k, v in outcome.metrics.items() if _is_shown(k, v)})
+
+
+def _is_shown(name: str, value: object) -> bool:
+    """Says whether an evaluator found it; the line about goodput has the rest in seconds."""
+    return isinstance(value, str) or ("/" in name and not name.startswith("badput/"))
 
 
 def _goodput(folder: Path) -> str:

@@ -1,5 +1,6 @@
 """Bad input: one clear message, exit code 2, and nothing half-written."""
 
+import json
 import subprocess
 import sys
 
@@ -129,7 +130,7 @@ CASES = {
     "no tokens": (["generate", "run", "--tokens", "-3"], ["--tokens: expected 1 to", "got -3"]),
     "a batch beyond all machines": (
         ["train", "tiny-lm", "input.batch_size=1000000000000000"],
-        ["batch_size=1000000000000000", "tokens per step"],
+        ["input.batch_size=1000000000000000 times input.sequence_length=", "tokens per step"],
     ),
     "a width beyond all machines": (
         ["train", "tiny-lm", "model.width=100000000000000"],
@@ -137,11 +138,31 @@ CASES = {
     ),
     "a negative learning rate": (
         ["train", "tiny-lm", "learner.schedule.peak=-1"],
-        ["CosineSchedule: peak, the highest learning rate", "got -1"],
+        ["learner.schedule.peak: expected 0 or more", "the highest learning rate", "Got -1"],
     ),
     "an infinite learning rate, in a dry run": (
         ["train", "tiny-lm", "learner.schedule.peak=inf", "--dry-run"],
-        ["peak, the highest learning rate"],
+        ["learner.schedule.peak: expected 0 or more, and finite"],
+    ),
+    "two lengths of the warmup": (
+        ["train", "tiny-lm", "learner.schedule.warmup_steps=1"],
+        ["learner.schedule.warmup_steps: got 1, but warmup_fraction=0.05 sets the warmup"],
+    ),
+    "no rows": (
+        ["train", "tiny-lm", "input.batch_size=0"],
+        ["input.batch_size: expected 1 or more, got 0"],
+    ),
+    "a negative save interval": (
+        ["train", "tiny-lm", "checkpointer.every=-2"],
+        ["dovetail: checkpointer.every: expected 1 or more, got -2.\n"],
+    ),
+    "a decay of more than 1": (
+        ["train", "tiny-lm", "--with", "ema", "learner.ema.decay=2"],
+        ["learner.ema.decay: expected 0 or more and less than 1, got 2"],
+    ),
+    "a vocabulary without all bytes": (
+        ["train", "tiny-lm", "input.tokenizer.vocab_size=3"],
+        ["input.tokenizer.vocab_size: expected at least"],
     ),
     "a corpus that is not there, in a dry run": (
         [
@@ -202,6 +223,22 @@ def test_a_mistyped_word_is_answered_with_the_nearest(argv, pieces, capsys):
         assert piece in line
 
 
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        ("--tokens", ""),
+        ("--wiht", "Did you mean --with? "),
+        ("--stpes", "Did you mean --steps or --spares? "),
+        ("--dryrun", "Did you mean --dry-run? "),
+    ],
+)
+def test_a_mistyped_option_gets_good_candidates_only(option, advice, capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "tiny-lm", option, "-3"])
+    message = capsys.readouterr().err
+    assert f"there is no option {option}. {advice}`dovetail train --help` explains." in message
+
+
 def test_an_import_that_fails_names_file_and_line(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -235,18 +272,21 @@ def test_a_dry_run_checks_the_folder(capsys, tmp_path, monkeypatch):
     assert "another identity" in capsys.readouterr().err
 
 
+MEANT = {"lr=0.1": "learner.schedule.peak=0.1", "batch_size=8": "input.batch_size=8"}
+
+
 def test_a_mistyped_key_is_refused_without_jax(cache_folder):
-    """The first use of an experiment caches its keys; a changed package makes them stale."""
+    """The first use of an experiment caches its keys, also for when the package has changed."""
     code = (
         "import sys; from dovetail.cli import main\n"
         "code = main(sys.argv[1:])\n"
         "print(code, 'jax' in sys.modules)"
     )
 
-    def run(*argv):
+    def run(*argv, message="Trainer has no field 'modle'. Did you mean 'model'?"):
         command = [sys.executable, "-c", code, *argv]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
-        assert "Trainer has no field 'modle'. Did you mean 'model'?" in done.stderr
+        assert message in done.stderr
         return done.stdout.split()
 
     mistyped = ["tiny-lm", "modle.width=3"]
@@ -256,8 +296,16 @@ def test_a_mistyped_key_is_refused_without_jax(cache_folder):
     for verb in (["train"], ["plan"], ["config", "sharding"]):
         assert run(*verb, *mistyped, "--target", "tpu-v5p-8") == ["2", "False"]
     assert run("plan", *mistyped, "--targets", "all") == ["2", "False"]
-    (cache_folder / "dovetail" / "keys" / "tiny-lm.json").write_text('{"fingerprint": []}')
-    assert run("train", *mistyped) == ["2", "True"]
+    for change in (["--with", "moe"], ["--with", "lora"], ["--target", "tpu-v5e-8"]):
+        for key, meant in MEANT.items():
+            message = f"Did you mean {meant}?"
+            assert run("train", "tiny-lm", *change, key, message=message) == ["2", "False"]
+    cached = cache_folder / "dovetail" / "keys" / "tiny-lm.json"
+    stale = json.loads(cached.read_text()) | {"fingerprint": []}
+    cached.write_text(json.dumps(stale))
+    assert run("train", *mistyped) == ["2", "False"], "the package has changed"
+    cached.write_text('{"fingerprint": []}')
+    assert run("train", *mistyped) == ["2", "True"], "the cache is damaged"
 
 
 def test_cached_keys_never_refuse_a_key_of_a_new_component():
@@ -277,6 +325,20 @@ def test_cached_keys_never_refuse_a_key_that_a_modifier_may_add():
     keys.check(["num_expert=4"], is_final=False)  # the advice will name a key of the modifier
     with pytest.raises(ConfigError, match=r"no field 'num_layer'\. Did you mean 'num_layers'"):
         keys.check(["model.decoder.stack.num_layer=4"], is_final=False)
+    with pytest.raises(ConfigError, match="Trainer has no field 'zzz'"):
+        keys.check(["zzz=4"], is_final=False)
+
+
+def test_a_stale_list_never_refuses_a_key_that_the_package_declares():
+    from dovetail.experiments import ConfigKeys, find_experiment
+
+    configs = ConfigKeys.of(find_experiment("tiny-lm").config()).configs
+    owner, fields = configs[""]
+    older = {name: words for name, words in fields.items() if name != "seed"}
+    keys = ConfigKeys({**configs, "": (owner, older)}, is_current=False)
+    keys.check(["seed=3"])  # a field since, and before only the name of others
+    with pytest.raises(ConfigError, match=r"Did you mean learner\.schedule\.peak=1\?"):
+        keys.check(["lr=1"])
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "unreadable"])
@@ -299,26 +361,15 @@ def test_a_corpus_that_cannot_be_used(kind, capsys, tmp_path, monkeypatch):
     assert str(corpus) in message
 
 
-@pytest.mark.parametrize(
-    ("folder", "goes_on"),
-    [
-        ("runs/tiny-lm", "`dovetail train tiny-lm`"),
-        ("runs/tiny-lm-0badcafe/", "`dovetail train tiny-lm --run runs/tiny-lm-0badcafe/`"),
-    ],
-)
-def test_a_run_folder_for_an_experiment_is_refused_with_advice(
-    folder, goes_on, capsys, tmp_path, monkeypatch
-):
+@pytest.mark.parametrize("folder", ["runs/tiny-lm", "runs/tiny-lm-0badcafe/"])
+def test_a_run_folder_without_a_config_cannot_be_continued(folder, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / folder).mkdir(parents=True)
     (tmp_path / folder / "run.json").write_text('{"experiment": "tiny-lm"}')
     for argv in (["train", folder], ["config", "show", folder]):
         assert main(argv) == 2
         message = capsys.readouterr().err
-        assert f"{folder} is a run folder" in message
-        assert goes_on in message
-        assert f"`dovetail generate {folder}`" in message
-        assert f"--with from-run:path={folder}`" in message
+        assert "is not a complete run folder: it has no config.txt. Restore it" in message
 
 
 def test_a_run_folder_of_no_known_experiment_for_an_experiment(capsys, tmp_path, monkeypatch):
@@ -327,8 +378,9 @@ def test_a_run_folder_of_no_known_experiment_for_an_experiment(capsys, tmp_path,
     (tmp_path / "imported" / "run.json").write_text("{}")
     assert main(["train", "imported"]) == 2
     message = capsys.readouterr().err
+    assert "is an imported model, not an experiment" in message
     assert "`dovetail generate imported`" in message
-    assert "It is a run of" not in message
+    assert "--with from-run:path=imported`" in message
 
 
 def test_a_run_folder_of_another_identity_is_refused_with_a_diff(capsys, tmp_path, monkeypatch):

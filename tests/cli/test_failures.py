@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import dovetail
 from dovetail.cli import doctor, main
 from tests.cli.test_train_and_generate import TINY
 
@@ -72,6 +73,23 @@ def test_out_of_memory_says_what_to_try(fail):
     assert code == 1
     assert said.startswith("dovetail: out of memory: ")
     assert "input.batch_size" in said
+
+
+def test_a_failure_that_the_library_has_explained_still_has_its_traceback(fail, monkeypatch):
+    from dovetail.runtime import explained_failures
+
+    @explained_failures()
+    def run():
+        raise MemoryError
+
+    code, said = fail(run)
+    assert code == 1
+    assert said.startswith("dovetail: out of memory: MemoryError. Try a smaller")
+    assert "DOVETAIL_TRACEBACK=1" in said
+    monkeypatch.setenv("DOVETAIL_TRACEBACK", "1")
+    with pytest.raises(dovetail.Error) as caught:
+        fail(run)
+    assert isinstance(caught.value.__cause__, MemoryError)
 
 
 SCRIPT = [sys.executable, "-m", "dovetail"]

@@ -91,6 +91,7 @@ def test_the_simulator_compares_intervals_and_spares(capsys):
 
 
 def test_options_change_the_scenario(run, capsys):
+    assert " on 1 host, a failure every " in output(capsys, "simulate", "--hosts", "1")
     options = ["--hosts", "100", "--interval", "30", "--durable-share", "0", "--spares", "0"]
     facts = json.loads(
         output(capsys, "simulate", *options, "--kinds", "byterobust", "--days", "5", "--json")
@@ -102,6 +103,10 @@ def test_options_change_the_scenario(run, capsys):
     measured = json.loads(
         output(capsys, "simulate", "--phases-of", "a<b>", "--days", "5", "--json")
     )
+    of_a_cluster = json.loads(
+        output(capsys, "simulate", "--rate", "rsc-1", "--days", "5", "--json")
+    )
+    assert of_a_cluster["scenario"]["rate"] == 6.5
     assert measured["scenario"]["start"] == 7.0
     assert measured["scenario"]["detect"] == 9.0
     assert measured["scenario"]["local"]["stall"] == 0.5
@@ -133,3 +138,9 @@ def test_published_rows_stand_beside_ours(capsys):
 def test_mistakes_are_explained(run, capsys, argv, message):
     assert main(["goodput", *argv]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_an_unknown_cluster_names_those_there_are(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["goodput", "simulate", "--rate", "rsc-9"])
+    assert "--rate: expected a number or one of llama3, rsc-1" in capsys.readouterr().err

@@ -31,7 +31,14 @@ def test_experiments_are_listed_by_family_and_modifiers_by_kind(capsys):
     assert lines.index("gemma2") < lines.index("laptop") < lines.index("llama")
     llama = lines[lines.index("llama") + 1 : lines.index("mistral")]
     assert all(line.startswith("  llama") for line in llama)
-    assert "attention" in lines[lines.index("modifiers, for --with:") :]
+    modifiers = lines[lines.index("modifiers, for --with:") + 1 :]
+    kinds = [line for line in modifiers[: modifiers.index("")] if not line.startswith(" ")]
+    assert {"attention", "feed-forward", "fine-tuning", "norms and residuals"} <= set(kinds)
+    assert not [kind for kind in kinds if "." in kind], "a module is no kind"
+    assert len(kinds) == len(set(kinds))
+    start = modifiers.index("fine-tuning") + 1
+    names = [line.split()[0].partition(":")[0] for line in modifiers[start : start + 6]]
+    assert {"from-run", "lora"} <= set(names)
 
 
 def test_a_word_filters_the_list(capsys):
@@ -43,6 +50,10 @@ def test_a_word_filters_the_list(capsys):
     assert all("qwen" in name or "moe" in name for name in listed["experiments"])
     assert main(["config", "list", "wombat"]) == 2
     assert "nothing contains 'wombat'" in capsys.readouterr().err
+    assert main(["config", "list", "zzz"]) == 2
+    message = capsys.readouterr().err
+    assert message.endswith(", ...\n")
+    assert "...." not in message
 
 
 def test_a_subtree_of_the_config_is_shown(capsys):
@@ -180,7 +191,7 @@ def test_names_are_escaped_in_the_sharding_page():
             path=planted,
             dtype=planted,
             axes=tuple(planted for _ in array.axes),
-            split=tuple((planted,) for _ in array.axes),
+            mesh_axes=tuple((planted,) for _ in array.axes),
         )
         for array in layout.arrays[:2]
     )

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import dovetail as dovetail_api
+
 ARCHIVE = Path(__file__).parent / "run-of-0.1.tar.gz"
 # The losses of steps 4 and 5, and the text, as version 0.1 computed them when it resumed this run.
 LOSSES = [5.338556, 5.164311]
@@ -70,3 +72,15 @@ def test_it_resumes_with_the_same_losses_and_generates(old_run: Path) -> None:
     assert [line["loss"] for line in lines[3:]] == pytest.approx(LOSSES, rel=1e-5)
     arguments = ["--prompt", "def add", "--tokens", "8", "--temperature", "0", "--json"]
     assert json.loads(dovetail("generate", "old-run", *arguments))["text"] == TEXT
+
+
+def test_it_is_loaded_from_python(old_run: Path) -> None:
+    """Without training it further: its steps, logits, loss and text."""
+    run = dovetail_api.load(old_run)
+    assert (run.step, len(run.metrics())) == (3, 3)
+    assert run.loss("def add(x):") == pytest.approx(LOSSES[0], abs=0.3)
+    generation = run.generate("def add", max_new_tokens=8, temperature=0)
+    assert generation.tokens[0] == run.logits("def add")[-1].argmax()
+    with pytest.raises(dovetail_api.Error, match=r"mixtral is the nearest(?s:.)*GatedAttention"):
+        run.export_hf(old_run.parent / "exported")
+    assert not (old_run.parent / "exported").exists()

@@ -70,6 +70,24 @@ def test_a_plan_prices_images(ask: Any) -> None:
     assert "per trillion images" in Path("plan.html").read_text()
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["train", *DIGITS],
+        ["train", *DIGITS, "--dry-run"],
+        ["plan", *DIGITS, "--target", "cpu-8", "--analytic"],
+        ["config", "sharding", *DIGITS, "--target", "cpu-8"],
+    ],
+)
+def test_a_batch_of_no_rows_is_refused(
+    argv: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main([*argv, "input.batch_size=0"]) == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message == ("dovetail: input.batch_size: expected a batch of 1 or more rows, got 0.")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_plan_is_compiled(ask: Any) -> None:
     facts = json.loads(ask("plan", *DIGITS, "--target", "cpu-8", "--json"))
     assert (facts["source"], facts["fits"], facts["images_per_step"]) == ("compiled", True, 64)

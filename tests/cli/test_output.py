@@ -14,6 +14,6 @@ def test_texts_are_above_the_numbers():
 
 def test_the_summary_of_a_run_shows_metrics_of_evaluators_alone(tmp_path):
     (tmp_path / "run.json").write_text("{}")
-    metrics = {"loss": 1.0, "held_out/loss": 2.0, "samples/0": "text"}
+    metrics = {"loss": 1.0, "held_out/loss": 2.0, "badput/compile": 0.3, "samples/0": "text"}
     blocks = summary(Outcome(4, metrics=metrics), tmp_path, "end").split("\n\n")
     assert blocks == ["--- samples/0\ntext", "held_out/loss  2", "end"]

@@ -135,3 +135,45 @@ def test_two_processes_train_from_python(start, tmp_path):
     assert "trained to step 3" in second
     assert "tiny-lm" not in second, "only the first process shows progress"
     assert "compiled" not in second
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_processes_stop_together_while_one_compiles(start, tmp_path, monkeypatch, stopped):
+    """Process 1 compiles for ten minutes. A preemption leaves less time than that."""
+    monkeypatch.setenv("DOVETAIL_CHAOS", "compile begins@1=sleep:600")
+    monkeypatch.setenv("DOVETAIL_CHAOS_PROCESS", "1")
+    monkeypatch.setenv("DOVETAIL_CHAOS_FOLDER", str(tmp_path))
+    group = start("pair", 2)
+    marker = tmp_path / "injected compile begins@1=sleep:600"
+    for _ in range(PATIENCE * 10):
+        if marker.exists():
+            break
+        assert all(process.poll() is None for process in group), finish(group)
+        time.sleep(0.1)
+    time.sleep(5)  # process 0 has compiled, and waits for the other one
+    began = time.monotonic()
+    group[stopped].send_signal(signal.SIGTERM)
+    assert finish(group) == [75, 75]
+    assert time.monotonic() - began < 120
+    for index in (0, 1):
+        said = (tmp_path / f"pair-{index}.txt").read_text()
+        assert "Traceback" not in said
+    first = (tmp_path / "pair-0.txt").read_text()
+    assert "stopped by SIGTERM while the step was compiled; the same command continues" in first
+
+
+@pytest.mark.slow
+def test_a_failed_compilation_of_one_process_ends_the_others(start, tmp_path, monkeypatch):
+    monkeypatch.setenv("DOVETAIL_CHAOS", "compile begins@1=error")
+    monkeypatch.setenv("DOVETAIL_CHAOS_PROCESS", "1")
+    monkeypatch.setenv("DOVETAIL_CHAOS_FOLDER", str(tmp_path))
+    group = start("pair", 2)
+    began = time.monotonic()
+    codes = finish(group)
+    assert 0 not in codes
+    assert time.monotonic() - began < 120
+    first = (tmp_path / "pair-0.txt").read_text()
+    assert "Not all processes have compiled the step" in first
+    assert "process 1 cannot go on: OSError" in first
+    assert "Input/output error" in first

@@ -70,3 +70,10 @@ def test_a_failure_shows_the_end_of_pips_log(
     assert "line 99" in shown
     assert "line 79" not in shown
     assert str(log) in shown
+
+
+def test_the_keys_of_the_first_experiment_are_cached(
+    install: ModuleType, cache_folder: Path
+) -> None:
+    install.cache_keys()
+    assert (cache_folder / "dovetail" / "keys" / "tiny-lm.json").is_file()
