@@ -1,7 +1,9 @@
 """An encoder-decoder as T5 (https://arxiv.org/abs/1910.10683): cross-attention, relative biases.
 
-The bias of the encoder is bidirectional, that of the decoder is causal, and cross-attention has
-none.
+The bias is learned, per head and bucket of the distance: the first half of the buckets are one
+distance each, the others grow logarithmically. That of the encoder is bidirectional, that of the
+decoder is causal, and cross-attention has none. T5 has one table for all layers of a stack; here
+every layer has its own.
 
 The source is an input of the context (`source` and `source_segment_ids`). In decoding it is given
 with the prompt alone: each cross-attention caches the encoder's keys and values.
@@ -11,15 +13,27 @@ T source sequence, beside the letters of all layers.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from dovetail.config import REQUIRED, ConfigOf, config_for, modifier, replace, select
-from dovetail.kernels.attention import Full
+from dovetail.config import (
+    REQUIRED,
+    ConfigOf,
+    apply_modifier,
+    config_for,
+    modifier,
+    replace,
+    select,
+)
+from dovetail.features import feature
+from dovetail.kernels.attention import Full, ScoreBias
 from dovetail.layers import (
     Attention,
     BaseAttention,
@@ -27,14 +41,77 @@ from dovetail.layers import (
     KeyValues,
     PreNorm,
     Residual,
+    Scores,
     SequenceMixer,
     TokenContext,
     TransformerBlock,
     UncachedKV,
     constrain_residual,
 )
-from dovetail.module import Module
-from tests.outside.t5_bias import t5_bias, t5_bias_bidirectional
+from dovetail.layers.attention.scores import PositionalScores
+from dovetail.module import Module, Normal, parameter
+
+
+@functools.cache
+def distance_buckets(num_buckets, max_distance):
+    """Returns the bucket of each distance from 0 to `max_distance`; all beyond share the last."""
+    exact = num_buckets // 2
+    distances = np.arange(max_distance + 1)
+    growth = np.log(np.maximum(distances, exact) / exact) / np.log(max_distance / exact)
+    # The small term keeps powers such as log(4) / log(16) from falling below their integer.
+    far = exact + (growth * (num_buckets - exact) + 1e-9).astype(int)
+    return np.where(distances < exact, distances, np.minimum(far, num_buckets - 1))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class T5Bias(ScoreBias, static=False):
+    """The bias by bucket; `after` is the first bucket of keys after the query, None for none."""
+
+    table: jax.Array  # [buckets, heads]
+    max_distance: int = field(metadata={"static": True})
+    after: int | None = field(metadata={"static": True})
+
+    def __call__(self, heads, q_positions, kv_positions, /):
+        num_buckets = len(self.table) if self.after is None else self.after
+        back = q_positions - kv_positions
+        distance = jnp.maximum(back, 0) if self.after is None else jnp.abs(back)
+        buckets = jnp.asarray(distance_buckets(num_buckets, self.max_distance))
+        bucket = buckets[jnp.minimum(distance, self.max_distance)]
+        if self.after is not None:
+            bucket += jnp.where(back < 0, self.after, 0)
+        return self.table[bucket, heads]
+
+
+class T5Scores(PositionalScores):
+    """Scores with T5's bias of a decoder: a key after the query is in the bucket of distance 0."""
+
+    class Config(PositionalScores.Config):
+        """From `max_distance` on, all keys share a bucket."""
+
+        num_buckets: int = 32
+        max_distance: int = 128
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.max_distance, self.after = config.max_distance, None
+        shape, init = (config.num_buckets, config.num_heads), Normal.Config(standard_deviation=0.1)
+        self.table = parameter(shape, (None, "heads"), init, decays=False)
+
+    def changes(self):
+        table = self.table.astype(jnp.float32)
+        return {"score_bias": T5Bias(table, self.max_distance, self.after)}
+
+
+class BidirectionalT5Scores(T5Scores):
+    """Scores with T5's bias of an encoder: half of the buckets are for keys after the query."""
+
+    class Config(T5Scores.Config):
+        pass
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.after = config.num_buckets // 2
 
 
 class SourceKV(Module):
@@ -125,9 +202,29 @@ class EncoderDecoder(Decoder):
         return self.encoder(source_BT, source_context), source_context
 
 
+@feature(
+    "t5-bias",
+    kind="positions",
+    needs={"dovetail.layers:Scores": "there are no attention scores to bias"},
+    trials=({"max_distance": 24},),
+)
+def t5_bias(config, num_buckets: int = 32, max_distance: int = 128):
+    """T5's bias of a decoder, in place of the model's position encoding."""
+    return _with_scores(config, T5Scores, num_buckets, max_distance)
+
+
+@modifier("t5-bias-bidirectional")
+def t5_bias_bidirectional(config, num_buckets: int = 32, max_distance: int = 128):
+    """T5's bias of an encoder, in place of the model's position encoding."""
+    return _with_scores(config, BidirectionalT5Scores, num_buckets, max_distance)
+
+
 @modifier("encoder-decoder")
 def encoder_decoder(config: Any) -> Any:
-    """Gives every decoder an encoder of the same layers, cross-attention to it, and T5's biases."""
+    """Gives every decoder an encoder of the same layers, cross-attention to it, and T5's biases.
+
+    It is no feature: no experiment's input gives a source, so none could be tried with it.
+    """
 
     def with_cross_attention(block: Any) -> Any:
         heads = block.attention.num_heads
@@ -142,3 +239,9 @@ def encoder_decoder(config: Any) -> Any:
         return replace(decoder, Decoder, EncoderDecoder.Config(encoder=encoder))
 
     return replace(config, Decoder, with_encoder)
+
+
+def _with_scores(config, scores, num_buckets, max_distance):
+    config = apply_modifier(config, "no-positions")
+    new = scores.Config(num_buckets=num_buckets, max_distance=max_distance)
+    return replace(config, Scores, new)

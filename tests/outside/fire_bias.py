@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import apply_modifier, modifier, replace
+from dovetail.config import apply_modifier, replace
+from dovetail.features import feature
 from dovetail.kernels.attention import ScoreBias
 from dovetail.layers import Scores
 from dovetail.layers.attention.scores import PositionalScores
@@ -62,7 +63,12 @@ class FireScores(PositionalScores):
         return {"score_bias": FireBias(*(array.astype(jnp.float32) for array in arrays))}
 
 
-@modifier("fire")
+@feature(
+    "fire",
+    kind="positions",
+    needs={"dovetail.layers:Scores": "there are no attention scores to bias"},
+    trials=({"length": 16.0},),
+)
 def fire(config, hidden: int = 32, length: float = 512.0):
     """FIRE in place of the model's position encoding."""
     config = apply_modifier(config, "no-positions")

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import REQUIRED, ConfigOf, modifier, replace, wraps
+from dovetail.config import REQUIRED, ConfigOf, replace, wraps
+from dovetail.features import feature
 from dovetail.layers import (
     BaseResidual,
     Decoder,
@@ -81,7 +82,11 @@ class FromStreams(Module):
         return x_BSNE.sum(axis=2)
 
 
-@modifier("hyper-connections")
+@feature(
+    "hyper-connections",
+    kind="stacks",
+    needs={"dovetail.layers:BaseResidual": "there is no residual connection to widen"},
+)
 def hyper_connections(config: Any, num_streams: int = 4) -> Any:
     """Several residual streams in every decoder."""
 

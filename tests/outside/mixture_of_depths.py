@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dovetail.config import REQUIRED, ConfigOf, modifier, replace, wraps
+from dovetail.config import REQUIRED, ConfigOf, replace, wraps
+from dovetail.features import feature
 from dovetail.layers import (
     Decoder,
     Layer,
@@ -48,7 +49,11 @@ class MixtureOfDepths(Module):
         return jnp.where(takes_BS1, gated_BSE, x_BSE)
 
 
-@modifier("mixture-of-depths")
+@feature(
+    "mixture-of-depths",
+    kind="stacks",
+    needs={"dovetail.layers:Decoder": "there is no stack of layers to skip"},
+)
 def mixture_of_depths(config: Any, every: int = 2) -> Any:
     """Lets tokens skip every `every`-th layer of every decoder."""
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import jax
 
-from dovetail.config import REQUIRED, ConfigOf, modifier, replace, wraps
+from dovetail.config import REQUIRED, ConfigOf, replace, wraps
+from dovetail.features import feature
 from dovetail.layers import (
     Decoder,
     Embedding,
@@ -31,7 +32,7 @@ class PerLayerEmbedding(Module):
         """The width is set by the parent."""
 
         width: int = REQUIRED
-        vocab_size: int = REQUIRED
+        rows: int = REQUIRED
         token_width: int = 8
         layer: ConfigOf[Layer] = wraps(TransformerBlock.Config())
         tokens: ConfigOf[Vocabulary] = Embedding.Config()
@@ -42,22 +43,30 @@ class PerLayerEmbedding(Module):
         super().__init__(config)
         width, inner = config.width, config.token_width
         self.layer = config.layer.build(width=width)
-        self.tokens = config.tokens.build(vocab_size=config.vocab_size, width=inner)
+        self.tokens = config.tokens.build(vocab_size=config.rows, width=inner)
         self.gate = config.gate.build(in_features=width, in_axis="embed", out_features=inner)
         self.output = config.output.build(in_features=inner, out_features=width, out_axis="embed")
 
     def __call__(self, x_BSE: jax.Array, context: TokenContext) -> jax.Array:
         x_BSE = self.layer(x_BSE, context)
-        token_BSP = self.tokens(context.get("tokens"))
+        token_BSP = self.tokens(context.get("tokens") % self.config.rows)
         return x_BSE + self.output(jax.nn.gelu(self.gate(x_BSE)) * token_BSP)
 
 
-@modifier("per-layer-embeddings")
-def per_layer_embeddings(config: Any, vocab_size: int, token_width: int = 8) -> Any:
-    """Gives every layer of every decoder its own token embedding."""
+@feature(
+    "per-layer-embeddings",
+    kind="stacks",
+    needs={"dovetail.layers:Decoder": "there are no tokens to embed"},
+    trials=({"rows": 300},),
+)
+def per_layer_embeddings(config: Any, rows: int = 8192, token_width: int = 8) -> Any:
+    """Gives every layer of every decoder its own token embedding, with so many rows.
+
+    Where the vocabulary is larger, tokens share rows.
+    """
 
     def wrapped(layer: Any) -> Any:
-        sizes = {"vocab_size": vocab_size, "token_width": token_width}
+        sizes = {"rows": rows, "token_width": token_width}
         return PerLayerEmbedding.Config(layer=layer, **sizes)
 
     return replace(config, Decoder, lambda old: old.set(stack=rearrange(old.stack, wrapped)))

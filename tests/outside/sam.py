@@ -11,6 +11,7 @@ import jax
 import optax
 
 from dovetail.config import Component, ConfigOf
+from dovetail.features import feature
 from dovetail.learner import AdamW, Autodiff, Optimizer, OptimizerWrapper
 from dovetail.learner.gradients import GradientComputation, GradientResult
 
@@ -73,3 +74,16 @@ SAM = {
     "optimizer": Sam.Config(optimizer=AdamW.Config()),
     "gradients": PerturbedGradients.Config(radius=0.02),
 }
+
+
+@feature(
+    "sam",
+    kind="optimizer",
+    needs={"dovetail.learner:Learner": "there is no gradient to compute twice"},
+)
+def sam(config: Any, radius: float = 0.02) -> Any:
+    """The gradient at perturbed parameters, for the optimizer that is there."""
+    optimizer = Sam.Config(optimizer=config.learner.optimizer)
+    gradients = PerturbedGradients.Config(radius=radius, inner=config.learner.gradients)
+    config.learner.set(optimizer=optimizer, gradients=gradients)
+    return config

@@ -9,7 +9,8 @@ from typing import Any
 
 import jax
 
-from dovetail.config import REQUIRED, ConfigError, ConfigOf, modifier, replace, wraps
+from dovetail.config import REQUIRED, ConfigError, ConfigOf, replace, wraps
+from dovetail.features import feature
 from dovetail.layers import (
     Attention,
     BaseAttention,
@@ -79,7 +80,11 @@ class SharingGroup(Module):
         return x_BSE
 
 
-@modifier("shared-key-values")
+@feature(
+    "shared-key-values",
+    kind="attention",
+    needs={"dovetail.layers:Attention": "there are no keys and values to share"},
+)
 def shared_key_values(config: Any, group: int = 2) -> Any:
     """Lets each group of layers share the keys and values of its first layer."""
 

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import optax
 
 from dovetail.config import Component, ConfigOf, config_for, register_function
+from dovetail.features import feature
 from dovetail.layers import TokenContext
-from dovetail.learner import Autodiff, Elementwise
+from dovetail.learner import Autodiff, Elementwise, replace_inner_optimizer
 from dovetail.learner.gradients import GradientComputation, GradientResult
 from dovetail.module import functional
 
@@ -121,3 +122,17 @@ SOPHIA = {
     ),
     "gradients": GaussNewtonBartlett.Config(every=2),
 }
+
+
+@feature(
+    "sophia",
+    kind="optimizer",
+    needs={"dovetail.models:CausalLM": "there are no logits to sample labels from"},
+    trials=({"every": 2},),
+)
+def sophia(config: Any, every: int = 10) -> Any:
+    """Sophia-G, with a new estimate of the curvature every so many steps."""
+    optimizer = replace_inner_optimizer(config.learner.optimizer, SOPHIA["optimizer"])
+    gradients = GaussNewtonBartlett.Config(every=every, inner=config.learner.gradients)
+    config.learner.set(optimizer=optimizer, gradients=gradients)
+    return config

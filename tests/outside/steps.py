@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+import dovetail
 from dovetail.experiments import find_experiment
 from dovetail.generate import with_kv_cache
 from dovetail.generate.programs import decoding_placement
@@ -16,9 +18,25 @@ from dovetail.layers import TokenContext
 from dovetail.learner import ConstantSchedule, TrainState
 from dovetail.module import functional, parameter_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement, use_placement
+from tests.run.test_run import CHANGES, write_corpus
 
 ONE: dict[str, int] = {}
 EIGHT = {"data": 2, "fsdp": 2, "model": 2}
+
+
+class OneDevice(MeshLayout):
+    """A mesh of the first device, however many there are."""
+
+    class Config(MeshLayout.Config):
+        pass
+
+    def mesh(self, devices: Any = None) -> jax.sharding.Mesh:
+        return super().mesh(jax.devices()[:1])
+
+
+def layout_on(mesh: Mapping[str, int]) -> MeshLayout.Config:
+    """Returns the mesh of a run: `ONE` or `EIGHT`."""
+    return MeshLayout.Config(**mesh) if mesh else OneDevice.Config()
 
 
 @dataclass(frozen=True)
@@ -65,6 +83,21 @@ def bits(state: TrainState) -> dict[str, bytes]:
     """Returns everything that an update changes, bit for bit."""
     leaves = jax.tree_util.tree_flatten_with_path((state.step, state.params, state.optimizer))[0]
     return {jax.tree_util.keystr(path): np.asarray(leaf).tobytes() for path, leaf in leaves}
+
+
+def resumed_and_at_once(feature: str, folder: Path) -> list[list[float]]:
+    """Returns the losses of a run that is saved and resumed in between, and of one that is not."""
+    write_corpus(folder / "corpus")
+    files = ("input.corpus=TextFiles", f"input.corpus.files={folder / 'corpus'}")
+    experiment = dovetail.experiment("tiny-lm").override(*CHANGES, *files, "evaluators={}")
+    # The rate must not depend on the number of steps.
+    constant = experiment.override("learner.schedule=ConstantSchedule").with_features(feature)
+    constant.train(steps=3, folder=folder / "resumed", progress=False)
+    runs = [constant.train(steps=6, folder=folder / name, progress=False) for name in _NAMES]
+    return [[entry["loss"] for entry in run.metrics()] for run in runs]
+
+
+_NAMES = ("resumed", "at once")
 
 
 def placement_on(mesh: Mapping[str, int]) -> Placement:

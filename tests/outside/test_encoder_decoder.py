@@ -19,14 +19,22 @@ from dovetail.layers import TokenContext
 from dovetail.learner import ConstantSchedule, Learner
 from dovetail.models.llama import llama
 from dovetail.module import ArraySpec, TokenBatch, functional
-from dovetail.parallel import MeshLayout, Placement, use_placement
+from dovetail.parallel import Placement, use_placement
 from dovetail.run import Run, train_run
 from dovetail.runtime import RunFolder, abstract_state
 from dovetail.trainer import Trainer
 from tests.outside import encoder_decoder  # noqa: F401  # registers the modifier
-from tests.outside.steps import EIGHT, decode_in_steps, placement_on, shard_params
+from tests.outside.steps import (
+    EIGHT,
+    ONE,
+    decode_in_steps,
+    layout_on,
+    placement_on,
+    shard_params,
+)
 
 WIDTH, VOCAB, ROWS, SOURCE, LENGTH = 32, 64, 8, 10, 8
+MESHES = {"one": ONE, "eight": EIGHT}
 
 
 @functools.cache
@@ -80,13 +88,13 @@ class Reversals(Component):
 
 
 @functools.cache
-def trained() -> tuple[Any, list[float], list[int]]:
-    """Trains a run on a mesh of eight devices; returns parameters, losses, what it generates."""
+def trained(mesh: str = "eight") -> tuple[Any, list[float], list[int]]:
+    """Trains a run on one device or on eight; returns parameters, losses, what it generates."""
     trainer = Trainer.Config(
         model=model().config,
         input=Reversals.Config(),
         learner=Learner.Config(schedule=ConstantSchedule.Config(peak=1e-2)),
-        mesh=MeshLayout.Config(**EIGHT),
+        mesh=layout_on(MESHES[mesh]),
         writers={},
         steps=12,
     ).build()
@@ -112,9 +120,16 @@ def sharded(params: Any) -> Any:
     return shard_params(model(), params, placement())
 
 
-def test_a_trainer_trains_it() -> None:
-    losses = trained()[1]
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_trainer_trains_it(mesh: str) -> None:
+    losses = trained(mesh)[1]
     assert losses[-1] < losses[0] - 0.5
+
+
+def test_a_run_on_a_mesh_is_that_of_one_device() -> None:
+    one, eight = trained("one"), trained("eight")
+    np.testing.assert_allclose(eight[1], one[1], rtol=1e-4)
+    assert eight[2] == one[2], "they generate the same"
 
 
 def test_it_trains_on_a_mesh_as_on_one_device() -> None:

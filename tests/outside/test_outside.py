@@ -34,7 +34,7 @@ from tests.parallel.steps import program_and_batch
 PACKAGES = (
     "hyper-connections",
     "mixture-of-depths",
-    "per-layer-embeddings:vocab_size=300",
+    "per-layer-embeddings:rows=300",
     "shared-key-values",
 )
 MESHES = {"one device": {"fsdp": 1}, "eight": {"data": 2, "fsdp": 2, "model": 2}}

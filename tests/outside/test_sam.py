@@ -12,7 +12,7 @@ from dovetail.config import from_text, identity, to_text
 from dovetail.learner import Sgd
 from dovetail.runtime import RunFolder, short_hash
 from tests.outside.sam import SAM, PerturbedGradients, Sam
-from tests.outside.steps import EIGHT, ONE, bits, take_steps
+from tests.outside.steps import EIGHT, ONE, bits, resumed_and_at_once, take_steps
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,13 @@ def test_the_loss_falls_and_the_direction_is_that_of_the_second_gradient(on_one_
 def test_a_mesh_of_eight_gives_the_same_losses(on_one_device) -> None:
     sharded = take_steps(EIGHT, steps=6, peak=3e-3, **SAM)
     np.testing.assert_allclose(sharded.losses, on_one_device.losses, rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_run_resumes_with_the_state_of_the_optimizer(tmp_path) -> None:
+    resumed, at_once = resumed_and_at_once("sam", tmp_path)
+    assert resumed == at_once
+    assert len(set(at_once)) == 6
 
 
 class Spoiled(PerturbedGradients):

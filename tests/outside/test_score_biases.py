@@ -15,9 +15,9 @@ from dovetail.runtime import JsonLines
 from tests.features.representatives import REPRESENTATIVES, with_features
 from tests.kernels.attention.cases import aligned_call, arrays
 from tests.layers.cases import random_params
+from tests.outside.encoder_decoder import T5Bias
 from tests.outside.fire_bias import FireBias
 from tests.outside.steps import EIGHT, decode_in_steps, placement_on, shard_params
-from tests.outside.t5_bias import T5Bias
 from tests.trainer.test_trainer import losses, train
 
 ARRAYS = {"fire": ("log_slope", "log_length", "inner", "outer"), "t5-bias": ("table",)}

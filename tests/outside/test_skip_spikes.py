@@ -10,9 +10,10 @@ from dovetail.config import Component, ConfigError
 from dovetail.data import TokenInput
 from dovetail.models import CausalLM
 from dovetail.module import ArraySpec, batch_size
-from dovetail.runtime import Checkpointer, Continue, Stop
+from dovetail.runtime import Checkpointer, Continue, FailedSave, Stop
 from dovetail.trainer import FaultError, NonFiniteError
 from tests.outside.skip_spikes import leave_out_spikes
+from tests.outside.steps import EIGHT, ONE, layout_on
 from tests.trainer import conftest
 from tests.trainer.test_trainer import losses, train
 
@@ -75,16 +76,16 @@ def events(folder):
     return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
-def test_a_spike_is_rolled_back_and_its_batch_is_skipped(spiking, tmp_path):
-    spiked = spiking((6,))
+@pytest.mark.parametrize("mesh", [ONE, EIGHT], ids=["one", "eight"])
+def test_a_spike_is_rolled_back_and_its_batch_is_skipped(spiking, mesh, tmp_path):
+    layout = layout_on(mesh)
+    spiked = spiking((6,)).set(mesh=layout)
     outcome = train(spiked, tmp_path / "run")
     assert outcome.step == 12
-    (event,) = [
-        json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()
-    ]
+    (event,) = events(tmp_path / "run")
     assert (event["event"], event["step"], event["resumed_at"]) == ("StepEnd", 7, 4)
     assert json.loads((tmp_path / "run/skips.json").read_text()) == [[6, 7]]
-    clean = spiking(()).clone()
+    clean = spiking(()).set(mesh=layout)
     clean.input.skips = ((6, 7),)
     train(clean, tmp_path / "clean")
     assert losses(tmp_path / "run") == losses(tmp_path / "clean"), "as if the batch never was"
@@ -102,14 +103,30 @@ def test_a_resumed_run_still_leaves_out_the_batch(spiking, tmp_path):
 def test_a_step_that_is_not_finite_is_skipped_in_memory(spiking, tmp_path):
     outcome = train(spiking((6,), np.nan, every=100), tmp_path / "run")
     assert outcome.step == 12
-    (event,) = [
-        json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()
-    ]
+    (event,) = events(tmp_path / "run")
     assert (event["event"], event["resumed_at"]) == ("NonFiniteStep", 6), "no checkpoint is needed"
 
 
 def test_a_spike_before_the_first_checkpoint_starts_again(spiking, tmp_path):
     assert train(spiking((2,), every=100), tmp_path / "run").step == 12
+
+
+class FullDisk(Checkpointer):
+    """A checkpointer whose first save fails."""
+
+    class Config(Checkpointer.Config):
+        pass
+
+    def take_faults(self):
+        failed, self.failed = not hasattr(self, "failed"), True
+        return [FailedSave(4, "the disk is full")] if failed else super().take_faults()
+
+
+def test_a_failed_save_ends_no_run(spiking, tmp_path):
+    trainer = spiking(()).set(checkpointer=FullDisk.Config(every=4)).build()
+    (tmp_path / "run").mkdir()
+    assert trainer.train(tmp_path / "run").step == 12
+    assert trainer.checkpointer.failed, "the policy was told"
 
 
 def test_the_limit_ends_the_run_and_the_newest_checkpoint_is_from_before(spiking, tmp_path):

@@ -11,7 +11,7 @@ from dovetail.config import ConfigError, from_text, to_text
 from dovetail.experiments import find_experiment
 from dovetail.trainer import NonFiniteError
 from tests.outside.sophia import SOPHIA, GaussNewtonBartlett
-from tests.outside.steps import EIGHT, ONE, bits, take_steps
+from tests.outside.steps import EIGHT, ONE, bits, resumed_and_at_once, take_steps
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,13 @@ def test_a_mesh_of_eight_gives_the_same_losses(on_one_device) -> None:
     state = sharded.states[-1]
     assert state.optimizer.diagonal[weight].sharding == state.params[weight].sharding
     assert not state.params[weight].sharding.is_fully_replicated
+
+
+@pytest.mark.slow
+def test_a_run_resumes_with_its_diagonal(tmp_path) -> None:
+    resumed, at_once = resumed_and_at_once("sophia:every=2", tmp_path)
+    assert resumed == at_once
+    assert len(set(at_once)) == 6
 
 
 class Spoiled(GaussNewtonBartlett):
