@@ -40,7 +40,7 @@ def feature_commits(
     """Returns the commits that added the code of each feature; none without a git repository.
 
     Moved files are followed: git searches for the text of a definition, and for the name of the
-    feature, which does not change because users type it.
+    feature. A renamed feature is found from its renaming on.
     """
     read = functools.cache(functools.partial(_read, package))
     return {

@@ -168,7 +168,7 @@ def _groups(axis: str, name: str) -> list[tuple[str, ...]]:
         return [(file,) for file in sorted(files, key=lambda file: not file.endswith("/llama.py"))]
     by_name = features()
     owned = owned_code(by_name[name], by_name)
-    groups = (
-        (one.definition, *one.files) for one in by_name.values() if one.definition not in owned
-    )
+    # A feature of an imported package has no definition here.
+    others = (one for one in by_name.values() if one.definition and one.definition not in owned)
+    groups = ((one.definition, *one.files) for one in others)
     return [(by_name[name].definition, *by_name[name].files), *groups]

@@ -27,7 +27,7 @@ ALLOWED_MENTIONS: dict[str, dict[str, str]] = {
     "accumulate": {
         "learner/": "a way to compute gradients, for every learner",
         "module/weight_mapping.py": "itertools.accumulate",
-        "targets/fitting.py": "the target chooses micro-batches by the memory of its devices",
+        "targets/fitting.py": "the target chooses microbatches by the memory of its devices",
         "plan/candidates.py": "a way to save memory that the search may choose",
     },
     "bf16": {
@@ -72,6 +72,9 @@ ALLOWED_MENTIONS: dict[str, dict[str, str]] = {
         "plan/": "the component of that name of the training state, and of device memory",
         "targets/sharding.py": "the component of that name of the training state",
         "learner/": "every learner has an optimizer; the feature chooses one by name",
+    },
+    "output-norm": {
+        "layers/": "other norms of an output: that of sandwich-norm, and of a linear map",
     },
     "pipeline": {
         "plan/": "the mesh axis of that name",

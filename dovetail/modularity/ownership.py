@@ -33,9 +33,10 @@ def package_of(feature: Feature) -> str:
 
 
 def features_of(packages: Iterable[str]) -> list[str]:
-    """Returns the names of the features that these packages, or their submodules, define."""
-    roots = {name.partition(".")[0] for name in packages}
-    return [name for name, one in features().items() if package_of(one) in roots]
+    """Returns the names of the features that these packages or modules, or submodules, define."""
+    roots = tuple(f"{package}." for package in packages)
+    modules = {name: f"{one.unchecked.__module__}." for name, one in features().items()}
+    return [name for name, module in modules.items() if module.startswith(roots)]
 
 
 def own_experiments() -> dict[str, ExperimentEntry]:
@@ -139,6 +140,7 @@ def delete_code(package: Path, owned: Iterable[str]) -> None:
     owned = with_emptied_files(package, owned)
     for code in owned:
         file, _, name = code.partition(":")
+        assert file, "this would delete the whole package"
         path = package / file
         if path.is_dir():
             shutil.rmtree(path)

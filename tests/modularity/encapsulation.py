@@ -61,7 +61,7 @@ SHARED_FIELDS: dict[str, tuple[str, ...]] = {
         "MultiTokenHead",
         "BaseAttention",
         "Attention",
-        "BranchNorm",
+        "OutputNorm",
         "CausalLM",
         "Decoder",
         "DifferentialAttention",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from dovetail.config.overrides import _modifiers
+from dovetail.features import feature
+from dovetail.features.feature import _features
 from dovetail.modularity.growth import (
     PUBLISHED,
     FeatureGrowth,
@@ -14,6 +18,7 @@ from dovetail.modularity.growth import (
     lines_at,
     measure_growth,
 )
+from dovetail.modularity.ownership import delete_code
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -50,6 +55,29 @@ def test_deleting_a_feature_from_a_small_package() -> None:
     assert one[0] == three[0] == 0
     assert 0 < one[1] < three[1], "the families that use it are more"
     assert lines_at("moe", "variants", 1)[0] == 0
+
+
+def test_features_of_imported_packages_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[list[tuple[str, str, int]]] = []
+
+    def record(what: str, work: object, points: list[tuple[str, str, int]], *_: object) -> object:
+        measured.append(points)
+        return dict.fromkeys(points, (0, 0))
+
+    monkeypatch.setattr("dovetail.modularity.growth.run_cached", record)
+    measure_growth(["moe"])
+    with _features.restored(), _modifiers.restored():
+        feature("outside", kind="norms")(lambda config: config)
+        measure_growth(["moe"])
+    assert measured[0] == measured[1]
+
+
+def test_code_without_a_file_is_not_deleted(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    with pytest.raises(AssertionError, match="the whole package"):
+        delete_code(package, [""])
+    assert package.is_dir()
 
 
 def test_known_points_are_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from dovetail.modularity.ownership import features_of, own_experiments, owned_co
 from dovetail.modularity.pairs import build_pair, trace_pair
 from dovetail.modularity.snapshot import config_hashes
 from dovetail.modularity.tasks import fingerprint
+from tests.outside import fire_bias, hyper_connections  # noqa: F401  # registers their features
 
 TWICE = '''
 """A feed-forward of my own, and the feature that puts it in."""
@@ -132,11 +133,20 @@ def test_a_model_that_does_not_decode_is_traced(
     assert (found.outcome, found.detail) == ("works", "")
 
 
+def test_a_module_alone_is_measured(package: Callable[..., str]) -> None:
+    import_package(package("my_measured"))
+    assert features_of(["my_measured.layers"]) == features_of(["my_measured"]) == ["my-measured"]
+    assert features_of([hyper_connections.__name__]) == ["hyper-connections"]
+    assert set(features_of(["tests.outside"])) >= {"fire", "hyper-connections"}
+
+
 @pytest.mark.sweep
+@pytest.mark.parametrize("name", ["my_survey", hyper_connections.__name__])
 def test_a_survey_of_a_package(
-    package: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    package: Callable[..., str], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name = package("my_survey")
+    if name == "my_survey":
+        package(name)
     argv = ["modularity", "--import", name, "--experiment", "tiny-lm", "--experiment", "gpt2"]
     assert main([*argv, "--jobs", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
