@@ -81,3 +81,49 @@ def test_no_two_classes_share_a_name() -> None:
         node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)
     )
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def private_imports(file: Path) -> list[str]:
+    """Returns the names with an underscore that a file imports from other subpackages."""
+    own = file.relative_to(ROOT).parts[:2]
+    return [
+        f"{file.relative_to(ROOT)}:{node.lineno}: {node.module}.{alias.name}"
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dovetail.")
+        for alias in node.names
+        if tuple(str(node.module).split(".")[:2]) != own
+        and any(name.startswith("_") for name in f"{node.module}.{alias.name}".split("."))
+    ]
+
+
+def test_no_subpackage_imports_private_names_of_another() -> None:
+    """So the command line, above all, only calls what a Python user may call."""
+    files = sorted((ROOT / "dovetail").rglob("*.py"))
+    assert [name for file in files for name in private_imports(file)] == []
+
+
+OF_TOKEN_BATCHES = {"tokens", "targets", "positions", "segment_ids", "loss_weights"}
+OPAQUE = ("trainer", "plan", "targets", "runtime/console.py")
+
+
+def fields_named(source: str) -> list[str]:
+    """Returns the fields of a token batch that code reads or sets, with their lines."""
+    names = {ast.Attribute: "attr", ast.keyword: "arg"}
+    nodes = [node for node in ast.walk(ast.parse(source)) if type(node) in names]
+    found = ((node.lineno, getattr(node, names[type(node)])) for node in nodes)
+    return [f"{line}: {name}" for line, name in sorted(found, key=str) if name in OF_TOKEN_BATCHES]
+
+
+@pytest.mark.parametrize("place", OPAQUE)
+def test_no_field_of_a_token_batch_is_named(place: str) -> None:
+    """A batch is opaque to them, so that any registered dataclass may be one."""
+    path = ROOT / "dovetail" / place
+    files = [path] if path.is_file() else sorted(path.rglob("*.py"))
+    found = {file.name: fields_named(file.read_text()) for file in files}
+    assert files
+    assert {name: fields for name, fields in found.items() if fields} == {}
+
+
+def test_a_named_field_of_a_token_batch_is_found() -> None:
+    source = "from dovetail.targets import x\nrows = batch.tokens\nreplace(batch, targets=rows)\n"
+    assert fields_named(source) == ["2: tokens", "3: targets"]
