@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dovetail.config import ConfigError, Error
-from dovetail.runtime import Checkpointer, abstract_state
+from dovetail.runtime import Agreement, Checkpointer, ObjectStore, abstract_state, take_life
 from dovetail.runtime.checkpoints import stores as module
 
 
@@ -279,6 +279,23 @@ def test_a_full_disk_is_reported_and_the_next_save_tries_again(tmp_path, caplog)
     saving.save(3, state(3))
     assert saving.finish()
     assert opened(tmp_path).restore(like())[0] == 3
+
+
+@pytest.mark.parametrize("objects", [False, True])
+def test_a_save_whose_digests_cannot_be_read_has_failed(tmp_path, monkeypatch, caplog, objects):
+    """As when a process is lost whose collectives compute them."""
+
+    def fail(computed):
+        raise RuntimeError("Gloo AllGather failed: closed")
+
+    store = ObjectStore.Config(url=f"file://{tmp_path}/objects")
+    saving = opened(tmp_path / "run", **({"store": store} if objects else {}))
+    saving.start(Agreement(), take_life(tmp_path / "lives"))
+    monkeypatch.setattr("dovetail.runtime.checkpoints.saving.read_digests", fail)
+    with caplog.at_level(logging.WARNING, "dovetail"):
+        saving.save(1, state(1))
+        assert not saving.finish()
+    assert re.search("Saving step 1 failed.*Gloo AllGather failed", caplog.text)
 
 
 def test_what_interrupted_saves_left_goes_and_all_else_stays(tmp_path):

@@ -64,21 +64,13 @@ def cause_of(
     try:
         if life is not None:
             life.check()
-    except FencedError as fenced:
-        return fenced
-    return bad_state(computed, step) or error
-
-
-def bad_state(computed: Mapping[str, jax.Array], step: int) -> BadStateError | None:
-    """Returns the defect of a state whose save failed for another reason.
-
-    All processes have the digests, so they reach the same result, although only one of them failed.
-    """
-    try:
+        # All processes have the digests, so they find the same, although only one may have failed.
         checked_sums(computed, step)
-    except BadStateError as error:
+    except (FencedError, BadStateError) as cause:
+        return cause
+    except Exception:  # noqa: BLE001  # after a lost process, the digests cannot be read, either
         return error
-    return None
+    return error
 
 
 _COPIES = 5
