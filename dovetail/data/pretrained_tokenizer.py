@@ -6,7 +6,6 @@ holds what must be known without the files, and a digest that detects other file
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,12 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.config import REQUIRED, Component, ConfigError, incidental
-from dovetail.data.tokenizer import byte_characters
+from dovetail.data.tokenizer import MAIN_FILE, byte_characters, digest_of, read_file
 
 if TYPE_CHECKING:
     import tokenizers
-
-MAIN_FILE = "tokenizer.json"
 
 # Copied with the main file, for the programs that a model is exported to.
 COMPANIONS = (
@@ -125,7 +122,7 @@ class PretrainedTokenizer(Component):
                 f"{path} is not the tokenizer of this config: its digest is {found}, "
                 f"expected {self._config.digest}. Restore the file, or import the model again."
             )
-        self._model = _read(path)
+        self._model = read_file(path)
         self._pieces = _pieces(self._model, self.vocab_size, path)
         self._folder = folder
 
@@ -152,23 +149,12 @@ class PretrainedTokenizer(Component):
 
 def read_vocab_size(folder: Path) -> int:
     """Returns one more than the largest id of a tokenizer's files."""
-    return max(_read(folder / MAIN_FILE).get_vocab(with_added_tokens=True).values()) + 1
+    return max(read_file(folder / MAIN_FILE).get_vocab(with_added_tokens=True).values()) + 1
 
 
 def token_id(folder: Path, token: str) -> int | None:
     """Returns the id of a token, such as `</s>`, in a tokenizer's files."""
-    return _read(folder / MAIN_FILE).token_to_id(token)
-
-
-def digest_of(path: Path) -> str:
-    """Returns a hash of a file's content, in sixteen characters."""
-    try:
-        return hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}). A tokenizer needs a tokenizer.json; "
-            "`transformers` writes one with AutoTokenizer.save_pretrained."
-        ) from error
+    return read_file(folder / MAIN_FILE).token_to_id(token)
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
@@ -177,16 +163,6 @@ def copy_tokenizer(source: Path, target: Path) -> None:
     for name in (MAIN_FILE, *COMPANIONS):
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
-
-
-def _read(path: Path) -> tokenizers.Tokenizer:
-    from tokenizers import Tokenizer
-
-    digest_of(path)  # raises a clear error if there is no file
-    try:
-        return Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except Exception as error:  # the library raises plain Exceptions
-        raise ConfigError(f"{path} cannot be read as a tokenizer: {error}") from error
 
 
 def _pieces(model: tokenizers.Tokenizer, size: int, path: Path) -> list[bytes]:

@@ -7,6 +7,7 @@ encodes to it: the characters `<|endoftext|>` in a document are ordinary charact
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,13 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.config import Component, ConfigError
+from dovetail.config import Component, ConfigError, incidental
 
 if TYPE_CHECKING:
     import tokenizers
 
+MAIN_FILE = "tokenizer.json"
 _NUM_BYTES = 256
-_FILE = "tokenizer.json"
 
 
 class ByteTokenizer(Component):
@@ -86,6 +87,8 @@ class BytePairTokenizer(Component):
 
     class Config(Component.Config["BytePairTokenizer"]):
         vocab_size: int = 4096
+        folder: str = incidental("")
+        """The folder of a trained one, such as `tokenizer/` of a run; empty trains a new one."""
 
     def __init__(self, config: Config) -> None:
         """Checks the size; the tokenizer must be trained or loaded before use."""
@@ -96,6 +99,7 @@ class BytePairTokenizer(Component):
                 f"and end of text), got {config.vocab_size}."
             )
         self._vocab_size = config.vocab_size
+        self._trained = Path(config.folder) if config.folder else None
         self._model: tokenizers.Tokenizer | None = None
         self._pieces: list[bytes] = []
 
@@ -122,7 +126,8 @@ class BytePairTokenizer(Component):
 
     def fingerprint(self) -> str:
         """Returns a hash of what decides how a given corpus is tokenized."""
-        return f"byte-pair/1/{self._vocab_size}"
+        new = f"byte-pair/1/{self._vocab_size}"
+        return new if self._trained is None else f"{new}/{digest_of(self._trained / MAIN_FILE)}"
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """Returns the ids of a text."""
@@ -144,7 +149,10 @@ class BytePairTokenizer(Component):
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Trains the merges; they depend only on the texts and their order."""
+        """Trains the merges, which depend on the texts and their order alone; or loads them."""
+        if self._trained is not None:
+            self.load(self._trained)
+            return
         from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
         model = Tokenizer(models.BPE())
@@ -160,16 +168,21 @@ class BytePairTokenizer(Component):
 
     def save(self, folder: Path) -> None:
         """Writes the merges as JSON, in the format of the `tokenizers` library."""
-        (folder / _FILE).write_text(self._ready().to_str(), encoding="utf-8")
+        (folder / MAIN_FILE).write_text(self._ready().to_str(), encoding="utf-8")
 
     def load(self, folder: Path) -> None:
         """Reads what `save` wrote."""
-        from tokenizers import Tokenizer
-
-        self._adopt(Tokenizer.from_str((folder / _FILE).read_text(encoding="utf-8")))
+        self._adopt(read_file(folder / MAIN_FILE))
+        if self._trained is not None:  # a run has its own copy, and needs the other no longer
+            self._trained = folder
 
     def _adopt(self, model: tokenizers.Tokenizer) -> None:
         vocabulary = model.get_vocab()
+        if (largest := max(vocabulary.values(), default=0)) >= self.end_of_text:
+            raise ConfigError(
+                f"{self.config.locate('vocab_size')}: expected at least {largest + 2} for the "
+                f"trained tokenizer, got {self._vocab_size}."
+            )
         byte_of = {character: value for value, character in enumerate(byte_characters())}
         pieces = [b""] * self._vocab_size
         for token, index in vocabulary.items():
@@ -177,12 +190,36 @@ class BytePairTokenizer(Component):
         self._pieces, self._model = pieces, model
 
     def _ready(self) -> tokenizers.Tokenizer:
+        if self._model is None and self._trained is not None:
+            self.load(self._trained)
         if self._model is None:
             raise RuntimeError(
                 "BytePairTokenizer is not trained yet: call fit(texts) or load(folder), or use the "
                 "tokenizer of an input, which prepares it."
             )
         return self._model
+
+
+def digest_of(path: Path) -> str:
+    """Returns a hash of a file's content, in sixteen characters."""
+    try:
+        return hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}). A tokenizer needs a tokenizer.json; "
+            "`transformers` writes one with AutoTokenizer.save_pretrained."
+        ) from error
+
+
+def read_file(path: Path) -> tokenizers.Tokenizer:
+    """Reads a tokenizer.json."""
+    from tokenizers import Tokenizer
+
+    digest_of(path)  # raises a clear error if there is no file
+    try:
+        return Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except Exception as error:  # the library raises plain Exceptions
+        raise ConfigError(f"{path} cannot be read as a tokenizer: {error}") from error
 
 
 def byte_characters() -> list[str]:

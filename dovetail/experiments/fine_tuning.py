@@ -33,12 +33,16 @@ def initialize_from_run(config: Any, path: str) -> Any:
 
 
 def _tokenizer(run: Run, config: Any) -> Any:
-    from dovetail.data import PretrainedTokenizer
+    """Returns the tokenizer of a run, with its trained files."""
+    from dovetail.data import BytePairTokenizer, PretrainedTokenizer
 
     source: Any = run.config
-    tokenizer = source.input.tokenizer
-    if isinstance(tokenizer, PretrainedTokenizer.Config):
-        return tokenizer if tokenizer.folder else tokenizer.clone(folder=str(run.folder.tokenizer))
+    tokenizer, saved = source.input.tokenizer, run.folder.tokenizer
+    if saved.is_dir() and isinstance(
+        tokenizer, BytePairTokenizer.Config | PretrainedTokenizer.Config
+    ):
+        return tokenizer.clone(folder=str(saved))
+    # A tokenizer that another package defines, or an earlier run: trained again, and compared.
     if source.input.corpus != config.input.corpus:
         raise ConfigError(
             f"--with from-run: the tokenizer of {run.path} was trained on its corpus, and this "

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from dovetail.config import ConfigError
-from dovetail.data.pretrained_tokenizer import MAIN_FILE
+from dovetail.data.tokenizer import MAIN_FILE
 from dovetail.interop.family_match import differences, matching_family, model_tensors
 from dovetail.interop.hf_import import MAX_SHARD_BYTES, Sizes, common_dtype, shards
 from dovetail.interop.imported_runs import complete_tokenizer

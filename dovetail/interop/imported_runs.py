@@ -9,13 +9,8 @@ from typing import Any
 
 from dovetail.config import ConfigError
 from dovetail.data import PretrainedTokenizer, TokenInput
-from dovetail.data.pretrained_tokenizer import (
-    COMPANIONS,
-    MAIN_FILE,
-    digest_of,
-    read_vocab_size,
-    token_id,
-)
+from dovetail.data.pretrained_tokenizer import COMPANIONS, read_vocab_size, token_id
+from dovetail.data.tokenizer import MAIN_FILE, digest_of
 from dovetail.interop.model_folders import LocalFolder, ModelFolder, read_json
 from dovetail.models import ModelFamily
 from dovetail.trainer import Trainer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
@@ -23,9 +24,21 @@ class BoundModule:
     """
 
     def __init__(
-        self, module: Module, params: Mapping[str, Any], variables: Mapping[str, Any] | None = None
+        self,
+        module: Module,
+        params: Mapping[str, Any],
+        variables: Mapping[str, Any] | None = None,
+        context: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Stores the arguments; compiles nothing yet."""
+        """Stores the arguments; compiles nothing yet.
+
+        Args:
+            module: the module.
+            params: its parameters by path.
+            variables: its variables by path.
+            context: what every call is made in, such as a placement on a mesh.
+        """
+        self._context = context
         self.module, self.params, self.variables = module, params, dict(variables or {})
         self._compiled: dict[str, Callable[..., Any]] = {}
 
@@ -52,7 +65,8 @@ class BoundModule:
 
     def _call(self, name: str, args: tuple[Any, ...]) -> Any:
         try:
-            return self._compiled[name](self.params, self.variables, args)
+            with self._context():
+                return self._compiled[name](self.params, self.variables, args)
         except Error:
             raise
         except (TypeError, ValueError, IndexError) as error:  # about shapes and types

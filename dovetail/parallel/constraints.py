@@ -51,6 +51,10 @@ class Placement:
         found = [self.rules.mesh_axes((axis,), self.mesh, manual)[0] for axis in logical]
         return tuple(dict.fromkeys(name for names in found for name in names))
 
+    def replicated(self) -> Placement:
+        """Returns a placement on this mesh that replicates activations, so that any shape fits."""
+        return Placement(self.mesh, AxisRules.Config(rules={}).build())
+
     def num_shards(self, *logical: str) -> int:
         """Returns the number of shards that these logical axes have together here."""
         return math.prod(self.mesh.shape[name] for name in self.mesh_axes(*logical))

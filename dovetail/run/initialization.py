@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from dovetail.config import REQUIRED, Component, ConfigError, ConfigOf, wraps
+from dovetail.data.tokenizer import MAIN_FILE
 from dovetail.run.run import Run
 from dovetail.trainer import Initialization, RandomInit
 from dovetail.trainer.initialization import Arrays, Paths, Requested
+
+
+@runtime_checkable
+class ChecksTokenizer(Protocol):
+    """An initialization with weights that belong to a tokenizer."""
+
+    def check_tokenizer(self, digests: Mapping[str, str]) -> None:
+        """Raises a ConfigError for another tokenizer; takes the digest of each of its files."""
+        ...
 
 
 class InitFromRun(Component):
@@ -39,6 +50,16 @@ class InitFromRun(Component):
             )
         if not self.run.parameters.exist():
             raise ConfigError(f"{self.name}: {self.path} has no checkpoint. Train it first.")
+
+    def check_tokenizer(self, digests: Mapping[str, str]) -> None:
+        """Raises a ConfigError if the run has another tokenizer: its token ids differ."""
+        expected = (self.run.about.get("tokenizer") or {}).get(MAIN_FILE)
+        if expected not in (None, got := digests.get(MAIN_FILE)):
+            raise ConfigError(
+                f"{self.name}: {self.path} has another tokenizer than this run, so its weights "
+                f"would be given other token ids (digest {expected}, here {got}). Use its "
+                f"tokenizer: input.tokenizer.folder={self.run.folder.tokenizer}."
+            )
 
     def arrays(self, like: Requested, log: Callable[[str], None]) -> Arrays:
         """Reads the newest good parameters, each array directly to its shards."""
@@ -82,6 +103,13 @@ class InitSubmoduleFromRun(Component):
         """Raises a ConfigError if a run or its checkpoint is missing."""
         self.source.check()
         self.rest.check()
+
+    def check_tokenizer(self, digests: Mapping[str, str]) -> None:
+        """Raises a ConfigError if a run has another tokenizer."""
+        self.source.check_tokenizer(digests)
+        rest: Any = self.rest
+        if isinstance(rest, ChecksTokenizer):
+            rest.check_tokenizer(digests)
 
     def arrays(self, like: Requested, log: Callable[[str], None]) -> Arrays:
         """Loads both. The submodule must be complete: a missing parameter would stay random."""

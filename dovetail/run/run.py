@@ -41,6 +41,7 @@ from dovetail.generate.interfaces import Prompt
 from dovetail.interop import ExportReport, ModelSource, end_tokens_of, export_adapter, export_hf
 from dovetail.learner import main_loss
 from dovetail.module import BoundModule, functional, parameter_specs, token_batch
+from dovetail.parallel import use_placement
 from dovetail.run.contents import check_tokenizer, use_saved_data
 from dovetail.run.parameters import DamagedStepError, LoadedParameters, RunParameters
 from dovetail.runtime import (
@@ -183,7 +184,7 @@ class Run:
     def loaded(self) -> LoadedParameters:
         """All parameters on the devices of this machine, loaded at first use."""
         use_compilation_cache()
-        return self.parameters.load(self._built.model, self._built.rules)
+        return self.parameters.load(self._built.model, self._built.rules, self._built.input.spec())
 
     @property
     def step(self) -> int:
@@ -198,7 +199,10 @@ class Run:
     @functools.cached_property
     def model(self) -> BoundModule:
         """The model with its parameters: `run.model(tokens)` returns logits."""
-        return BoundModule(self._built.model, self.params, self.loaded.variables)
+        loaded = self.loaded
+        # A text is one row, which need not divide over the devices.
+        context = functools.partial(use_placement, loaded.placement.replicated())
+        return BoundModule(self._built.model, loaded.params, loaded.variables, context)
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -353,8 +357,10 @@ class Run:
         if isinstance(data, str | Sequence | np.ndarray | jax.Array):
             tokens = self._checked_tokens("loss", cast("Prompt", data))
             batch = token_batch(np.atleast_2d(tokens))
-        params = self.params if params is None else params
-        return _loss(self._built.model, params, self.loaded.variables, batch)
+        loaded = self.loaded
+        params = loaded.params if params is None else params
+        with use_placement(loaded.placement.replicated()):
+            return _loss(self._built.model, params, loaded.variables, batch)
 
     @explained_failures()
     def evaluate(self, tasks: str | Sequence[str] | None = None) -> dict[str, float | int | str]:
@@ -385,7 +391,8 @@ class Run:
         )
         metrics: dict[str, float | int | str] = {}
         for name, evaluator in chosen.items():
-            result = evaluator.evaluate(evaluation)
+            with use_placement(loaded.placement):
+                result = evaluator.evaluate(evaluation)
             metrics |= {f"{name}/{key}": value for key, value in result.items()}
         return metrics
 
@@ -496,7 +503,12 @@ class Run:
 
     @functools.cached_property
     def source_folder(self) -> Path | None:
-        """The folder with the imported config.json: of the run, or of one that it started from."""
+        """The folder with the imported config.json: of the run, or of one that it started from.
+
+        A run has a copy. Only a run of an earlier version looks for that of another one.
+        """
+        if "base" in self.about and not self.folder.source.is_dir():
+            return None
         run: Run | None = self
         for _ in range(_MAX_ANCESTORS):
             if run is None or run.folder.source.is_dir():

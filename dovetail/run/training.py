@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.config import ConfigError, Error
+from dovetail.data import has_tokenizer
 from dovetail.parallel import Processes, start_distributed
 from dovetail.run.contents import save_data, save_source, save_tokenizer, use_contents
+from dovetail.run.initialization import ChecksTokenizer
 from dovetail.run.run import Run
 from dovetail.runtime import (
     Profiler,
@@ -25,7 +28,7 @@ from dovetail.targets import (
     local_mismatch,
 )
 from dovetail.trainer import Hooks, Interrupted, Outcome
-from dovetail.utils import Progress
+from dovetail.utils import Progress, file_digests
 
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer
@@ -181,6 +184,7 @@ def train_run(
         hooks = replace(hooks, around_step=profiler.around_step)
     with stop or StopRequest() as stop:
         trainer.check(folder.path)  # fails before anything is written
+        _check_tokenizer(trainer, folder)
         # With several processes none exits alone: all stop together before the first step.
         if stop.received is not None and process.count == 1:
             raise Interrupted(
@@ -200,6 +204,16 @@ def train_run(
             if profiler is not None:
                 profiler.finish()
             folder.release()
+
+
+def _check_tokenizer(trainer: Trainer, folder: RunFolder) -> None:
+    """Raises a ConfigError if a new run would start from weights that have another tokenizer."""
+    is_new = folder.about_if_any() is None
+    source, initialization = trainer.input, trainer.initialization
+    if is_new and isinstance(initialization, ChecksTokenizer) and has_tokenizer(source):
+        with tempfile.TemporaryDirectory() as scratch:
+            source.tokenizer.save(Path(scratch))
+            initialization.check_tokenizer(file_digests(Path(scratch)))
 
 
 def _record(folder: RunFolder, outcome: Outcome, log: Callable[[str], None]) -> None:

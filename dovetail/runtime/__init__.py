@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dovetail.runtime.compilation_cache import count_cache_hits, use_compilation_cache
     from dovetail.runtime.console import Console
     from dovetail.runtime.cpu import measured_cpu
-    from dovetail.runtime.digest import Digest, digests, read_digests
+    from dovetail.runtime.digest import Digest, digests, host_device, read_digests
     from dovetail.runtime.doctor import MachineReport, examine_machine
     from dovetail.runtime.failures import (
         BadPathError,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         FaultPolicy,
         NonFiniteStep,
         RollBack,
+        Skips,
         StepEnd,
         Stop,
     )
@@ -84,7 +85,7 @@ _MODULES = {
     "dovetail.runtime.compilation_cache": ("count_cache_hits", "use_compilation_cache"),
     "dovetail.runtime.console": ("Console",),
     "dovetail.runtime.cpu": ("measured_cpu",),
-    "dovetail.runtime.digest": ("Digest", "digests", "read_digests"),
+    "dovetail.runtime.digest": ("Digest", "digests", "host_device", "read_digests"),
     "dovetail.runtime.doctor": ("MachineReport", "examine_machine"),
     "dovetail.runtime.failures": (
         "BadPathError",
@@ -106,6 +107,7 @@ _MODULES = {
         "FaultPolicy",
         "NonFiniteStep",
         "RollBack",
+        "Skips",
         "StepEnd",
         "Stop",
     ),
@@ -189,6 +191,7 @@ __all__ = [
     "SafetensorsWriter",
     "SkipPreflight",
     "SkipSpikes",
+    "Skips",
     "StepEnd",
     "StepFolders",
     "Stop",
@@ -212,6 +215,7 @@ __all__ = [
     "explain_failure",
     "explained_failures",
     "folder_error",
+    "host_device",
     "matmul_flops_by_dtype",
     "matmul_flops_of",
     "measured_cpu",

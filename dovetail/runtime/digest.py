@@ -84,7 +84,7 @@ def sums_of_part(part: np.ndarray, start: Sequence[int]) -> list[int]:
         rest = (start[0] + middle, *start[1:])
         halves = sums_of_part(part[:middle], start), sums_of_part(part[middle:], rest)
         return [sum(pair) % 2**32 for pair in zip(*halves, strict=True)]
-    host = jax.local_devices(backend="cpu")[0]
+    host = host_device()
     if part.dtype.itemsize == 8 and part.dtype.kind != "c":  # JAX would make 32 bits of them
         part = part.reshape(-1).view(np.uint32).reshape(*part.shape, 2)
         start = (*start, 0)
@@ -117,6 +117,14 @@ def _mix_small(x: np.ndarray) -> np.ndarray:
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
     return x ^ (x >> 16)
+
+
+def host_device() -> jax.Device:
+    """Returns the CPU device of this process, or its first device if JAX_PLATFORMS has no CPU."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return jax.local_devices()[0]
 
 
 def add_sums(parts: Sequence[Sequence[int]]) -> str:

@@ -10,13 +10,16 @@ is gone cannot ask its own policy, so the supervisor decides (`runtime/superviso
 from __future__ import annotations
 
 import json
+import logging
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, StorageError
 from dovetail.utils import atomic_write
+
+_LOG = logging.getLogger("dovetail")
 
 Skips = tuple[tuple[int, int], ...]
 
@@ -138,8 +141,11 @@ class FaultLog:
             **asdict(action),
             "resumed_at": resumed_at,
         }
-        with self._events.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        try:
+            with self._events.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+        except OSError as error:  # a full disk, for example; the action does not depend on it
+            _LOG.warning("%s lacks a %s: %s", self._events, entry["event"], error)
 
     def skips(self) -> Skips:
         """Returns the recorded ranges of batches that this run skips."""
@@ -156,4 +162,10 @@ class FaultLog:
 
     def write_skips(self, skips: Skips) -> None:
         """Records the batches that the run skips from now on."""
-        atomic_write(self._skips, json.dumps(skips) + "\n")
+        try:
+            atomic_write(self._skips, json.dumps(skips) + "\n")
+        except OSError as error:
+            raise StorageError(
+                f"{self._skips} cannot be written ({error}), so a later start of this run would "
+                "train on batches that this one skips. Free the disk, and resume."
+            ) from error

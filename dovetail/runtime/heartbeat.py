@@ -27,6 +27,7 @@ DUMP_STACKS = signal.SIGUSR2
 """On this signal a worker writes the Python stacks of all its threads."""
 
 _SECONDS = 1.0
+_SHORTEST_SECONDS = 0.05  # between messages about fast steps
 # A worker without a supervisor saves and ends: nobody would restart it, or stop it.
 _SECONDS_ALONE = 30.0
 
@@ -68,8 +69,9 @@ class Heartbeat:
         self._about = {**self._about, **facts}
 
     def reached(self, step: int) -> None:
-        """Records the last step that is done."""
+        """Sends the last step that is done, because a kill may come at once."""
         self._about = {**self._about, "step": step, "phase": "step"}
+        self._changed.set()
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -92,6 +94,7 @@ class Heartbeat:
                     last_contact = time.monotonic()
                     if self._ended.is_set():
                         return
+                    self._ended.wait(_SHORTEST_SECONDS)
                     self._changed.wait(_SECONDS)
                     self._changed.clear()
             if time.monotonic() - last_contact > _SECONDS_ALONE:

@@ -56,6 +56,8 @@ class LifeRecord:
     host: str
     pid: int
     started: float
+    tried: int | None = None
+    """The step whose checkpoint was read last; reading it may have ended the life."""
     restored: int | None = None
     reached: int | None = None
     saved: int | None = None
@@ -72,6 +74,8 @@ class Life:
         self._last_write = 0.0
         self._lock = threading.Lock()
         """Training and saves in the background both change the record."""
+        self._disk = threading.Lock()
+        self._writer: threading.Thread | None = None
 
     @property
     def number(self) -> int:
@@ -96,13 +100,22 @@ class Life:
             error.restored = None if newer is None else newer.restored
             raise error
 
+    def tries(self, step: int) -> None:
+        """Records the step of a checkpoint that is about to be read."""
+        self._record(tried=step)
+
     def resumed_from(self, step: int) -> None:
         """Records the step that was restored; 0 for a new run."""
         self._record(restored=step, reached=step)
 
     def reached(self, step: int) -> None:
-        """Records progress; writes it about once in a second."""
-        self._record(_SECONDS_BETWEEN_RECORDS, reached=step)
+        """Records progress; a thread writes it about once in a second, so no step waits for it."""
+        with self._lock:
+            self.record = replace(self.record, reached=step)
+        is_writing = self._writer is not None and self._writer.is_alive()
+        if not is_writing and time.monotonic() - self._last_write >= _SECONDS_BETWEEN_RECORDS:
+            self._writer = threading.Thread(target=self._write, name="dovetail-life", daemon=True)
+            self._writer.start()
 
     def saved(self, step: int) -> None:
         """Records the newest verified step in the durable store; 0 if none is left."""
@@ -120,17 +133,18 @@ class Life:
                 return record
         return None
 
-    def _record(self, seconds: float = 0.0, **changes: Any) -> None:
-        """Changes the record; writes it unless it was written in the last seconds.
-
-        A failure to write is ignored: the record only helps to choose a checkpoint.
-        """
+    def _record(self, **changes: Any) -> None:
+        """Changes the record, and writes it."""
         with self._lock:
             self.record = replace(self.record, **changes)
-            if time.monotonic() - self._last_write < seconds:
-                return
+        self._write()
+
+    def _write(self) -> None:
+        """Writes the record. A failure is ignored: it only helps to choose a checkpoint."""
+        with self._disk:
             self._last_write = time.monotonic()
-            text = json.dumps(asdict(self.record)) + "\n"
+            with self._lock:
+                text = json.dumps(asdict(self.record)) + "\n"
             with contextlib.suppress(OSError):
                 atomic_write(_file(self._folder, self.number), text)
 
@@ -180,9 +194,10 @@ def check_nothing_lost(store: str, saved: int | None, reached: int | None) -> No
 
 
 def suspects(folder: Path, before: int) -> set[int]:
-    """Returns the steps after which two of the last lives died, each within a few steps.
+    """Returns the steps of checkpoints with which two of the last lives died.
 
-    It stops at the newest life that got further, or that ended properly.
+    They died while they read it, or within a few steps. It stops at the newest life that got
+    further, or that ended properly.
 
     Args:
         folder: the folder of the lives.
@@ -193,19 +208,23 @@ def suspects(folder: Path, before: int) -> set[int]:
         if number >= before:
             continue
         life = _read(folder, number)
-        if life is None or life.ended not in (None, *_ENDED_BY_A_STATE) or not life.restored:
+        if life is None or life.ended not in (None, *_ENDED_BY_A_STATE):
             break
-        if (life.reached or 0) - life.restored > _FEW_STEPS:
+        begin = life.tried if life.restored is None else life.restored
+        if begin is None:  # it died before it read a checkpoint
+            continue
+        if not begin or (life.reached or 0) - begin > _FEW_STEPS:
             break
-        deaths[life.restored] += 1
+        deaths[begin] += 1
     return {step for step, count in deaths.items() if count >= _DEATHS_OF_A_SUSPECT}
 
 
 def _numbers(folder: Path) -> list[int]:
-    with contextlib.suppress(OSError):
-        names = (re.fullmatch(r"(\d{6,})\.json", file.name) for file in folder.iterdir())
-        return [int(name[1]) for name in names if name is not None]
-    return []
+    try:
+        names = [re.fullmatch(r"(\d{6,})\.json", file.name) for file in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):  # other errors may pass
+        return []
+    return [int(name[1]) for name in names if name is not None]
 
 
 def _read(folder: Path, number: int) -> LifeRecord | None:

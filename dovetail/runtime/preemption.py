@@ -94,7 +94,7 @@ class MetadataServer(Component):
                     self._notice = f"{self._url} ({text[:80]})"
             except urllib.error.HTTPError:  # as 404: nothing is scheduled
                 failures = 0
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001  # a reply that is no HTTP, among others
                 failures += 1
                 if failures == _FAILURES_BEFORE_WARNING:
                     _LOG.warning(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -20,6 +21,7 @@ from dovetail.runtime import (
     FaultPolicy,
     NonFiniteStep,
     RollBack,
+    Skips,
     StepEnd,
     Stop,
 )
@@ -49,14 +51,20 @@ class FaultHandler:
     def __init__(self, policy: FaultPolicy, source: Input, model: Module, folder: Path) -> None:
         self._policy, self._source, self._model = policy, source, model
         self._log = FaultLog(folder)
+        self._skips: Skips = ()
         self.fault: tuple[FaultEvent, Stop | RollBack] | None = None
         self._kept_in_memory: int | None = None
         """The step to which the last rollback went in memory."""
 
-    def skip_recorded(self) -> None:
-        """Makes the input leave out what the run has recorded."""
-        if skips := self._log.skips():
-            self._skipping().skip_batches(skips)
+    def recorded_skips(self) -> Skips:
+        """Returns the ranges of batches that the run has recorded. Process 0 reads them for all."""
+        return self._log.skips()
+
+    def skip(self, skips: Sequence[Sequence[int]]) -> None:
+        """Makes the input skip ranges of batches from now on."""
+        self._skips = tuple((first, end) for first, end in skips)
+        if self._skips:
+            self._skipping().skip_batches(self._skips)
 
     def check(self, step: int, report: StepReport) -> bool:
         """Returns whether training may go on after a step."""
@@ -109,11 +117,10 @@ class FaultHandler:
         if isinstance(action, RollBack) and action.skip_batch:
             source = self._skipping()
             number = source.batch_number(event.step - 1)
-            skips = (*self._log.skips(), (number, number + 1))
-            source.skip_batches(skips)
+            self.skip((*self._skips, (number, number + 1)))
             self._record(event, action, resumed_at)
             if jax.process_index() == 0:
-                self._log.write_skips(skips)
+                self._log.write_skips(self._skips)
         else:
             self._record(event, action, resumed_at)
         return action.reason

@@ -168,15 +168,17 @@ class TrainingLoop:
     def _begin_life(self) -> None:
         """Numbers this start of the run, so that an earlier one that wakes up cannot commit."""
         self.trainer.checkpointer.open(self.folder / "checkpoints")
-        number, past = 0, []
+        number, past, skips = 0, list[int](), list[Any]()
         with self.phases.phase("peers"):
             self.agreement, self.life = open_agreement(), None
             if self.agreement.index == 0:
                 lives = self.folder / "lives"
                 self.life = take_life(lives)
                 number, past = self.life.number, sorted(suspects(lives, self.life.number))
-            answers = self.agreement.gather("number and suspects", (number, past), _PEER_SECONDS)
-        number, past = answers[0]
+                skips = list(self.faults.recorded_skips())
+            answers = self.agreement.gather("this life", (number, past, skips), _PEER_SECONDS)
+        number, past, skips = answers[0]
+        self.faults.skip(skips)
         self.stragglers = Stragglers(self.agreement)
         self.phases.open(self.folder, number)
         if isinstance(self.trainer.checkpointer, RunsWithPeers):
@@ -193,7 +195,6 @@ class TrainingLoop:
         """Prepares the data, without what the run leaves out; logs what is suspicious about it."""
         reach("data begins")
         source = self.trainer.input
-        self.faults.skip_recorded()
         if isinstance(source, HasPreparedData):
             source.prepare()
             for warning in source.warnings(self.trainer.steps):
@@ -433,6 +434,7 @@ class TrainingLoop:
             state, first = clear_halt(state), step
         else:
             self.trainer.checkpointer.finish()
+            self._ask_about_saves()  # of states that the rollback discards
             jax.tree.map(lambda leaf: leaf.delete(), state)  # makes room for the restored one
             state, first = self._restore_or_initialize()
         self.hooks.log(f"{self.faults.settle(first)} Rolled back to step {first}.")

@@ -174,6 +174,20 @@ def test_an_error_in_ones_own_code_names_its_line(
     assert "report" not in message
 
 
+@pytest.mark.parametrize(
+    ("error", "code"), [("ConnectionResetError(104, 'reset')", 1), ("FileNotFoundError('x')", 2)]
+)
+def test_an_error_that_may_pass_is_tried_again(error, code, package, capsys, tmp_path):
+    """Code 1: a supervisor restarts the run, as after an outage of a network disk."""
+    name = package(f"my_network_{code}")
+    text = RAISING.replace("NAME", name).replace("return 1 // 0", f"raise {error}")
+    (tmp_path / name / "__init__.py").write_text(text)
+    assert "tiny-lm" in experiments(), "the first use loads the package's own"
+    with _experiments.restored():
+        assert main(["config", "show", f"{name}-lm", "--import", name]) == code
+    assert "Traceback" not in capsys.readouterr().err
+
+
 def test_a_bug_that_ones_own_code_meets_is_still_a_bug(package, monkeypatch, capsys):
     name = package("my_victim")
     monkeypatch.setattr("dovetail.layers.FeedForward.Config.__init__", lambda *_, **__: 1 // 0)

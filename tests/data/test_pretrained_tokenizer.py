@@ -10,7 +10,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from dovetail.config import ConfigError, from_text, identity, to_text
 from dovetail.data import PretrainedTokenizer
-from dovetail.data.pretrained_tokenizer import digest_of, read_vocab_size, token_id
+from dovetail.data.pretrained_tokenizer import read_vocab_size, token_id
+from dovetail.data.tokenizer import digest_of
 from tests.interop.files import write_tokenizer
 
 BYTES = 256

@@ -325,9 +325,7 @@ def test_a_checkpoint_that_kills_twice_is_suspect(tmp_path: Path) -> None:
         life = take_life(lives)
         found = suspects(lives, life.number)
         life.resumed_from(restored)
-        life.reached(reached)
-        life._last_write = 0
-        life.reached(reached)
+        life._record(reached=reached)
         if ended:
             life.ended(ended)
         return found

@@ -16,6 +16,7 @@ from dovetail.runtime.digest import (
     _shard_sums,
     add_sums,
     digests,
+    host_device,
     named_leaves,
     read_digests,
     read_shard_digests,
@@ -92,6 +93,22 @@ def test_moved_elements_are_noticed() -> None:
     zeroed[2] = 0
     assert len({digest(jnp.asarray(each)) for each in (array, swapped, zeroed)}) == 3
     assert digest(jnp.zeros((2, 3))) == digest(jnp.zeros((5,)))  # zeros add nothing
+
+
+def test_a_process_without_a_cpu_backend_has_the_same_digests(monkeypatch):
+    """As with JAX_PLATFORMS=cuda."""
+    part = np.random.default_rng(0).normal(size=(300, 70)).astype(np.float32)
+    before = sums_of_part(part, (3, 0))
+    devices = jax.local_devices()
+
+    def local_devices(backend=None):
+        if backend == "cpu":
+            raise RuntimeError("Unknown backend cpu")
+        return devices
+
+    monkeypatch.setattr(jax, "local_devices", local_devices)
+    assert host_device() == devices[0]
+    assert sums_of_part(part, (3, 0)) == before
 
 
 def test_each_device_has_a_digest_of_its_own_shards() -> None:

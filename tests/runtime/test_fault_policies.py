@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, StorageError
 from dovetail.config.registry import find_component, known_components
 from dovetail.config.typecheck import satisfies
 from dovetail.run import load_all_components
@@ -19,6 +19,7 @@ from dovetail.runtime import (
     FailedSave,
     FaultAction,
     FaultEvent,
+    FaultLog,
     FaultPolicy,
     NonFiniteStep,
     RollBack,
@@ -133,6 +134,14 @@ def test_one_corrupt_result_that_does_not_repeat_is_rolled_back(kind):
     assert policy.on_event(event) == RollBack(event.message, skip_batch=False)
     assert policy.on_event(event) == Stop(event.message), "twice is no accident"
     assert kind.Config().build().on_event(corrupt(persists=True)) == Stop(event.message)
+
+
+def test_a_disk_that_is_full_does_not_change_the_action(tmp_path, caplog):
+    log = FaultLog(tmp_path / "gone")
+    log.record(NAN, Stop("bad"), None)
+    assert "lacks a NonFiniteStep" in caplog.text
+    with pytest.raises(StorageError, match="would train on batches that this one skips"):
+        log.write_skips(((3, 4),))
 
 
 def test_settings_that_make_no_sense_are_refused():

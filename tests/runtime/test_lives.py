@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import shutil
@@ -12,11 +13,12 @@ from typing import Any
 import pytest
 
 from dovetail.config import RunError
-from dovetail.runtime import Agreement, Checkpointer, FencedError, take_life
+from dovetail.runtime import Agreement, Checkpointer, FencedError, suspects, take_life
 from dovetail.runtime.checkpoints import saving
 from dovetail.runtime.checkpoints.folders import CheckpointName, StepFolders
 from dovetail.runtime.checkpoints.local.tier import LocalTier
 from dovetail.runtime.checkpoints.manifest import Manifest
+from dovetail.runtime.checkpoints.saving import cause_of
 from tests.runtime.test_checkpoint_integrity import like, same, state
 
 
@@ -247,8 +249,66 @@ def test_the_record_of_a_life_is_never_torn(tmp_path: Path) -> None:
         record = json.loads((tmp_path / "000001.json").read_text())
         assert record["saved"] == number
     thread.join()
+    assert life._writer is not None
+    life._writer.join()
+    life.saved(199)
     record = json.loads((tmp_path / "000001.json").read_text())
     assert (record["saved"], record["reached"]) == (199, 199)
+
+
+def test_no_step_waits_for_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that hangs stops the thread that writes, and nothing else."""
+    life, disk = take_life(tmp_path), threading.Event()
+    monkeypatch.setattr("dovetail.runtime.lives.atomic_write", lambda *_: disk.wait(60))
+    for step in (1, 2):
+        life._last_write = float("-inf")
+        life.reached(step)
+    assert not disk.is_set()
+    assert life.record.reached == 2
+    assert life._writer is not None
+    assert life._writer.is_alive()
+    disk.set()
+    life._writer.join()
+
+
+def test_a_checkpoint_that_kills_while_it_is_read_is_suspect(tmp_path: Path) -> None:
+    def live(tried: int | None) -> set[int]:
+        life = take_life(tmp_path)
+        found = suspects(tmp_path, life.number)
+        if tried is not None:
+            life.tries(tried)
+        return found
+
+    assert live(40) == set()
+    assert live(None) == set(), "killed before it read anything"
+    assert live(40) == set()
+    assert live(20) == {40}
+
+
+def test_the_checkpoint_that_is_read_is_recorded(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2)
+    life = take_life(tmp_path / "lives")
+    checkpointer = Checkpointer.Config(every=1).build()
+    checkpointer.open(tmp_path / "checkpoints")
+    checkpointer.start(Agreement(), life)
+    assert checkpointer.restore(like())[0] == 2
+    record = json.loads((tmp_path / "lives" / f"{life.number:06d}.json").read_text())
+    assert (record["tried"], record["restored"]) == (2, None), "the loop records the rest"
+
+
+def test_a_disk_error_does_not_mean_that_the_folder_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = take_life(tmp_path)
+
+    def fail(_: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "iterdir", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        life.check()
+    other = OSError(errno.ENOSPC, "No space left on device")
+    assert cause_of(other, life, {}, 1) is other, "what failed first"
 
 
 def test_old_checkpoints_that_cannot_be_removed_are_a_warning(

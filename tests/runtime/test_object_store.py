@@ -303,6 +303,29 @@ def test_a_store_that_is_out_of_reach_is_tried_again_by_a_later_life(
     assert restored(opened(tmp_path / "run", url)) == 1
 
 
+def test_an_outage_in_a_restore_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fsspec
+
+    def fail(self: Any, path: str, *_: Any, **__: Any) -> Any:
+        if path.endswith(".shards"):
+            raise RuntimeError("503 Slow Down")
+        return read(self, path, *_, **__)
+
+    url = f"memory://{tmp_path.name}"
+    saved(tmp_path / "run", url, 1, 2, keep=5)
+    memory = fsspec.get_filesystem_class("memory")
+    read = memory.cat_file
+    checkpointer = opened(tmp_path / "run", url, keep=5)
+    with monkeypatch.context() as patched:
+        patched.setattr(memory, "cat_file", fail)
+        with pytest.raises(ObjectStoreError, match="503 Slow Down"):
+            restored(checkpointer)
+    assert restored(saved(tmp_path / "run", url, 3, keep=5)) == 3
+    assert not [name for name in Bucket(url).names() if name.endswith("damaged")]
+
+
 @pytest.mark.parametrize(
     ("url", "words"),
     [

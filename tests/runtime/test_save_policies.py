@@ -59,6 +59,15 @@ def test_saves_by_time_come_on_time_and_ask_seldom(seconds: float) -> None:
     assert clock.asked < 60 * len(saves)
 
 
+def test_saves_by_time_continue_after_a_rollback() -> None:
+    clock = Clock()
+    interval = SaveInterval(10**9, 10.0, clock.gather, clock)
+    saved_steps(interval, clock, 1.0, 5000)
+    clock.now += 1  # the steps from 1 on are trained again
+    again = saved_steps(interval, clock, 1.0, 1500)
+    assert len(again) >= 2
+
+
 def test_process_0_decides() -> None:
     """A process whose own clock stands still saves when process 0 does."""
     clock, other = Clock(), Clock()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -19,7 +21,9 @@ import pytest
 
 from dovetail.cli import main
 from dovetail.cli.supervise import phase_limits
+from dovetail.runtime.lives import suspects, take_life
 from dovetail.runtime.supervisor import Supervisor, SupervisorSettings
+from dovetail.runtime.supervisor.alerts import alert
 from dovetail.runtime.supervisor.channel import HeartbeatRecord
 from dovetail.runtime.supervisor.restarts import Death, Restarts
 from dovetail.runtime.supervisor.spares import Spares
@@ -58,8 +62,7 @@ with Heartbeat(index) as heartbeat:
     for step in range(1, 4):
         heartbeat.reached(step)
         time.sleep(0.05)
-    heartbeat._changed.set()
-    time.sleep(0.2)
+    time.sleep(0.1)
 """
 SPARE_WORKER = """
 from dovetail.runtime.supervisor import spares
@@ -225,9 +228,40 @@ def test_a_worker_that_waits_for_another_is_no_hang(tmp_path: Path) -> None:
 def test_a_step_that_always_kills_ends_the_run(tmp_path: Path) -> None:
     code, said = supervised(tmp_path, "die(signal.SIGSEGV)")
     assert code == 1
-    assert lives(tmp_path) == 3
+    assert lives(tmp_path) == 4
     assert "step 4 always kills" in said[-1]
     assert "input.skips=((3,4),)" in said[-1]
+
+
+def test_a_suspect_checkpoint_is_skipped_before_the_supervisor_gives_up(tmp_path: Path) -> None:
+    """Life 1 saves a bad state at step 40, and lives that start from it die at once."""
+    restarts, found = Restarts(), set[int]()
+    for begin in (0, 40, 40):
+        life = take_life(tmp_path)
+        life.resumed_from(begin)
+        life._record(reached=41)
+        assert restarts.after(Death("exit with code 1", "", 41)).give_up is None
+    life = take_life(tmp_path)
+    found = suspects(tmp_path, life.number)
+    assert found == {40}
+
+
+def test_a_worker_at_its_end_is_not_silent() -> None:
+    """It sends its last message, and then ends; JAX's shutdown may take a while."""
+    now = time.monotonic()
+    beat = HeartbeatRecord(now - 30, now - 30, "end", 12, {"pid": 1})
+    limits = Limits(silence=10.0)
+    assert Watchdog(limits).check({0: beat}) is None
+    assert Watchdog(limits).check({0: dataclasses.replace(beat, phase="step")}) is not None
+    late = dataclasses.replace(beat, progressed=now - 700)
+    assert "made no progress" in str(Watchdog(limits).check({0: late}))
+
+
+def test_a_step_is_sent_at_once(tmp_path: Path) -> None:
+    """A kill right after a step is counted at that step, whatever the interval of messages is."""
+    code, said = supervised(tmp_path, "heartbeat.reached(9); time.sleep(0.12); die(9)")
+    assert code == 1
+    assert "step 10 always kills" in said[-1]
 
 
 def test_the_budget_is_counted_by_cause() -> None:
@@ -322,7 +356,7 @@ HALT = """
 """
 
 
-@pytest.mark.parametrize(("helps", "started"), [(True, 3), (False, 1)])
+@pytest.mark.parametrize(("helps", "started"), [(True, 4), (False, 1)])
 def test_the_sentence_of_a_halt_is_told(tmp_path: Path, helps: bool, started: int) -> None:
     """A lasting fault of a device is not met by starting again on the same device."""
     hook = tmp_path / "hook.sh"
@@ -359,6 +393,24 @@ def test_a_url_is_told_and_its_failure_is_said(tmp_path: Path) -> None:
     assert code == 0, "an alert never stops anything"
     assert bodies[0]["run"] == str(tmp_path)
     assert "the alert failed: HTTP Error 500" in said[-1]
+
+
+@pytest.mark.parametrize("reply", [b"no HTTP\r\n", b"HTTP/1.1 abc\r\n\r\n", None])
+def test_no_reply_stops_the_supervisor(reply: bytes | None) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1] if reply else "no-port"
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(reply or b"")
+
+        if reply:
+            threading.Thread(target=answer, daemon=True).start()
+        assert alert(f"http://127.0.0.1:{port}/", "a message", "a folder")
 
 
 def test_the_supervisor_imports_no_jax() -> None:

@@ -78,9 +78,7 @@ def test_checkpoints_after_which_runs_halt_are_suspect(tmp_path: Path) -> None:
         life = take_life(tmp_path)
         found = suspects(tmp_path, life.number)
         life.resumed_from(restored)
-        life.reached(restored + 1)
-        life._last_write = float("-inf")
-        life.reached(restored + 1)
+        life._record(reached=restored + 1)
         if how is not None:
             life.ended(how)
         return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dovetail.runtime.chaos.power_cuts import PowerCuts, write_image
@@ -48,6 +48,13 @@ def _to_checkpoint(damage: Damage) -> Damage:
         damage(newest, choose)
 
     return find_and_damage
+
+
+def _one_of(files: Iterable[Path], choose: random.Random) -> Path:
+    found = sorted(files)
+    if not found:
+        raise NothingSavedError("nothing was saved before the fault")
+    return choose.choice(found)
 
 
 def _files(checkpoint: Path) -> list[Path]:
@@ -102,8 +109,10 @@ def delete(checkpoint: Path, choose: random.Random) -> None:
 def truncate_of_one(checkpoint: Path, choose: random.Random) -> None:
     """Damages a file that only the last process reads."""
     data = [file for file in checkpoint.rglob("d/*") if "ocdbt.process_" in str(file)]
-    last = max(file.parent.parent.name for file in data)
+    last = max((file.parent.parent.name for file in data), default="")
     own = [file for file in data if file.parent.parent.name == last]
+    if not own:
+        raise NothingSavedError("no process but the first has saved anything before the fault")
     file = max(own, key=lambda file: file.stat().st_size)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
@@ -117,12 +126,12 @@ def rename(checkpoint: Path, choose: random.Random) -> None:
 
 def lose_host(hosts: Path, choose: random.Random) -> None:
     """Removes everything that one host has on its own disk."""
-    shutil.rmtree(choose.choice(sorted(hosts.glob("host-*"))))
+    shutil.rmtree(_one_of(hosts.glob("host-*"), choose))
 
 
 def flip_local(hosts: Path, choose: random.Random) -> None:
     """Flips a bit in one copy of the newest shards of one process."""
-    _flip_in(choose.choice(_newest_local(hosts)), choose)
+    _flip_in(_one_of(_newest_local(hosts), choose), choose)
 
 
 def flip_all_local(hosts: Path, choose: random.Random) -> None:
@@ -133,25 +142,25 @@ def flip_all_local(hosts: Path, choose: random.Random) -> None:
 
 def _newest_local(hosts: Path) -> list[Path]:
     files = list(hosts.glob("host-*/*/*/*.shards"))
-    newest = max(int(file.parent.name.partition("-")[0]) for file in files)
+    newest = max((int(file.parent.name.partition("-")[0]) for file in files), default=0)
     return sorted(file for file in files if file.parent.name.startswith(f"{newest}-"))
 
 
 def truncate_local(hosts: Path, choose: random.Random) -> None:
     """Cuts one copy of the newest shards of one process in half."""
-    file = choose.choice(_newest_local(hosts))
+    file = _one_of(_newest_local(hosts), choose)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
 def delete_local(hosts: Path, choose: random.Random) -> None:
     """Removes one copy of the newest shards of one process."""
-    choose.choice(_newest_local(hosts)).unlink()
+    _one_of(_newest_local(hosts), choose).unlink()
 
 
 @_to_checkpoint
 def flip_object(checkpoint: Path, choose: random.Random) -> None:
     """Flips one bit of the shards of a process in an object store."""
-    _flip_in(choose.choice(sorted(checkpoint.glob("*.shards"))), choose)
+    _flip_in(_one_of(checkpoint.glob("*.shards"), choose), choose)
 
 
 def cut_power(trial: Path, choose: random.Random) -> None:

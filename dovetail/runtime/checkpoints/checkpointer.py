@@ -417,6 +417,7 @@ class Checkpointer(Component):
             self._peers(),
             self._suspects,
             self._damaged,
+            self._life.tries if self._life is not None else lambda step: None,
             config.deadline_seconds,
             self._next_round("restore"),
         )

@@ -17,6 +17,7 @@ import logging
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ _LOG = logging.getLogger("dovetail")
 
 _NAME = re.compile(r"(?P<step>0|[1-9][0-9]{0,18})(-(?P<life>[1-9][0-9]{0,8}))?")
 _DAMAGED = "damaged"
+_PAUSES = (0.2, 1.0)  # seconds
 
 
 class CheckpointName(NamedTuple):
@@ -111,7 +113,7 @@ class StepFolders:
     def _entry(self, name: CheckpointName) -> Entry:
         folder = self.of(name)
         try:
-            manifest = read_manifest(folder)
+            manifest = _read_manifest(folder)
             if manifest is not None:
                 _check_name(folder, manifest)
         except (DamagedCheckpointError, OSError, KeyError, TypeError) as error:
@@ -186,6 +188,16 @@ class StepFolders:
         folders = self.path.iterdir() if self.path.is_dir() else []
         names = (_parsed(folder.name) for folder in folders if _is_committed(folder))
         return [name for name in names if name is not None]
+
+
+def _read_manifest(folder: Path) -> Manifest | None:
+    """Reads a manifest; tries again after an error of the disk or the network, which may pass."""
+    for pause in _PAUSES:
+        try:
+            return read_manifest(folder)
+        except OSError:
+            time.sleep(pause)
+    return read_manifest(folder)
 
 
 def run_id(checkpoints: Path) -> str:

@@ -51,7 +51,8 @@ class SaveInterval:
     def _is_time(self, step: int) -> bool:
         if self._seconds is None:
             return False
-        if self._last_step is None or self._next_look is None:
+        has_rolled_back = self._last_step is not None and step <= self._last_step
+        if has_rolled_back or self._last_step is None or self._next_look is None:
             self._last_step, self._next_look = step, step + _FIRST_LOOK
             return False
         if step < self._next_look:

@@ -56,6 +56,7 @@ class Restorer:
         agreement: Agreement,
         suspects: frozenset[int],
         damaged: set[tuple[bool, CheckpointName]],
+        on_try: Callable[[int], None],
         seconds: int,
         topics: str,
     ) -> None:
@@ -68,11 +69,12 @@ class Restorer:
             suspects: steps that are tried last.
             damaged: checkpoints that could not be read before, and whether each is a local one;
                 they are not tried again, and new ones are added.
+            on_try: called with the step of a checkpoint before it is read.
             seconds: how long the processes wait for each other.
             topics: the prefix of the topics of their agreement.
         """
         self._store, self._local, self._agreement = store, local, agreement
-        self._suspects, self._damaged = suspects, damaged
+        self._suspects, self._damaged, self._on_try = suspects, damaged, on_try
         self._seconds, self._topics = seconds, topics
 
     def newest_intact(self, read: Read) -> tuple[Entry, Any] | None:
@@ -82,6 +84,7 @@ class Restorer:
         try:
             entries = self._common_entries(topics)
             for number, entry in enumerate(entries):  # a step may be there several times
+                self._on_try(entry.step)
                 found = self._read_intact(entry, read, f"{topics}step {entry.step}, try {number}, ")
                 if found is not None:
                     return entry, found[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-import urllib.error
 import urllib.request
 
 _SECONDS = 20
@@ -26,6 +25,6 @@ def alert(target: str, message: str, folder: str) -> str | None:
                 return None
         command = [*shlex.split(target), message]
         done = subprocess.run(command, timeout=_SECONDS, check=False, capture_output=True)
-    except (OSError, ValueError, urllib.error.URLError, subprocess.TimeoutExpired) as error:
-        return str(error)
+    except Exception as error:  # noqa: BLE001  # an alert never stops anything
+        return str(error) or type(error).__name__
     return None if done.returncode == 0 else f"{target} exited with code {done.returncode}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-_FATAL_LIVES = 3
-"""So many lives that end at the same step for the same cause are enough."""
+_FATAL_LIVES = 4
+"""So many lives that end at the same step for the same cause are enough. The first saves a
+checkpoint, two that die with it make it suspect, and the next starts from an older one."""
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,9 @@ class Watchdog:
         now = time.monotonic()
         silent, stuck = [], []
         for index, beat in heartbeats.items():
-            has_begun = bool(beat.facts)  # imports come before the first message
-            if has_begun and now - beat.received > self._limits.silence:
+            # Imports come before the first message, and `end` is sent with the last one.
+            sends = bool(beat.facts) and beat.phase != "end"
+            if sends and now - beat.received > self._limits.silence:
                 silent.append(
                     Hang(index, beat.phase, beat.step, now - beat.received, is_silent=True)
                 )

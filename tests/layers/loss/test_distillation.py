@@ -170,7 +170,8 @@ def restored(trainer: Any, folder: Path) -> Any:
 
 def test_a_submodule_must_be_complete(large: Path) -> None:
     start = InitSubmoduleFromRun.Config(submodule="loss/teacher", source=str(large)).build()
-    struct = jax.ShapeDtypeStruct((32,), jnp.float32)
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    struct = jax.ShapeDtypeStruct((32,), jnp.float32, sharding=sharding)
     known = {"loss/teacher/decoder/norm/scale": struct}
     with pytest.raises(ConfigError, match=r"source: the model has no parameters below 'loss/tea"):
         start.arrays({"decoder/norm/scale": struct}, print)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dovetail.config import Error
 from dovetail.runtime.checkpoints.manifest import DamagedCheckpointError, SavedArray
 from dovetail.runtime.checkpoints.shards.shard_file import Shard, ShardIndex, read_shard
 
@@ -109,17 +110,20 @@ class ShardReader:
 
     def _use(self, owner: int, use: Any) -> Any:
         """Uses a file, or another copy of it if it is damaged or missing."""
-        problems, sources = [], self._sources[owner]
+        errors, sources = list[Exception](), self._sources[owner]
         while sources:
             try:
                 return use(sources[0])
             except (DamagedCheckpointError, UnreachableError, OSError) as error:
-                problems.append(str(error))
+                errors.append(error)
                 if sources[1:]:
                     _LOG.warning("%s; trying another copy.", error)
                 sources.pop(0)
+        out_of_reach = [error for error in errors if isinstance(error, Error)]
+        if out_of_reach:  # the store may be back later, so this is no damage
+            raise out_of_reach[0]
         raise DamagedCheckpointError(
-            problems[-1] if problems else f"no copy of the shards of process {owner} is left"
+            str(errors[-1]) if errors else f"no copy of the shards of process {owner} is left"
         )
 
     def __enter__(self) -> Self:
