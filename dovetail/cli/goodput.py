@@ -48,11 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     with Progress(arguments.run, enabled=not arguments.json) as progress:
         progress.stage("reading")
         from dovetail.cli.goodput_report import goodput_page, goodput_report
-        from dovetail.run import find_run
-        from dovetail.runtime.goodput import goodput
+        from dovetail.run import find_run, run_goodput
 
         path = find_run(arguments.run, Path("runs"))
-        found = goodput(path)
+        found = run_goodput(path)
     if arguments.html is not None:
         arguments.html.write_text(goodput_page(path.name, found), encoding="utf-8")
         say(f"wrote {arguments.html}")

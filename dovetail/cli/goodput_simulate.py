@@ -6,6 +6,7 @@ import argparse
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.cli.output import check_number, print_json
@@ -153,10 +154,10 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
 
     scenario = Scenario()
     if arguments.phases_of is not None:
-        from dovetail.run import run_path
-        from dovetail.runtime.goodput import goodput
+        from dovetail.run import find_run, run_goodput
 
-        scenario = measured(goodput(run_path(arguments.phases_of)), scenario)
+        found = run_goodput(find_run(arguments.phases_of, Path("runs")))
+        scenario = measured(found, scenario)
     if arguments.kinds is not None:
         if arguments.kinds not in FAILURE_KINDS:
             names = ", ".join(FAILURE_KINDS)

@@ -44,11 +44,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Lists or deletes runs."""
     with Progress(str(arguments.folder), enabled=not arguments.json) as progress:
         progress.stage("reading")
-        from dovetail.run import delete_run, find_run, list_runs
+        from dovetail.run import delete_run, list_runs, listed_run
     if arguments.delete:
         if not arguments.words:
             raise ConfigError("--delete: name the runs to delete. `dovetail runs` lists them.")
-        for path in [find_run(name, arguments.folder) for name in arguments.words]:
+        for path in [listed_run(name, arguments.folder) for name in arguments.words]:
             delete_run(path)
             say(f"deleted {path}")
         return 0

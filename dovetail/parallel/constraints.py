@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -90,6 +91,9 @@ def constrain(array: jax.Array, *axes: str | None) -> jax.Array:
     placement = _placement.get()
     if placement is None or placement.mesh.size == 1:
         return array
+    for name in axes:
+        if (advice := placement.rules.misspelt(name)) is not None:
+            warnings.warn(f"{current_path() or 'an activation'}: {advice}", stacklevel=2)
     named = ", ".join(str(axis) for axis in axes)
     sharding = placement.sharding(axes, array.shape, name=f"activation ({named})")
     return jax.lax.with_sharding_constraint(array, sharding)

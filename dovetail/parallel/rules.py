@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
@@ -17,6 +17,7 @@ from dovetail.parallel.mesh import MESH_AXES
 
 Axes = Sequence[str | None]
 _SAME_WORD = 0.75  # how similar the name of an axis must be to be taken for a misspelt one
+_SHORTEST_PREFIX = 4  # letters
 AnyMesh = Mesh | AbstractMesh
 """A mesh of devices, or an abstract one that needs no devices."""
 
@@ -68,6 +69,7 @@ class AxisRules(Component):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.rules = config.rules
+        self._near: dict[str, str | None] = {}  # by name, a rule with a similar one
         self.parameters = {
             pattern: tuple(_names(entry) for entry in entries)
             for pattern, entries in config.parameters.items()
@@ -113,6 +115,7 @@ class AxisRules(Component):
             axes: the logical axes of all parameters, by path.
         """
         self._warn_of_misspelt(axes)
+        self._warn_of_unused({name for each in axes.values() for name in each if name is not None})
         for pattern, entries in self.parameters.items():
             matching = [path for path in axes if fnmatchcase(path, pattern)]
             where = f"rules.parameters[{pattern!r}]"
@@ -135,14 +138,31 @@ class AxisRules(Component):
     def _warn_of_misspelt(self, axes: Mapping[str, Axes]) -> None:
         named = [(name, path) for path in reversed([*axes]) for name in axes[path]]
         for name, path in dict(named).items():  # the first path of each name
-            near = nearest(name or "", self.rules, 1, _SAME_WORD)
-            if near and name not in self.rules:
+            if (advice := self.misspelt(name)) is not None:
+                warnings.warn(f"{path}: {advice}", stacklevel=2)
+
+    def _warn_of_unused(self, names: Collection[str]) -> None:
+        known = {*names, *AxisRules.Config().rules}
+        for name in self.rules.keys() - known:
+            if near := _similar(name, known):
                 warnings.warn(
-                    f"{path}: there is no rule for the logical axis {name!r}, so it is never "
-                    f"sharded. Did you mean {near[0]!r}? If not, add "
-                    f"rules.rules.{name}=() to say so.",
+                    f"rules.rules.{name}: no parameter has this logical axis. Did you mean "
+                    f"{near!r}? If an activation has it, ignore this.",
                     stacklevel=2,
                 )
+
+    def misspelt(self, name: str | None) -> str | None:
+        """Returns a sentence about a logical axis without a rule whose name is like another's."""
+        if name is None or name in self.rules:
+            return None
+        if name not in self._near:
+            self._near[name] = _similar(name, self.rules)
+        if (near := self._near[name]) is None:
+            return None
+        return (
+            f"there is no rule for the logical axis {name!r}, so it is never sharded. Did you mean "
+            f"{near!r}? If not, add rules.rules.{name}=() to say so."
+        )
 
     def partition_spec(
         self, axes: Axes, mesh: AnyMesh, manual_axes: Collection[str] = ()
@@ -198,6 +218,18 @@ class AxisRules(Component):
         """
         others = {name for axis, names in self.rules.items() if axis != "stage" for name in names}
         return tuple(name for name in self.mesh_axes(("stage",), mesh)[0] if name not in others)
+
+
+def _similar(name: str, known: Iterable[str]) -> str | None:
+    """Returns the known name that a name may be meant to be, or an abbreviation of it."""
+    known = [*known]
+    longer = [
+        each
+        for each in known
+        if min(len(each), len(name)) >= _SHORTEST_PREFIX
+        and (each.startswith(name) or name.startswith(each))
+    ]
+    return next(iter([*nearest(name, known, 1, _SAME_WORD), *longer]), None)
 
 
 def _names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:

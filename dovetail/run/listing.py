@@ -8,12 +8,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dovetail.config import ConfigError, RunError, did_you_mean
 from dovetail.run.naming import RUNS
 from dovetail.runtime import RunFolder, StepFolders, read_metrics
 from dovetail.utils import remove_folder
+
+if TYPE_CHECKING:
+    from dovetail.runtime.goodput import Goodput
 
 RunState = Literal["running", "complete", "stopped", "imported", "empty", "damaged"]
 
@@ -55,7 +58,7 @@ def list_runs(folder: Path, words: Sequence[str] = ()) -> list[RunSummary]:
     """Returns the runs of a folder that match all words, the newest first."""
     if not folder.is_dir():
         return []
-    found = [summarize_run(path) for path in folder.iterdir() if (path / "run.json").is_file()]
+    found = [summarize_run(path) for path in folder.iterdir() if _is_run(path)]
     return sorted((run for run in found if run.matches(words)), key=lambda run: run.age_s)
 
 
@@ -71,7 +74,7 @@ def summarize_run(path: Path) -> RunSummary:
     # A training loop of one's own may write no metrics, and a checkpointer of one's own no folders.
     logged = max((entry["step"] for entry in entries), default=0)
     step = logged or about.get("step") or _saved_step(folder)
-    total = steps[-1].get("steps") if steps else _total_steps(folder)
+    total = _total_steps(folder) or (steps[-1].get("steps") if steps else None)
     return RunSummary(
         path=path,
         experiment=str(about.get("experiment", "")),
@@ -88,7 +91,7 @@ def summarize_run(path: Path) -> RunSummary:
 def delete_run(path: Path) -> None:
     """Deletes a run folder, unless a process is training it."""
     folder = RunFolder(path)
-    if not (path / "run.json").is_file():
+    if not _is_run(path):
         raise RunError(f"{path} is not a run folder: it has no run.json. Nothing is deleted.")
     if folder.is_locked():
         raise RunError(f"{path}: a process is writing to this run. Stop it first.")
@@ -98,16 +101,34 @@ def delete_run(path: Path) -> None:
 def run_path(name: str | Path, folder: Path = RUNS) -> Path:
     """Returns the folder of a run that is named by its path, or by its name in a folder of runs."""
     path, below = Path(name), folder / name
-    return below if not path.exists() and (below / "run.json").is_file() else path
+    return below if not _is_run(path) and _is_run(below) else path
 
 
 def find_run(name: str, folder: Path) -> Path:
     """Returns the folder of a run, as `run_path` does; names similar ones if there is none."""
     path = run_path(name, folder)
-    if (path / "run.json").is_file():
+    if _is_run(path):
         return path
     names = [run.path.name for run in list_runs(folder)]
     raise ConfigError(f"{name} is not a run folder. {did_you_mean(name, names)}")
+
+
+def listed_run(name: str, folder: Path) -> Path:
+    """Returns the folder of a run by its name in a listed folder, or else as `find_run` does."""
+    below = folder / name
+    return below if _is_run(below) else find_run(name, folder)
+
+
+def run_goodput(path: Path) -> Goodput:
+    """Returns the time of a run by class. Unlike `Run.goodput`, it needs no package of the run."""
+    from dovetail.runtime.goodput import goodput
+
+    RunFolder(path).about()  # an error if it is no run, or was written by a newer version
+    return goodput(path)
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "run.json").is_file()
 
 
 def _state(

@@ -110,6 +110,7 @@ class Run:
         """
         self.folder = RunFolder(Path(path))
         self.about = self.folder.about()
+        self._generator = functools.lru_cache(maxsize=4)(self._new_generator)
         import_packages(imports)
         if missing := missing_imports(self.about.get("imports", [])):
             options = " ".join(f"--import {name}" for name in missing)
@@ -291,8 +292,7 @@ class Run:
         own = [self.tokenizer.end_of_text] if has_tokenizer(self._built.input) else []
         return list(dict.fromkeys([*own, *end_tokens_of(self.source_folder)]))
 
-    @functools.lru_cache(maxsize=4)  # noqa: B019  # a run lives as long as its generators
-    def _generator(self, length: int) -> Generator:
+    def _new_generator(self, length: int) -> Generator:
         loaded, tokenizer = self.loaded, None
         if has_tokenizer(self._built.input):
             tokenizer = self.tokenizer

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import platform
 import subprocess
 import sys
@@ -37,7 +39,10 @@ def package_versions() -> dict[str, str]:
 
 
 def code_versions(modules: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Returns the commit of each imported module under git, and a hash of uncommitted changes."""
+    """Returns the commit of each imported module under git, and a hash of uncommitted changes.
+
+    New Python files in the module's folder are changes, too, unless git ignores them.
+    """
     found = {name: _code_version(sys.modules.get(name)) for name in modules}
     return {name: version for name, version in found.items() if version}
 
@@ -49,11 +54,22 @@ def _code_version(module: Any) -> dict[str, str]:
     commit = _git(Path(file).parent, "rev-parse", "HEAD")
     if commit is None:
         return {}
-    changes = _git(Path(file).parent, "diff", "HEAD")
+    folder = Path(file).parent
+    changes = (_git(folder, "diff", "HEAD") or b"") + _new_files(folder)
     version = {"commit": commit.decode().strip()}
     if changes:
         version["diff"] = hashlib.blake2b(changes, digest_size=8).hexdigest()
     return version
+
+
+def _new_files(folder: Path) -> bytes:
+    """Returns the names and contents of the Python files that git does not know."""
+    names = _git(folder, "ls-files", "--others", "--exclude-standard", "-z", "--", "*.py") or b""
+    found = []
+    for name in sorted(names.split(b"\0")[:-1]):
+        with contextlib.suppress(OSError):
+            found += [name, (folder / os.fsdecode(name)).read_bytes()]
+    return b"\0".join(found)
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:

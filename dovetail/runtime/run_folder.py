@@ -148,8 +148,15 @@ class RunFolder:
         atomic_write(self.path / "identity.txt", to_text(identity(config)))
         modules = ["dovetail", *about.get("imports", []), *about.get("entry_points", [])]
         versions = {"versions": package_versions(), "code": code_versions(modules)}
-        described = {**about, "format": FORMAT, **versions}
+        described = {**about, "format": FORMAT, **versions, **self._earlier(versions)}
         atomic_write(self.path / "run.json", json.dumps(described, indent=2, sort_keys=True) + "\n")
+
+    def _earlier(self, now: dict[str, Any]) -> dict[str, Any]:
+        """Returns the versions that trained this run before, oldest first, if they differ."""
+        before = self.about_if_any() or {}
+        last = {name: before[name] for name in now if name in before}
+        earlier = [*before.get("earlier", []), *([last] if last not in ({}, now) else [])]
+        return {"earlier": earlier} if earlier else {}
 
     def check_data(self, name: str) -> None:
         """Rejects data that differs from the run's first data."""

@@ -53,6 +53,13 @@ def _check_batch(source: str, batch: Any, spec: Any, rows: slice) -> None:
                 f"expected {expected}: rows {rows.start} to {rows.stop} of the shape {leaf.shape} "
                 f"that {source}.spec() says."
             )
+        dtype = values.dtype if hasattr(values, "dtype") else np.result_type(values)
+        dtype, wanted = map(jax.dtypes.canonicalize_dtype, (dtype, leaf.dtype))
+        if dtype != wanted:
+            raise ConfigError(
+                f"{source}.batch: {jax.tree_util.keystr(path)} has the dtype {dtype}, expected "
+                f"{wanted} as {source}.spec() says."
+            )
 
 
 def _local_rows(specs: list[Any], shardings: list[Any]) -> slice:

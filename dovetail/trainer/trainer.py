@@ -230,4 +230,7 @@ def _check_batch(spec: Any, placement: Placement) -> None:
             )
     batch_size(spec)
     for leaf in jax.tree.leaves(spec):
+        for name in leaf.axes:
+            if (advice := placement.rules.misspelt(name)) is not None:
+                raise ConfigError(f"input.spec(): {advice}")
         placement.sharding(leaf.axes, leaf.shape, "input.batch_size (the global batch)")

@@ -223,13 +223,29 @@ def test_rules_by_path_that_cannot_be_meant_are_refused(parameters, message: str
 
 
 @pytest.mark.parametrize(
-    ("axis", "near"), [("head", "heads"), ("embd", "embed"), ("experts", "expert")]
+    ("axis", "near"),
+    [("head", "heads"), ("embd", "embed"), ("experts", "expert"), ("vocabulary", "vocab")],
 )
 def test_a_misspelt_logical_axis_is_a_warning(axis: str, near: str) -> None:
-    axes = {WEIGHT: ("vocab", axis), "decoder/other": (axis,)}
+    axes = {WEIGHT: ("rank", axis), "decoder/other": (axis,)}
     with pytest.warns(UserWarning, match=rf"{WEIGHT}.*{axis!r}.*Did you mean {near!r}\?") as found:
         AxisRules.Config().build().check_parameters(axes)
     assert len(found) == 1, "one for each axis"
+
+
+def test_a_misspelt_rule_is_a_warning() -> None:
+    config = AxisRules.Config()
+    config.rules = config.rules | {"hedas": ("model",), "streams": ()}
+    with pytest.warns(UserWarning, match=r"rules\.rules\.hedas.*Did you mean 'heads'") as found:
+        config.build().check_parameters({WEIGHT: ("vocab", "embed")})
+    assert len(found) == 1
+
+
+def test_a_misspelt_axis_of_an_activation_is_a_warning(mesh: Mesh) -> None:
+    placement = Placement(mesh, AxisRules.Config().build())
+    warns = pytest.warns(UserWarning, match=r"the logical axis 'btach'.*Did you mean 'batch'")
+    with use_placement(placement), warns:
+        constrain(jax.numpy.ones((8, 4)), "btach", None)
 
 
 def test_an_axis_that_has_a_rule_or_another_word_is_no_warning() -> None:

@@ -48,9 +48,11 @@ def experiment(corpus: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def base(corpus: Path) -> Path:
+def base(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     changed = experiment(corpus).override(*TINY, "input.tokenizer.vocab_size=300")
-    folder: Path = changed.train(steps=2, folder=corpus / "base", progress=False).path
+    folder: Path = changed.train(
+        steps=2, folder=tmp_path_factory.mktemp("base") / "run", progress=False
+    ).path
     return folder
 
 
@@ -104,10 +106,11 @@ def test_the_command_line_continues_a_run_by_its_folder(
 
 
 def test_a_run_continues_without_the_run_it_began_with(
-    corpus: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, base: Path, imported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent, tuned = shutil.copytree(base, tmp_path / "parent"), tmp_path / "tuned"
     changed = experiment(corpus).override(*TINY, "input.tokenizer.vocab_size=300")
+    changed = changed.override("seed=7", "learner.schedule.peak=0.0")
     changed = changed.override("initialization=InitFromRun", f"initialization.run={parent}")
     before = np.asarray(dovetail.load(parent).logits("def"))
     changed.train(steps=1, folder=tuned, progress=False)
@@ -116,9 +119,34 @@ def test_a_run_continues_without_the_run_it_began_with(
     after = dovetail.experiment("tuned").train(steps=2, progress=False)
     assert after.step == 2
     assert after.base() == {}
-    assert np.abs(np.asarray(after.logits("def")) - before).max() < 1, "it began with the parent"
+    np.testing.assert_allclose(after.logits("def"), before, atol=1e-5)
+    shutil.copytree(imported, parent)
+    assert dovetail.load(tuned).source_folder is None, "another run in its place is not its parent"
+    shutil.rmtree(parent)
     with pytest.raises(dovetail.Error, match=r"not a run folder.*`dovetail train RUN` needs no"):
         _ = experiment(corpus).with_features(f"from-run:path={parent}").config
+
+
+def test_the_tokenizer_comes_from_the_run(corpus: Path, base: Path, tmp_path: Path) -> None:
+    """One that is trained again on other text would give other token ids to the weights."""
+    (tmp_path / "other").mkdir()
+    for number in range(30):
+        (tmp_path / "other" / f"{number}.txt").write_text(f"class C{number}: pass\n" * 40)
+    elsewhere = experiment(tmp_path / "other")
+    tuned = elsewhere.with_features(f"from-run:path={base}")
+    assert tuned.config.input.tokenizer.folder == str(base / "tokenizer")
+    run = tuned.train(steps=1, folder=tmp_path / "tuned", progress=False)
+    assert run.about["tokenizer"] == dovetail.load(base).about["tokenizer"]
+    again = tuned.train(steps=2, folder=tmp_path / "tuned", progress=False)
+    assert again.step == 2
+    changed = elsewhere.override(*TINY, "input.tokenizer.vocab_size=300")
+    changed = changed.override("initialization=InitFromRun", f"initialization.run={base}")
+    advice = r"has another tokenizer than this run.*input\.tokenizer\.folder="
+    with pytest.raises(dovetail.Error, match=advice):
+        changed.train(steps=1, folder=tmp_path / "wrong", progress=False)
+    assert not (tmp_path / "wrong").exists()
+    same = changed.override(f"input.tokenizer.folder={base / 'tokenizer'}")
+    assert same.train(steps=1, folder=tmp_path / "right", progress=False).step == 1
 
 
 def test_a_run_of_an_imported_model_continues_with_its_own_tokenizer(

@@ -64,6 +64,15 @@ def test_a_loop_that_writes_no_metrics_is_judged_by_its_checkpoints(make_run, ca
     assert (row["state"], row["step"], row["steps"], row["loss"]) == ("complete", 4, 4, None)
 
 
+def test_a_run_that_is_trained_longer_is_not_complete(make_run, capsys):
+    """It was stopped before it logged a step."""
+    folder = make_run("longer")
+    experiment = dovetail.experiment("tiny-lm").override("steps=4")
+    RunFolder(folder).describe(experiment.config, experiment.about())
+    row = rows(capsys)["longer"]
+    assert (row["state"], row["step"], row["steps"]) == ("stopped", 2, 4)
+
+
 def test_a_target_is_a_change(make_run, capsys):
     folder = make_run("here")
     about = dovetail.experiment("tiny-lm").target("cpu-8").override("seed=1").about()
@@ -76,6 +85,8 @@ def test_a_run_is_named_by_its_path_or_its_name(make_run, tmp_path):
     assert run_path("fast").resolve() == run_path("runs/fast").resolve() == folder
     assert run_path(folder) == folder
     assert str(run_path("nothing")) == "nothing"
+    (tmp_path / "fast").mkdir()
+    assert run_path("fast").resolve() == folder, "a folder that is no run hides none"
     assert dovetail.load("fast").about == dovetail.load(folder).about
 
 
@@ -104,6 +115,41 @@ def test_a_run_is_deleted_by_its_exact_name_unless_it_is_training(make_run, caps
     assert main(["runs", "--delete"]) == 2
     (kept.parent / "mine").mkdir()
     assert main(["runs", "--delete", "mine"]) == 2, "a folder that is no run is never deleted"
+
+
+def test_the_run_of_the_listed_folder_is_deleted(make_run, tmp_path):
+    run = make_run("tiny-lm")
+    archived = run.rename(tmp_path / "archive")
+    (tmp_path / "both").mkdir()
+    archived = archived.rename(tmp_path / "both" / "tiny-lm")
+    here = make_run("tiny-lm").rename(tmp_path / "tiny-lm")
+    assert main(["runs", "--in", "both", "--delete", "tiny-lm"]) == 0
+    assert here.is_dir()
+    assert not archived.exists()
+
+
+def test_goodput_of_a_newer_run_is_refused(make_run, capsys):
+    folder = make_run("newer")
+    about = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(about | {"format": 99}))
+    for command in (["goodput", "newer"], ["goodput", "simulate", "--phases-of", "newer"]):
+        assert main(command) == 2
+        assert "written by a newer Dovetail" in capsys.readouterr().err
+    assert main(["goodput", "simulate", "--phases-of", "newr"]) == 2
+    assert "newr is not a run folder. Did you mean 'newer'" in capsys.readouterr().err
+
+
+def test_the_versions_of_earlier_lives_are_kept(make_run, monkeypatch):
+    folder = make_run("long")
+    experiment = dovetail.experiment("tiny-lm").override("steps=2")
+    for version in ("1", "1", "2"):
+        monkeypatch.setattr(
+            "dovetail.runtime.run_folder.package_versions", lambda value=version: {"jax": value}
+        )
+        RunFolder(folder).describe(experiment.config, experiment.about())
+    about = RunFolder(folder).about()
+    assert about["versions"] == {"jax": "2"}
+    assert [each["versions"]["jax"] for each in about["earlier"]][1:] == ["1"]
 
 
 def test_compare_shows_what_differs_and_the_curves(make_run, capsys, tmp_path):

@@ -16,6 +16,7 @@ import dovetail
 from dovetail.cli import main
 from dovetail.data import data_folder
 from dovetail.module import token_batch
+from dovetail.parallel import current_placement
 from dovetail.runtime.code_version import code_versions
 
 CHANGES = (
@@ -238,6 +239,16 @@ def test_loss_and_gradients_by_parameters(moved):
     assert run.model.embed(token_batch(tokens[None])).shape == (1, len(tokens) - 1, 16)
     with pytest.raises(AttributeError, match="CausalLM has no method 'decoder'"):
         _ = run.model.decoder
+
+
+def test_a_run_computes_on_the_mesh_of_its_parameters(moved):
+    """So that kernels run on the shard of each device; a text is replicated."""
+    run = dovetail.load(moved["folder"])
+    with run.model._context():
+        placement = current_placement()
+    assert placement is not None
+    assert placement.mesh == run.loaded.placement.mesh
+    assert placement.num_shards("batch", "heads") == 1
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -296,6 +298,31 @@ def test_a_save_whose_digests_cannot_be_read_has_failed(tmp_path, monkeypatch, c
         saving.save(1, state(1))
         assert not saving.finish()
     assert re.search("Saving step 1 failed.*Gloo AllGather failed", caplog.text)
+
+
+REMOVED = """
+import pathlib, shutil, sys
+import jax.numpy as jnp
+from dovetail.runtime import Checkpointer
+
+folder = pathlib.Path(sys.argv[1])
+state = {"params": {f"{i}": jnp.full((400, 400), float(i)) for i in range(30)}}
+for _ in range(4):
+    saving = Checkpointer.Config().build()
+    saving.open(folder)
+    saving.save(1, state)
+    shutil.rmtree(folder, ignore_errors=True)
+    saving.finish()
+    shutil.rmtree(folder, ignore_errors=True)
+"""
+
+
+def test_a_save_into_a_removed_folder_prints_no_traceback(tmp_path):
+    """Some arrays are still being written when the first one fails."""
+    command = [sys.executable, "-c", REMOVED, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "Saving step 1 failed" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_what_interrupted_saves_left_goes_and_all_else_stays(tmp_path):

@@ -51,6 +51,18 @@ def test_a_clean_module_has_its_commit_and_a_changed_one_also_a_hash(repository)
     assert code_versions(["my_layers"]) == {"my_layers": {"commit": git("rev-parse", "HEAD")}}
 
 
+def test_a_new_file_is_a_change(repository):
+    file, git = repository
+    commit_all(git)
+    (file.parent / "layers").mkdir()
+    hashes = []
+    for text in ("A = 1\n", "A = 2\n"):
+        (file.parent / "layers" / "new.py").write_text(text)
+        hashes.append(code_versions(["my_layers"])["my_layers"]["diff"])
+    (file.parent / "notes.txt").write_text("no code")
+    assert code_versions(["my_layers"])["my_layers"]["diff"] == hashes[1] != hashes[0]
+
+
 def test_code_that_is_not_under_git_has_no_version(repository, monkeypatch):
     file, _ = repository
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(file.parent.parent))

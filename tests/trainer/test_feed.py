@@ -48,6 +48,10 @@ def test_a_batch_that_is_as_its_spec_says() -> None:
             r"\['image'\] has the shape \(4, 5\), expected \(4, 3\): rows 0 to 4",
         ),
         ({"image": np.ones((4, 3)), "label": np.arange(3)}, r"\['label'\] has the shape \(3,\)"),
+        (
+            {"image": np.ones((4, 3), np.uint8), "label": np.arange(4)},
+            r"\['image'\] has the dtype uint8, expected float32 as Images\.spec\(\) says",
+        ),
     ],
 )
 def test_a_batch_that_is_not(batch: Any, message: str) -> None:
@@ -66,4 +70,13 @@ def test_a_batch_that_is_no_pytree(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = find_experiment("tiny-lm").tiny().build()
     monkeypatch.setattr(trainer.input, "spec", lambda: Unregistered(SPEC["image"]))
     with pytest.raises(ConfigError, match=r"a Unregistered, expected an ArraySpec"):
+        trainer.program()
+
+
+def test_a_misspelt_axis_of_a_batch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be replicated over all devices."""
+    trainer = find_experiment("tiny-lm").tiny().build()
+    wrong = ArraySpec((8, 4), "int32", ("btach", "sequence"))
+    monkeypatch.setattr(trainer.input, "spec", lambda: {"tokens": wrong})
+    with pytest.raises(ConfigError, match=r"input\.spec\(\).*'btach'.*Did you mean 'batch'"):
         trainer.program()

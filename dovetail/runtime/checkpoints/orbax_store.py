@@ -47,6 +47,7 @@ class GroupWriter:
         self._agreement, self._topics, self._seconds = agreement, topics, seconds
         self._handler, self._group, self._futures = _handler(), Path(), list[Any]()
         absl_logging.get_absl_logger().addFilter(_is_not_reported_here)
+        _ignore_late_callbacks()
 
     def write(self, folder: Path, leaves: Mapping[str, jax.Array], pieces: Sequence[Piece]) -> None:
         """Copies the groups to the host one after the other; returns while the last is written."""
@@ -226,10 +227,10 @@ def _read_pieces(
 
 @functools.cache
 def _ignore_late_callbacks() -> None:
-    """Keeps Python from printing the tracebacks of reads that fail after another one has.
+    """Keeps Python from printing the tracebacks of transfers that fail after another one has.
 
-    After one read of a batch has failed, Orbax closes its event loop. The errors of the other reads
-    are then lost or ignored. They add nothing to the error of the first.
+    After one read or write has failed, Orbax closes its event loop. The errors of the others are
+    then lost or ignored. They add nothing to the error of the first.
     """
     before = sys.unraisablehook
 
