@@ -321,7 +321,7 @@ class Experiment:
         return self.planner(target, compile=compile).best_plan()
 
     def planner(self, target: str | None = None, *, compile: bool = True) -> Planner:
-        """Returns what plans, with each stage to be called by itself; arguments as for `plan`."""
+        """Returns the planner, whose stages can be called separately; arguments as for `plan`."""
         from dovetail.plan import Planner, ProgramCache
 
         fitted = self if target is None else self.target(target)
@@ -428,7 +428,7 @@ def _has_own_modifiers(experiment: Experiment) -> bool:
 
 
 def _without_replaced(overrides: Sequence[str]) -> list[str]:
-    """Returns the overrides without those of parts that a later one replaces as a whole.
+    """Drops overrides below a component that a later override replaces.
 
     So it makes no difference to apply them twice.
     """

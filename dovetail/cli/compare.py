@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dovetail.cli.experiment import add_import_argument
 from dovetail.cli.output import check_file, print_json, say
 from dovetail.config import ConfigError
-from dovetail.utils import Progress, format_table
+from dovetail.utils import Progress, format_number, format_table
 from dovetail.utils.html import Html, page, table, tag
 
 if TYPE_CHECKING:
@@ -108,4 +108,4 @@ def _text(value: str | None) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+    return "" if value is None else format_number(value)

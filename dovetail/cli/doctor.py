@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from dovetail.cli.output import print_json
-from dovetail.utils import Progress, format_bytes, plural
+from dovetail.utils import Progress, format_bytes, format_number, plural
 
 if TYPE_CHECKING:
     from dovetail.runtime import MachineReport
@@ -42,7 +42,7 @@ def _print(report: MachineReport) -> None:
     if devices is not None:
         print(f"devices   {devices.count} x {devices.kind} ({devices.platform})")
         for precision, rate in (devices.peak_flops or {}).items():
-            print(f"          {rate / 1e12:.3g} TFLOP/s in {precision}")
+            print(f"          {format_number(rate / 1e12)} TFLOP/s in {precision}")
     print(f"cache     {host.cache_folder}, {format_bytes(host.cache_free_bytes)} free")
     for name, version in report.versions.items():
         print(f"{name:<18}{version or 'missing'}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.config import ConfigError
-from dovetail.utils import format_table
+from dovetail.utils import format_number, format_table
 
 
 def print_json(value: Any) -> None:
@@ -40,7 +40,7 @@ def say(line: str) -> None:
 def format_metrics(metrics: Mapping[str, float | int | str]) -> str:
     """Returns texts, such as samples, and below them the numbers as a table."""
     texts = [f"--- {name}\n{value}" for name, value in metrics.items() if isinstance(value, str)]
-    numbers = [(name, f"{v:.4g}") for name, v in metrics.items() if not isinstance(v, str)]
+    numbers = [(name, format_number(v)) for name, v in metrics.items() if not isinstance(v, str)]
     return "\n\n".join([*texts, *([format_table(numbers)] if numbers else [])])
 
 

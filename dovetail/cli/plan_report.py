@@ -199,7 +199,7 @@ def _seconds(plan: Plan) -> None:
     print(format_table(rows, align="<>", indent="  "))
     peak = f"{plan.machine.devices} x {plan.peak_flops / 1e12:.4g} TFLOP/s"
     work = f"{format_count(int(plan.model_flops))} FLOP"
-    print(f"  MFU {plan.mfu:.1%} = {work} / {plan.step_seconds:.3g} s / ({peak})")
+    print(f"  MFU {plan.mfu:.1%} = {work} / {format_duration(plan.step_seconds)} / ({peak})")
     if plan.mfu > 1:
         print("  above 100%: the formula counts what this step skips, such as masked attention")
 

@@ -22,7 +22,7 @@ class StorageError(Error):
 
 
 class RunError(ConfigError):
-    """A run folder cannot be used: it is none, is damaged, is newer, or needs a package."""
+    """A folder cannot be used as a run: wrong kind, damaged, newer version, or missing package."""
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5) -> list[str]:

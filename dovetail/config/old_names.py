@@ -82,9 +82,11 @@ OLD_FIELDS: dict[tuple[str, str], str] = {
     ("Trainer", "start"): "initialization",
 }
 
-# (class, field, old key) -> new key, for fields that hold dicts, such as the logical axes.
+# (class, field, old key) -> new key, for fields that hold dicts, such as logical axes and ops.
 OLD_KEYS: dict[tuple[str, str, str], str] = {
     ("AxisRules", "rules", "stream"): "residual_sequence",
+    ("KernelSettings", "prefer", "attention_piece"): "attention_chunk",
+    ("KernelSettings", "prefer", "exchange"): "all_to_all",
 }
 
 # Old name of a modifier -> new one, as after `--with` and in what a run records.

@@ -8,9 +8,6 @@ from contextlib import contextmanager
 from dovetail.config import Component
 from dovetail.kernels.dispatch import prefer, strict
 
-# So that the configs of old runs load.
-RENAMED_OPS = {"attention_piece": "attention_chunk", "exchange": "all_to_all"}
-
 
 class KernelSettings(Component):
     """Steers the choice of implementations."""
@@ -30,7 +27,7 @@ class KernelSettings(Component):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.strict = config.strict
-        self.prefer = {RENAMED_OPS.get(op, op): name for op, name in config.prefer.items()}
+        self.prefer = dict(config.prefer)
         with prefer(**self.prefer):  # an unknown name is an error at once
             pass
 

@@ -100,8 +100,8 @@ def logical_shard_map(
     mesh = context_mesh()
     if mesh is None or mesh.size == 1:
         return function
-    # Also axes of size 1: a kernel does not compile while XLA might still partition something
-    # around it, and there may be an outer shard_map over some of the axes.
+    # Axes of size 1 are manual, too, because a kernel does not compile in a region that XLA may
+    # partition. An outer shard_map may have some of the axes already.
     auto = frozenset(mesh.axis_names) - _manual_axes()
     if not auto:
         return function

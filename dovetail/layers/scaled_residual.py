@@ -19,8 +19,8 @@ C = TypeVar("C", bound=Config[Any])
 class ScaledResidual(Module):
     """Scales a sublayer's output just before it is added, in any residual connection.
 
-    It wraps the dropout, which every residual connection applies last: after a norm of the output,
-    which would undo the factor, and before a norm of the sum.
+    It wraps the dropout, which every residual connection applies after a norm of the output (which
+    would undo the factor) and before a norm of the sum.
     """
 
     class Config(Module.Config["ScaledResidual"]):

@@ -29,7 +29,7 @@ class ParameterGroup(Component):
     """The parameters that a pattern matches, and what is different for them."""
 
     class Config(Component.Config["ParameterGroup"]):
-        """A pattern as in `Learner.Config.frozen`, without "!"; what is None is the learner's."""
+        """A pattern as in `Learner.Config.frozen`, without "!". None: the learner's value."""
 
         pattern: str = REQUIRED
         optimizer: OptimizerConfig | None = None

@@ -44,8 +44,8 @@ def start_distributed() -> Processes:
 def leave_distributed() -> None:
     """Waits until all processes call this, so that none dies because another one has left.
 
-    Without it the first to exit takes JAX's coordination service, or its part in it, away. A
-    process cannot join again, so call it on the way to the exit alone.
+    Otherwise the first process to exit shuts down JAX's coordination service, or its client. A
+    process cannot join again, so call this only before the exit.
     """
     if jax.distributed.is_initialized():
         try:

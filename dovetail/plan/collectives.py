@@ -35,7 +35,7 @@ class Collective:
         kind: XLA's name. An all-reduce of which each device keeps one shard is a reduce-scatter.
         axes: the mesh axes along which the devices of a group differ.
         arrays: its results on one device.
-        bytes: the unsharded bytes that are gathered, reduced or exchanged, per device.
+        bytes: the unsharded bytes that are gathered, reduced or sent, per device.
         group: one of its device groups, by position in the mesh.
         runs: how often it runs in a step.
         is_async: whether the devices can compute meanwhile.

@@ -53,7 +53,7 @@ class GroupInterconnect:
 
         Args:
             kind: XLA's name, such as `all-gather`.
-            size: the unsharded bytes that are gathered, reduced or exchanged.
+            size: the unsharded bytes that are gathered, reduced or sent.
         """
         if self.devices < 2 or size <= 0:
             return 0.0

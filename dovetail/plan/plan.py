@@ -50,7 +50,7 @@ class CollectiveCost:
     Attributes:
         kind: XLA's name, such as `all-gather`.
         axes: the mesh axes, joined by a space; `network` is the DCN between slices.
-        bytes: the unsharded bytes that one device gathers, reduces or exchanges.
+        bytes: the unsharded bytes that one device gathers, reduces or sends.
         count: how many collectives there are.
         seconds: their time on otherwise idle links.
     """

@@ -31,6 +31,7 @@ import jax
 import numpy as np
 
 from dovetail.config import Error
+from dovetail.utils import format_duration
 
 _MAX_BYTES = 64 * 2**20
 _MAX_TOPICS = 1000
@@ -242,7 +243,7 @@ class _AgreementServer(socketserver.ThreadingTCPServer):
     def _missing(self, topic: _Topic, seconds: float) -> str:
         missing = [index for index in range(self.count) if index not in topic.values]
         return (
-            f"{_processes(missing)} did not answer within {seconds:.0f} s, but "
+            f"{_processes(missing)} did not answer within {format_duration(seconds)}, but "
             f"{_processes(sorted(topic.values))} did."
         )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dovetail.config import Component
 from dovetail.runtime.writers.base import Metrics
-from dovetail.utils import Progress, format_duration
+from dovetail.utils import Progress, format_duration, format_number
 
 _RATE = "_per_second"  # of tokens, images, or whatever a batch counts
 _SHOWN = {  # metric: (label, format)
@@ -108,7 +108,7 @@ def _piece(name: str, metrics: Metrics) -> str:
 
 def _evaluation_line(step: int, metrics: Metrics) -> str:
     numbers = {k: v for k, v in metrics.items() if isinstance(v, float | int) and k != "steps"}
-    shown = "  ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+    shown = "  ".join(f"{name} {format_number(value)}" for name, value in numbers.items())
     return f"step {step}  {shown}" if shown else ""
 
 

@@ -3,7 +3,7 @@
     dovetail train tiny-lm faults=SkipSpikes
     dovetail train tiny-lm faults=ReplayFaults
 
-`StopOnFaults` is the default: a person decides. On a pod, `ReplayFaults` goes on without one, and
+By default (`StopOnFaults`) a person decides. On a pod, `ReplayFaults` continues automatically, and
 stops only if the same step computes two different results.
 
 A policy is a child of the trainer, so a new one is a class in one file. It overrides the methods of
@@ -67,7 +67,7 @@ class StopOnFaults(Component):
                 return self.on_corrupt_result(event)
 
     def on_step_end(self, event: StepEnd) -> FaultAction:
-        """Goes on."""
+        """Continues."""
         return Continue()
 
     def on_non_finite_step(self, event: NonFiniteStep) -> FaultAction:
@@ -79,7 +79,7 @@ class StopOnFaults(Component):
         return Stop(event.message)
 
     def on_failed_save(self, event: FailedSave) -> FaultAction:
-        """Goes on: earlier checkpoints are there, and the next save tries again."""
+        """Continues: earlier checkpoints are there, and the next save tries again."""
         return Continue()
 
     def on_corrupt_result(self, event: CorruptResult) -> FaultAction:

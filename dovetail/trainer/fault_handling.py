@@ -42,7 +42,7 @@ class FaultyDeviceError(FaultError):
 
 
 class FaultHandler:
-    """Asks the policy about every step, and does what it answers to the data.
+    """Asks the policy about every step, and applies its answer to the input.
 
     Attributes:
         fault: the event that ended the steps, and the answer to it; None while steps go on.

@@ -428,14 +428,14 @@ class TrainingLoop:
                 self.faults.ask(event)
 
     def _roll_back(self, state: TrainState) -> tuple[TrainState, int]:
-        """Returns the newest good state and its step, and forgets what came after it."""
+        """Returns the newest good state and its step; discards later results."""
         self.pending.clear()
         if (step := self.faults.roll_back_in_memory()) is not None:
             state, first = clear_halt(state), step
         else:
             self.trainer.checkpointer.finish()
             self._ask_about_saves()  # of states that the rollback discards
-            jax.tree.map(lambda leaf: leaf.delete(), state)  # makes room for the restored one
+            jax.tree.map(lambda leaf: leaf.delete(), state)  # frees memory for the restored one
             state, first = self._restore_or_initialize()
         self.hooks.log(f"{self.faults.settle(first)} Rolled back to step {first}.")
         self.outcome.losses = [point for point in self.outcome.losses if point[0] <= first]

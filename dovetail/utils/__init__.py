@@ -17,7 +17,13 @@ from dovetail.utils.files import (
     remove_folder,
     user_cache_folder,
 )
-from dovetail.utils.formatting import format_bytes, format_count, format_duration, plural
+from dovetail.utils.formatting import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number,
+    plural,
+)
 from dovetail.utils.host import (
     can_compile_for,
     cpu_cores,
@@ -47,6 +53,7 @@ __all__ = [
     "format_bytes",
     "format_count",
     "format_duration",
+    "format_number",
     "format_table",
     "host_memory_bytes",
     "launched_index",

@@ -20,6 +20,11 @@ def format_count(number: float) -> str:
     return "".join(_scaled(number, _COUNTS))
 
 
+def format_number(value: float) -> str:
+    """Formats a number to four digits, or to all digits before the point: `4.255`, `12,345`."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
 def format_duration(seconds: float) -> str:
     """Formats a duration: `12 ms`, `4.5 s`, `2 min 05 s`, `3 h 02 min`, `12.5 days`."""
     if 0 < seconds < 0.1:

@@ -7,7 +7,7 @@ from functools import partial
 import jax
 import pytest
 
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, from_text
 from dovetail.kernels import (
     KernelSettings,
     SlowKernelError,
@@ -56,5 +56,5 @@ def test_an_unknown_name_is_refused_when_the_run_is_built() -> None:
 
 def test_old_names_of_ops_still_load() -> None:
     old = {"attention_piece": "reference", "exchange": "ragged"}
-    built = KernelSettings.Config(prefer=old).build()
-    assert built.prefer == {"attention_chunk": "reference", "all_to_all": "ragged"}
+    config = from_text(f"dovetail.kernels:KernelSettings()\nprefer = {old}")
+    assert config.build().prefer == {"attention_chunk": "reference", "all_to_all": "ragged"}

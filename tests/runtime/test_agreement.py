@@ -58,7 +58,7 @@ def test_topics_do_not_wait_for_each_other(processes: list[ProcessAgreement]) ->
 
 def test_a_missing_process_is_named_to_all_and_to_itself(processes: list[ProcessAgreement]) -> None:
     first = at_once(*(lambda p=p: p.gather("vote", True, 0.3) for p in processes[::2]))
-    expected = "vote: process 1 did not answer within 0 s, but processes 0, 2 did."
+    expected = "vote: process 1 did not answer within 0.3 s, but processes 0, 2 did."
     assert first == [expected] * 2
     started = time.monotonic()
     assert at_once(lambda: processes[1].gather("vote", True, 20)) == [expected]

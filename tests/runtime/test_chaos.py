@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -41,12 +42,27 @@ def test_a_run_survives(scratch: Path, trial: Trial) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutation", CONTROLS)
-def test_a_broken_runtime_does_not(scratch: Path, mutation: str) -> None:
+@pytest.mark.parametrize(
+    ("mutation", "problem"),
+    [
+        ("no digest", r"differs in the final state|the loss of step \d+ is|nobody noticed"),
+        ("no vote", r"differs in the final state|the loss of step \d+ is|ended with code"),
+        ("no step in the manifest", r"the loss of step \d+ is|nobody noticed"),
+        ("no fencing", r"was not refused|differs in the final state"),
+        ("no fsync", r"was saved, but it continued from step|ended with code"),
+    ],
+)
+def test_a_broken_runtime_does_not(scratch: Path, mutation: str, problem: str) -> None:
+    """It fails for want of the protection, not for another reason."""
     install_strace()
     result = Chaos(scratch, mutation).run(trial(CONTROLS[mutation], 0))
     assert result.injected
-    assert result.problem is not None
+    assert re.search(problem, str(result.problem)), (result.problem, result.output)
+
+
+def test_all_controls_are_tried() -> None:
+    (marks,) = (m for m in test_a_broken_runtime_does_not.pytestmark if m.name == "parametrize")
+    assert {mutation for mutation, _ in marks.args[1]} == set(CONTROLS)
 
 
 def test_the_long_form_hits_every_kind_and_every_point() -> None:

@@ -204,7 +204,7 @@ def test_a_hang_is_found_explained_and_ended(
     (report,) = (tmp_path / "hangs").iterdir()
     text = report.read_text()
     assert "process 0 (pid " in text
-    assert "s of processor time" in text
+    assert " of processor time" in text
     if "SIGSTOP" not in stuck:  # a stopped process cannot write
         assert "worker.py" in text, "the stack of the thread that is stuck"
 

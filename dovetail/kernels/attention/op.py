@@ -39,7 +39,7 @@ STATIC = {"static": True}
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AttentionCall:
-    """Everything of one call: what an implementation takes, and is asked whether it supports.
+    """One attention call: the argument of implementations, and of their `supports`.
 
     It is a pytree: arrays are its leaves, and the other fields are static. See `attention` for the
     fields. Kernels that mask by index get neither positions nor the segment ids of the keys.
@@ -182,8 +182,8 @@ def attention(
         q_segment_ids_BS: if given, a query attends only to keys of its own segment. Segment 0 is
             padding: it attends to nothing, and nothing attends to it.
         kv_segment_ids_BT: the segment ids of the keys; given together with those of the queries.
-            With a block table a row is one segment: 0 marks padding, here a slot that nobody wrote,
-            and None means that every slot that the mask allows is written.
+            With a block table a row is one segment: 0 marks slots that are not written. None: all
+            slots that the mask allows are written.
         aligned: promises that S = T, that query i and key i are the same token of the same row, and
             that positions rise by one from token to token within a segment (within a row, where
             there are no segments). Then distances of indices equal distances of positions, and a

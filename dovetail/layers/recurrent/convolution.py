@@ -21,8 +21,8 @@ from dovetail.module import ConstantInitializer, Initializer, Module, VarianceSc
 class ShortConvolution(Module):
     """A causal depthwise convolution, then an activation.
 
-    It does not cross segments. Padding takes no tap: where it interrupts a sequence, as tokens that
-    are hidden from the layer do, the taps are the tokens before it.
+    It does not cross segments. Padding, and tokens that are hidden from the layer, are skipped: the
+    taps are the preceding visible tokens.
     """
 
     class Config(Module.Config["ShortConvolution"]):

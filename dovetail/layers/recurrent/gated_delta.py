@@ -157,7 +157,7 @@ def _chunk(state_BHKV: jax.Array, chunk: _GatedDeltaInputs) -> tuple[jax.Array, 
 def _inverse(lower: jax.Array) -> jax.Array:
     """Inverts unit lower triangular matrices, given their strictly lower part.
 
-    Blockwise: the inverses of two diagonal blocks give that of the block of both. So it is a few
+    The inverse of a block is computed from the inverses of its two diagonal blocks. So it is a few
     batched matmuls; a triangular solve goes row by row. (A Neumann series is batched too, but
     overflows float32 where keys are similar.)
     """

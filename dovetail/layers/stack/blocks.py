@@ -20,7 +20,7 @@ def run_sublayer(sublayer: Callable[..., Any], x_BSE: jax.Array, *context: Token
     """Runs a sublayer, whose output has the shape of its input.
 
     Raises:
-        ConfigError: if it has not; a sublayer of one's own may forget the last projection.
+        ConfigError: if the shapes differ, for example without an output projection.
     """
     output_BSE = sublayer(x_BSE, *context)
     if (shape := getattr(output_BSE, "shape", None)) != x_BSE.shape:

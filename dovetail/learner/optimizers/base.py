@@ -135,9 +135,9 @@ class PerTensor(OptaxDirection):
 class OptaxOptimizer(Component):
     """A complete Optax optimizer: its updates are added to the parameters, as Optax does.
 
-    The learner multiplies them by its learning rate, so that of the optimizer is a factor, usually
-    1. The transformation gets all parameters by path, stacked layers as one array. One that uses
-    norms, rows or columns of a tensor belongs into `PerTensor`.
+    The learner multiplies them by its learning rate. So the optimizer's own rate is only a factor,
+    usually 1. The transformation gets all parameters by path, stacked layers as one array. One that
+    uses norms, rows or columns of a tensor belongs into `PerTensor`.
     """
 
     class Config(Component.Config["OptaxOptimizer"]):

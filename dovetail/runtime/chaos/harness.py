@@ -40,6 +40,7 @@ from dovetail.runtime.chaos.kinds import KINDS
 from dovetail.runtime.chaos.surroundings import DISK, UnavailableError
 from dovetail.runtime.chaos.trials import SAVE_EVERY, STEPS, Trial
 from dovetail.runtime.points import FAULTS, FOLDER, PROCESS
+from dovetail.utils import format_duration
 
 # A model of a few thousand parameters: starting a process takes longer than training it.
 SMALL = (
@@ -64,6 +65,7 @@ _MOST_COMMANDS = 4
 _RESTARTS_OF_A_CONTROL = 1
 DEVICES = "JAX_NUM_CPU_DEVICES"
 _FENCED = "has started"
+_SHOWN_OUTPUT = 20_000  # characters of a trial that was not survived
 
 
 class Chaos:
@@ -102,6 +104,7 @@ class Chaos:
                     delays=delays(folder, run),
                     problem=problem,
                     noticed=noticed(command.said()),
+                    output="" if problem is None else command.said()[-_SHOWN_OUTPUT:],
                 )
         except UnavailableError as error:
             return Result(trial, False, 0, 0, 0.0, Delays(), str(error), "")
@@ -157,7 +160,7 @@ class _Command:
             return f"it ended with code {code}: {last_line(output)}"
         if kind.says is not None and kind.says not in output:
             return f"it did not say {kind.says!r}, but: {last_line(output)}"
-        if kind.forgets_nothing and (from_step := continued_from(self.run_folder)) < self.saved:
+        if kind.loses_no_step and (from_step := continued_from(self.run_folder)) < self.saved:
             return f"step {self.saved} was saved, but it continued from step {from_step}"
         if not re.search(kind.notice, self.said()):
             return f"nobody noticed: it said nothing like {kind.notice!r}"
@@ -242,7 +245,7 @@ class _Command:
                 code = -1
         text = log.read_bytes()[start:].decode(errors="replace")
         if code == -1:
-            text += f"\nno end within {_MOST_SECONDS:.0f} s"
+            text += f"\nno end within {format_duration(_MOST_SECONDS)}"
         self.outputs.append(text)
         return code, text
 

@@ -42,6 +42,8 @@ class Result:
     problem: str | None
     noticed: str
     """What the run said about the fault."""
+    output: str = ""
+    """The end of the output of a run that did not survive."""
 
 
 def outcome(run: Path) -> dict[str, Any]:

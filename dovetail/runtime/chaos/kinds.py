@@ -41,7 +41,7 @@ class Kind:
         surroundings: the environment in which the run is started.
         resizes: whether the next life has another number of processes.
         devices: the number of devices of each life of one process; all but the last are killed.
-        forgets_nothing: whether the next life must continue from the newest step that was saved.
+        loses_no_step: whether the next life must continue from the newest step that was saved.
         loses_metrics: whether lines of metrics may be missing.
         overlaps: whether the next life starts while this one is stopped, and wakes up later.
         notice: a regular expression for the run's message about the fault. A silent fault counts
@@ -58,7 +58,7 @@ class Kind:
     surroundings: Callable[[Path], AbstractContextManager[list[str]]] = ordinary
     resizes: bool = False
     devices: tuple[int, ...] = ()
-    forgets_nothing: bool = False
+    loses_no_step: bool = False
     loses_metrics: bool = False
     overlaps: bool = False
     notice: str = ""
@@ -107,7 +107,7 @@ KINDS: dict[str, Kind] = {
         damage.cut_power,
         points=(*_SAVING, *_COMMITTING),
         surroundings=traced_disk,
-        forgets_nothing=True,
+        loses_no_step=True,
         loses_metrics=True,
         notice="",
     ),

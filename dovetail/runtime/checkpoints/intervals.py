@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-_FIRST_LOOK = 8
-_SHARE = 0.9
-"""How much of the steps that are left, by the rate so far, pass before the next look."""
+_FIRST_READING = 8
+_FRACTION = 0.9
+"""The fraction of the estimated remaining steps before the clock is read again."""
 
 
 class SaveInterval:
@@ -38,35 +38,35 @@ class SaveInterval:
         self._seconds = None if minutes is None else minutes * 60
         self._last_time = clock()
         self._last_step: int | None = None
-        self._next_look: int | None = None
+        self._next_reading: int | None = None
 
     def due(self, step: int) -> bool:
         """Says whether to save after this step. Called once after each step."""
         is_due = step % self._steps == 0 or self._is_time(step)
         if is_due:
             self._last_step, self._last_time = step, self._clock()
-            self._next_look = step + self._look_in(0.0, 0)
+            self._next_reading = step + self._steps_to_reading(0.0, 0)
         return is_due
 
     def _is_time(self, step: int) -> bool:
         if self._seconds is None:
             return False
         has_rolled_back = self._last_step is not None and step <= self._last_step
-        if has_rolled_back or self._last_step is None or self._next_look is None:
-            self._last_step, self._next_look = step, step + _FIRST_LOOK
+        if has_rolled_back or self._last_step is None or self._next_reading is None:
+            self._last_step, self._next_reading = step, step + _FIRST_READING
             return False
-        if step < self._next_look:
+        if step < self._next_reading:
             return False
         now = self._clock() - self._last_time
         elapsed = float(self._gather(f"time since the last save, at step {step}", now)[0])
         if elapsed >= self._seconds:
             return True
-        self._next_look = step + self._look_in(elapsed, step - self._last_step)
+        self._next_reading = step + self._steps_to_reading(elapsed, step - self._last_step)
         return False
 
-    def _look_in(self, elapsed: float, steps: int) -> int:
+    def _steps_to_reading(self, elapsed: float, steps: int) -> int:
         """Returns the number of steps until the clock is read again."""
         if not steps or self._seconds is None:
-            return _FIRST_LOOK
+            return _FIRST_READING
         left = (self._seconds - elapsed) * steps / max(elapsed, 1e-6)
-        return max(int(left * _SHARE), 1)
+        return max(int(left * _FRACTION), 1)

@@ -82,9 +82,9 @@ def _cuts(leaf: Any, size: int, max_bytes: int) -> tuple[int, list[tuple[int, in
 def _axis_to_cut(leaf: Any) -> int | None:
     """Returns the first axis of more than one element that is not sharded."""
     sharding = getattr(leaf, "sharding", None)
-    whole = tuple(leaf.shape)
-    shard = whole if sharding is None else sharding.shard_shape(whole)
-    return next((axis for axis, n in enumerate(whole) if n > 1 and shard[axis] == n), None)
+    shape = tuple(leaf.shape)
+    shard = shape if sharding is None else sharding.shard_shape(shape)
+    return next((axis for axis, n in enumerate(shape) if n > 1 and shard[axis] == n), None)
 
 
 def cut(leaf: jax.Array, piece: Piece) -> jax.Array:

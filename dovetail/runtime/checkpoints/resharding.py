@@ -38,7 +38,7 @@ def read_sharding(struct: jax.ShapeDtypeStruct, sliced_axis: int | None) -> Any:
     axes = list(before)
     unplaced: list[str] = []
     if sharding.memory_kind in (None, mesh.devices.flat[0].default_memory().kind):
-        # Offloaded arrays are not gathered: that would need room for them on the devices.
+        # Offloaded arrays are not gathered: they may not fit on the devices.
         unplaced = [axis for axis in _process_axes(mesh) if axis not in sum(axes, ())]
     if sliced_axis is not None:
         unplaced, axes[sliced_axis] = [*axes[sliced_axis], *unplaced], ()

@@ -74,8 +74,8 @@ def cause_of(
 
 
 _COPIES = 5
-"""How often a group is in the host's memory, as benchmarks/save_memory.py measures it on a CPU: the
-copy of Orbax, what TensorStore compresses and buffers of it, and its slices on the devices."""
+"""The number of host copies of a group, as benchmarks/save_memory.py measures it on a CPU: Orbax's
+copy, TensorStore's compressed and buffered ones, and the slices on the devices."""
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class CheckpointStore(Protocol):
         ...
 
     def prepare(self, step: int) -> None:
-        """Makes room for a save of a step.
+        """Removes what is in the way of a save of a step.
 
         Removes the leftovers of interrupted saves, as far as possible. An earlier checkpoint of
         this step and life is not known to be good, so it is removed, too.

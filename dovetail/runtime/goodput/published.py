@@ -14,7 +14,7 @@ _LLAMA3_RATE = RATES["llama3"]
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A published figure, and a similar scenario."""
+    """A published number, and a similar scenario."""
 
     name: str
     published: str

@@ -109,7 +109,7 @@ class RepeatSteps(Component):
         if first == second:
             _delete(kept)
             return result, self._compare_replicas(step, f"After step {step}", result[0], first)
-        _delete(result[0])  # makes room for more repeats
+        _delete(result[0])  # frees memory for more repeats
         verdict = find_device(first, second, order, lambda to: self._repeat(kept, to, mesh))
         where = _first_difference(first, second, result[0])
         what = f"Step {step} gave two results from the same state and batch; {where} differs."
@@ -164,7 +164,7 @@ class RepeatSteps(Component):
     def _event(self, step: int, what: str, verdict: Verdict, mesh: Mesh) -> CorruptResult:
         names = device_names(mesh, self._gather(socket.gethostname()))
         devices = tuple(names[i] for i in verdict.devices)
-        who = "Which device is at fault cannot be told"
+        who = "It is unknown which device is at fault"
         if len(devices) == 1:
             who = f"{devices[0]} is at fault"
         elif devices:

@@ -165,7 +165,9 @@ class Supervisor:
                     return self._end_hang(hang)
             elif time.monotonic() - self._asked_at > self._settings.grace:
                 self._kill()
-                self._say(f"supervisor: not saved within {self._settings.grace:.0f} s; killed")
+                self._say(
+                    f"supervisor: not saved within {format_duration(self._settings.grace)}; killed"
+                )
                 return STOPPED
             time.sleep(_SECONDS_BETWEEN_POLLS)
 
@@ -393,4 +395,6 @@ def _utilization(pid: int) -> str:
     except (OSError, ValueError, IndexError):
         return "no utilization known"
     seconds = ticks / os.sysconf("SC_CLK_TCK")
-    return f"state {fields[0]}, {seconds:.0f} s of processor time, {format_bytes(memory)}"
+    return (
+        f"state {fields[0]}, {format_duration(seconds)} of processor time, {format_bytes(memory)}"
+    )

@@ -114,7 +114,7 @@ def test_a_passing_fault_that_spread_is_noticed() -> None:
     assert found is not None
     assert not found.persists
     assert found.devices == ()
-    assert "Which device is at fault cannot be told" in found.message
+    assert "It is unknown which device is at fault" in found.message
 
 
 def test_without_rolling_a_lasting_fault_repeats_itself() -> None:

@@ -34,7 +34,7 @@ TPU_DTYPES = (jnp.bfloat16, jnp.float32)
 
 
 class ChunkRanges(NamedTuple):
-    """For each token, its key range and query range in the whole sequence, and its index there."""
+    """For each token, its key range and query range in the global sequence, and its index there."""
 
     keys: TokenRanges
     queries: TokenRanges

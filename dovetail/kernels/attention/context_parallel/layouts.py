@@ -64,7 +64,7 @@ class RingLayout(Protocol):
         ...
 
     def index(self, device: jax.Array) -> jax.Array:
-        """Returns the indices of a device's tokens in the whole sequence."""
+        """Returns the indices of a device's tokens in the global sequence."""
         ...
 
     def pairs(self, device: jax.Array, owner: jax.Array | None) -> Sequence[ChunkPair]:

@@ -1,8 +1,8 @@
 """Ulysses: context parallelism by all-to-all, over heads instead of tokens (arXiv 2309.14509).
 
-Each device has all heads of a shard of the sequence. An all-to-all turns that into the whole
-sequence of a shard of the heads; the best kernel for an unsharded sequence computes; and another
-all-to-all turns the output back. So all devices have equal work under any mask. Where KV heads do
+Each device has all heads of a shard of the sequence. An all-to-all reshards from
+sequence to heads, a kernel for an unsharded sequence computes, and another all-to-all reshards the
+output back. So all devices have equal work under any mask. Where KV heads do
 not divide over the devices, a KV head is sent to each device that has query heads of its group:
 never more than an all-gather would send. Where query heads do not divide, `ring` runs.
 

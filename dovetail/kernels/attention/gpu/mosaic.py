@@ -122,8 +122,8 @@ def _operation() -> Any:
 def _target_gpu() -> Iterator[None]:
     """Makes tokamax compile for the target GPU, and keeps it away from the command line.
 
-    It reads the kind of GPU from JAX's default device, parses `sys.argv` by absl if nobody did,
-    and warns about every block size that is not autotuned.
+    tokamax reads the kind of GPU from JAX's default device. It parses `sys.argv` by absl unless
+    another library has, and warns about every block size that is not autotuned.
     """
     from absl import flags, logging
 

@@ -4,8 +4,8 @@ Scores have keys before queries, [B, K, T, G, S]. On CPUs that makes four of the
 backward pass plain ones.
 
 B batch, S queries, T keys, H heads, K KV heads, G query heads per KV head, D width of queries and
-keys, W width of values, R = G times S. S, T and R count the tokens of the block. A call comes here
-with the positions and segment ids of the block, and q, k and v beside it, heads first.
+keys, W width of values, R = G times S. S, T and R count the tokens of the block. The call
+has the positions and segment ids of the block; q, k and v are arguments of their own, heads first.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class LocalTier(Component):
         max_host_bytes: int,
         seconds: int,
     ) -> None:
-        """Starts to train; all processes exchange the addresses of their file servers."""
+        """Starts to train; all processes gather the addresses of their file servers."""
         own_id = run_id(checkpoints) if agreement.index == 0 else ""
         about = (own_id, secrets.token_hex(16))
         run, token = agreement.gather("local tier: the run", about, seconds)[0]

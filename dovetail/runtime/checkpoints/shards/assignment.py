@@ -18,7 +18,7 @@ class ShardSlice(NamedTuple):
 
     path: str
     start: tuple[int, ...]
-    """Where it begins in the whole array."""
+    """Where it begins in the global array."""
     device: Any
     axis: int
     begin: int

@@ -40,7 +40,7 @@ class Shard:
 
     path: str
     shape: tuple[int, ...]
-    """The shape of the whole array."""
+    """The shape of the global array."""
     dtype: str
     start: tuple[int, ...]
     stop: tuple[int, ...]
