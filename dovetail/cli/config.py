@@ -22,8 +22,8 @@ from dovetail.cli.config_targets import add_targets
 from dovetail.cli.experiment import (
     add_change_arguments,
     add_experiment_arguments,
-    choose,
     complete_experiments,
+    load_experiment,
 )
 from dovetail.cli.output import print_json, say
 from dovetail.config import (
@@ -94,7 +94,7 @@ def _show(arguments: argparse.Namespace) -> int:
     arguments.overrides = [word for word in arguments.overrides if "=" in word]
     if parts and arguments.text:
         raise ConfigError("--text writes the config as one text: leave out the paths.")
-    config = choose(arguments).config
+    config = load_experiment(arguments).config
     ConfigKeys.of(config).check([f"{path}=" for path in parts])
     for path in parts:
         value_at(config, path)  # an unknown item of a list or dict raises
@@ -138,12 +138,12 @@ def _compared_configs(arguments: argparse.Namespace) -> tuple[Config[Any], Confi
     """Returns two experiments with the same changes, or one without and with the changes."""
     others = [word for word in arguments.overrides if "=" not in word]
     arguments.overrides = [word for word in arguments.overrides if "=" in word]
-    chosen = choose(arguments)
+    chosen = load_experiment(arguments)
     if len(others) > 1:
         named = ", ".join([chosen.name, *others])
         raise ConfigError(f"config diff: expected one or two experiments, got {named}.")
     if others:
-        return chosen.config, choose(arguments, others[0]).config
+        return chosen.config, load_experiment(arguments, others[0]).config
     options = (arguments.modifiers, arguments.overrides, arguments.target)
     if not any(options) and arguments.seed is None and arguments.steps is None:
         raise ConfigError(
@@ -155,9 +155,10 @@ def _compared_configs(arguments: argparse.Namespace) -> tuple[Config[Any], Confi
 
 
 def _params(arguments: argparse.Namespace) -> int:
+    model = load_experiment(arguments).config.build().model
     from dovetail.module import count_parameters
 
-    counts = count_parameters(choose(arguments).config.build().model)
+    counts = count_parameters(model)
     if arguments.json:
         print_json(vars(counts))
         return 0

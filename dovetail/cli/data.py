@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from dovetail.cli.experiment import add_experiment_arguments, choose
+from dovetail.cli.experiment import add_experiment_arguments, load_experiment
 from dovetail.cli.output import print_json
 from dovetail.utils import format_bytes, format_count, format_table, plural
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _prepare(arguments: argparse.Namespace) -> int:
     from dovetail.data import prepare
 
-    prepared = prepare(choose(arguments).config.input, progress=not arguments.json)
+    prepared = prepare(load_experiment(arguments).config.input, progress=not arguments.json)
     if arguments.json:
         print_json(asdict(prepared))
         return 0

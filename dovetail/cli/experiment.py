@@ -20,6 +20,7 @@ from dovetail.experiments import (
     find_experiment,
 )
 from dovetail.targets import example_targets
+from dovetail.utils import Progress
 
 # The options that are short for a key of the trainer, with the range that it allows.
 _LIMITS = {"seed": (-(2**31), 2**32 - 1), "steps": (1, 2**31 - 1)}
@@ -95,6 +96,13 @@ def choose(arguments: argparse.Namespace, name: str | None = None) -> Experiment
     )
     _ = chosen.resolved  # a mistake is an error now
     return chosen
+
+
+def load_experiment(arguments: argparse.Namespace, name: str | None = None) -> Experiment:
+    """Does what `choose` does, and shows that it is loading."""
+    with Progress(name or arguments.experiment, enabled=not arguments.json) as progress:
+        progress.stage("loading")
+        return choose(arguments, name)
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:

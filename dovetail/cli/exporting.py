@@ -17,7 +17,7 @@ from pathlib import Path
 from dovetail.cli.experiment import add_import_argument, local_folder
 from dovetail.cli.output import print_json, say
 from dovetail.config import ConfigError
-from dovetail.utils import format_bytes, plural
+from dovetail.utils import Progress, format_bytes, plural
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
@@ -53,9 +53,11 @@ def _export_hf(arguments: argparse.Namespace) -> int:
     if arguments.adapter and arguments.shard_size is not None:
         raise ConfigError("--shard-size: adapters are one file; leave it out with --adapter.")
     shard_bytes = _bytes(arguments.shard_size or "5GB")
-    from dovetail.run import Run, run_path
+    with Progress("export hf", enabled=not arguments.json) as progress:
+        progress.stage("loading")
+        from dovetail.run import Run, run_path
 
-    run = Run(run_path(arguments.run_folder), imports=arguments.imports)
+        run = Run(run_path(arguments.run_folder), imports=arguments.imports)
     options = {"dtype": arguments.dtype, "family": arguments.family}
     if arguments.adapter:
         made = run.export_adapter(arguments.target, **options)

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from dovetail.cli.experiment import add_import_argument, local_folder
 from dovetail.cli.output import print_json, say
 from dovetail.config import import_packages
-from dovetail.utils import format_bytes, format_count, plural
+from dovetail.utils import Progress, format_bytes, format_count, plural
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,9 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _import_hf(arguments: argparse.Namespace) -> int:
-    from dovetail.interop import import_hf
+    with Progress("import hf", enabled=not arguments.json) as progress:
+        progress.stage("loading")
+        from dovetail.interop import import_hf
 
-    import_packages(arguments.imports)
+        import_packages(arguments.imports)
     made = import_hf(arguments.source, arguments.run, imports=arguments.imports)
     if arguments.json:
         print_json(asdict(made))

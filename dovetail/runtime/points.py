@@ -26,9 +26,9 @@ TIMES = "times.txt"
 """The file in that folder with the times at which `_TIMED` points were reached."""
 
 POINTS = (
-    "life taken",
     "data begins",
     "data prepared",
+    "life taken",
     "restore begins",
     "restore read",
     "restore verified",

@@ -193,13 +193,11 @@ class TrainingLoop:
 
     def _prepare(self) -> None:
         """Prepares the data, without what the run leaves out; logs what is suspicious about it."""
-        reach("data begins")
         source = self.trainer.input
         if isinstance(source, HasPreparedData):
             source.prepare()
             for warning in source.warnings(self.trainer.steps):
                 self.hooks.log(f"warning: {warning}")
-        reach("data prepared")
 
     def _check_devices(self) -> None:
         """Ends the run before its first step if a device is faulty."""

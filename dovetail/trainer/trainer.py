@@ -28,6 +28,7 @@ from dovetail.runtime import (
     StopOnFaults,
     StopRequest,
     TensorBoard,
+    reach,
 )
 from dovetail.trainer.feed import device_batch
 from dovetail.trainer.initialization import Initialization, RandomInit, initial_state
@@ -147,7 +148,9 @@ class Trainer(Component):
         if isinstance(self.input, HasPreparedData) and not prepare:
             self.input.check_data()
         elif isinstance(self.input, HasPreparedData):
+            reach("data begins")
             self.input.prepare(self.shows_progress)
+            reach("data prepared")
             if self.evaluators and isinstance(self.input, HasHeldOut):
                 _ = self.input.held_out().num_batches  # an empty held-out split raises
         saved = self.saved_step(folder)

@@ -140,6 +140,10 @@ CASES = {
         ["train", "tiny-lm", "learner.schedule.peak=-1"],
         ["learner.schedule.peak: expected 0 or more", "the highest learning rate", "Got -1"],
     ),
+    "a learning rate that is not a number": (
+        ["train", "tiny-lm", "learner.schedule.peak=nan"],
+        ["learner.schedule.peak: expected 0 or more, and finite"],
+    ),
     "an infinite learning rate, in a dry run": (
         ["train", "tiny-lm", "learner.schedule.peak=inf", "--dry-run"],
         ["learner.schedule.peak: expected 0 or more, and finite"],

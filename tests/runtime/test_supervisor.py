@@ -13,6 +13,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,13 @@ def supervised(folder: Path, story: str, **values: Any) -> tuple[int, list[str]]
     command = [sys.executable, str(script), str(folder)]
     code = Supervisor(command, settings, said.append).run()
     return code, said
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def lives(folder: Path, index: int = 0) -> int:
@@ -293,6 +301,27 @@ def test_all_workers_live_and_die_together(tmp_path: Path) -> None:
     seen = [(tmp_path / f"coordinators-{index}").read_text().split() for index in (0, 1)]
     assert seen[0] == seen[1]
     assert len(set(seen[0])) == 2, "each life has its own address"
+
+
+def test_workers_end_without_their_supervisor(tmp_path: Path) -> None:
+    """It was killed, so nobody would restart or stop them."""
+    script = tmp_path / "worker.py"
+    body = """
+        (folder / "pid").write_text(str(os.getpid()))
+        signal.signal(signal.SIGTERM, lambda *_: ((folder / "asked").touch(), os._exit(75)))
+        time.sleep(600)
+    """
+    alone = "from dovetail.runtime import heartbeat as h; h._SECONDS_ALONE = 1.0\n"
+    script.write_text(alone + WORKER + textwrap.indent(textwrap.dedent(body), "    "))
+    program = (
+        "import sys; from dovetail.runtime.supervisor import Supervisor, SupervisorSettings; "
+        "Supervisor(sys.argv[1:], SupervisorSettings(), print).run()"
+    )
+    command = [sys.executable, "-c", program, sys.executable, str(script), str(tmp_path)]
+    with subprocess.Popen(command) as supervisor:
+        wait_for((tmp_path / "pid").exists)
+        supervisor.kill()
+    wait_for((tmp_path / "asked").exists)
 
 
 def test_nothing_of_a_worker_outlives_it(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,13 @@ def inject(action: str, value: Any) -> Any:
 def _kill(argument: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)
+
+
+def _kill_later(seconds: str) -> None:
+    """Kills in the middle of what follows the point."""
+    timer = threading.Timer(float(seconds), _kill, [""])
+    timer.daemon = True
+    timer.start()
 
 
 def _hold_gil(argument: str) -> None:
@@ -86,6 +94,7 @@ def _later(seconds: str, *command: str) -> None:
 
 _ACTIONS: dict[str, Callable[[str], object]] = {
     "kill": _kill,
+    "later": _kill_later,
     "stop": lambda argument: os.kill(os.getpid(), signal.SIGSTOP),
     "sleep": lambda argument: time.sleep(float(argument)),
     "gil": _hold_gil,

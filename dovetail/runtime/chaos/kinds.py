@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.runtime.chaos import damage
-from dovetail.runtime.chaos.surroundings import ordinary, own_network, small_disk, traced_disk
+from dovetail.runtime.chaos.surroundings import (
+    ordinary,
+    own_cache,
+    own_network,
+    small_disk,
+    traced_disk,
+)
 from dovetail.runtime.points import POINTS
 
 LOCAL_SAVING = tuple(point for point in POINTS if point.startswith("local save"))
@@ -86,6 +92,9 @@ def _damaged(by: damage.Damage, **about: Any) -> Kind:
 
 KINDS: dict[str, Kind] = {
     "kill": Kind(notice="crash by SIGKILL"),
+    "kill in data preparation": Kind(
+        "later:0.5", ("data begins",), surroundings=own_cache, notice="crash by SIGKILL"
+    ),
     "segfault": Kind("segfault", _TRAINING, notice="crash by SIGSEGV"),
     "SIGSTOP": Kind("stop", _TRAINING, notice="sent nothing|made no progress"),
     "held GIL": Kind("gil", _TRAINING, notice="sent nothing|made no progress"),

@@ -54,6 +54,12 @@ def own_network(folder: Path) -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
+def own_cache(folder: Path) -> Iterator[list[str]]:
+    """Starts the run with an empty cache, so that it prepares its data and compiles."""
+    yield ["env", f"XDG_CACHE_HOME={folder / 'cache'}"]
+
+
+@contextlib.contextmanager
 def traced_disk(folder: Path) -> Iterator[list[str]]:
     """Records the system calls of the first command, to compute a power cut from them."""
     trace = folder / TRACE
