@@ -5,6 +5,7 @@ import logging
 import random
 import shutil
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -238,14 +239,27 @@ def test_a_state_that_was_copied_in_part_is_not_committed(
     assert restored(opened(tmp_path)) == 2
 
 
-def test_host_memory_is_bounded(tmp_path: Path) -> None:
-    """Arrays larger than the bound pass one at a time."""
+def test_host_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices wait while the host has as many bytes as it may, even if the disk is slow."""
+    held = []
+
+    class Recorded(save._BoundedQueue):
+        def put(self, item: Any, size: int) -> None:
+            super().put(item, size)
+            held.append(self._bytes)
+
+    add = ShardWriter.add
+    slowly = lambda *arguments: (time.sleep(0.02), add(*arguments))  # noqa: E731
+    monkeypatch.setattr(save, "_BoundedQueue", Recorded)
+    monkeypatch.setattr(ShardWriter, "add", slowly)
     local = LocalTier.Config(every=2)
     checkpointer = Checkpointer.Config(every=10, local=local, max_host_bytes=64).build()
     checkpointer.open(tmp_path / "checkpoints")
     checkpointer.start(Agreement(), take_life(tmp_path / "lives"))
     checkpointer.save(2, state(2))
     assert checkpointer.finish()
+    assert len(held) > 20, "the arrays have about 500 bytes"
+    assert max(held) <= 64
     assert restored(opened(tmp_path)) == 2
 
 
