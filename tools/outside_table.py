@@ -16,6 +16,7 @@ PACKAGES = {
     "mixture_of_depths.py": "mixture-of-depths: tokens that skip layers",
     "per_layer_embeddings.py": "per-layer token embeddings",
     "shared_key_values.py": "keys and values shared between layers",
+    "soft_prompt.py": "prompt tuning: learned vectors instead of the first tokens",
     "multi_axis_rotary.py": "rotary positions on several axes (M-RoPE)",
     "fire_bias.py": "FIRE: a learned bias of attention scores",
     "encoder_decoder.py": "an encoder-decoder with cross-attention and T5's relative bias",

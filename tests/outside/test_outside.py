@@ -27,6 +27,7 @@ from tests.outside import (  # noqa: F401  # importing a package registers its m
     mixture_of_depths,
     per_layer_embeddings,
     shared_key_values,
+    soft_prompt,
 )
 from tests.outside.steps import decode_in_steps
 from tests.parallel.steps import program_and_batch
@@ -36,6 +37,7 @@ PACKAGES = (
     "mixture-of-depths",
     "per-layer-embeddings:rows=300",
     "shared-key-values",
+    "soft-prompt",
 )
 MESHES = {"one device": {"fsdp": 1}, "eight": {"data": 2, "fsdp": 2, "model": 2}}
 STEPS, LENGTH = 6, 16

@@ -24,6 +24,7 @@ PACKAGES = {
     "mixture-of-depths": "mixture_of_depths",
     "per-layer-embeddings:rows=300": "per_layer_embeddings",
     "shared-key-values": "shared_key_values",
+    "soft-prompt": "soft_prompt",
 }
 MESHES = {1: "fsdp=1", 8: "data=2 fsdp=2 model=2"}
 PROGRAM = """
