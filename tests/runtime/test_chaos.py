@@ -31,8 +31,15 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("chaos")
 
 
+LONGER = (
+    trial("held GIL", 0, "step"),
+    trial("kill in data preparation", 0),
+    trial("other number of devices", 0),
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("trial", [*short_trials(0), trial("held GIL", 0, "step")], ids=str)
+@pytest.mark.parametrize("trial", [*short_trials(0), *LONGER], ids=str)
 def test_a_run_survives(scratch: Path, trial: Trial) -> None:
     install_strace()
     result = Chaos(scratch).run(trial)

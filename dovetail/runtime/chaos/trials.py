@@ -22,11 +22,9 @@ _OF_PROCESS_0 = (
 _OF_FOUR = ("step", "step compiled", "save written", "restore read")
 
 _SHORT = (
-    ("kill", "save written"),
     ("kill", "manifest renamed"),
     ("kill", "restore read"),
     ("segfault", "step"),
-    ("slow disk", "save written"),
     ("full disk", "save written"),
     ("I/O error", "save begins"),
     ("full tmpfs", "step"),
@@ -34,14 +32,11 @@ _SHORT = (
     ("SIGUSR1", "step"),
     ("flipped bit", None),
     ("truncated file", None),
-    ("deleted file", None),
     ("renamed checkpoint", None),
     ("flipped bit in all local copies", None),
     ("flipped exponent", None),
     ("NaN batch", None),
     ("power cut", "manifest renamed"),
-    ("other number of devices", None),
-    ("two lives at once", "save agreed"),
     ("two lives at once", "manifest written"),
     ("clock moved", "step"),
     ("run folder removed", "step"),
