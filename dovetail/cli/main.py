@@ -196,7 +196,7 @@ def _refuse_unknown(
 
 def _report_failure(error: Exception) -> int:
     """Prints what went wrong, and returns the exit code."""
-    from dovetail.config import ConfigError, Error, failed_user_line
+    from dovetail.config import ConfigError, Error, failed_user_line, may_pass
     from dovetail.runtime.failures import Failure, explain_failure, message_line
 
     failure = error if isinstance(error, Error) else explain_failure(error)
@@ -209,7 +209,8 @@ def _report_failure(error: Exception) -> int:
     if failure is not None:
         return _complain(f"{failure} {hint}", code)
     if not isinstance(error, FloatingPointError) and (line := failed_user_line(error)):
-        return _complain(f"{line}{'' if line.endswith('?') else '.'} {hint}", 2)
+        code = 1 if may_pass(error) else 2
+        return _complain(f"{line}{'' if line.endswith('?') else '.'} {hint}", code)
     if isinstance(error, OSError | FloatingPointError):
         return _complain(f"{message_line(error)} {hint}", 1)
     return _complain(f"internal error: {_internal(error)} {hint}", 1)

@@ -127,16 +127,17 @@ def failed_user_line(error: Exception) -> str | None:
         root = str(frame.f_globals.get("__name__")).partition(".")[0]
         if root in roots:
             is_mistake = not in_own or isinstance(error, _MISTAKES)
-            is_device = type(error).__name__ in _DEVICE_ERRORS or _may_pass(error)
+            is_device = type(error).__name__ in _DEVICE_ERRORS
             where = f"{frame.f_code.co_filename}:{line}"
             return f"{where}: {_message(error)}" if is_mistake and not is_device else None
         in_own = in_own or root == _OWN
     return None
 
 
-def _may_pass(error: Exception) -> bool:
+def may_pass(error: Exception) -> bool:
     """Says whether the same call may succeed later, as after an error of a disk or a network."""
-    return isinstance(error, OSError) and not isinstance(error, _WRONG_PATH)
+    is_of_the_system = isinstance(error, OSError) and error.errno is not None
+    return is_of_the_system and not isinstance(error, _WRONG_PATH)
 
 
 def _import_entry_point(point: metadata.EntryPoint) -> str:

@@ -8,6 +8,7 @@ encodes to it: the characters `<|endoftext|>` in a document are ordinary charact
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -168,7 +169,11 @@ class BytePairTokenizer(Component):
 
     def save(self, folder: Path) -> None:
         """Writes the merges as JSON, in the format of the `tokenizers` library."""
-        (folder / MAIN_FILE).write_text(self._ready().to_str(), encoding="utf-8")
+        model = self._ready()
+        if self._trained is None:
+            (folder / MAIN_FILE).write_text(model.to_str(), encoding="utf-8")
+        elif self._trained.resolve() != folder.resolve():  # the same bytes have the same digest
+            shutil.copyfile(self._trained / MAIN_FILE, folder / MAIN_FILE)
 
     def load(self, folder: Path) -> None:
         """Reads what `save` wrote."""

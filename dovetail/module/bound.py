@@ -36,7 +36,7 @@ class BoundModule:
             module: the module.
             params: its parameters by path.
             variables: its variables by path.
-            context: what every call is made in, such as a placement on a mesh.
+            context: entered for every call, such as a placement on a mesh.
         """
         self._context = context
         self.module, self.params, self.variables = module, params, dict(variables or {})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
@@ -138,16 +138,16 @@ class AxisRules(Component):
     def _warn_of_misspelt(self, axes: Mapping[str, Axes]) -> None:
         named = [(name, path) for path in reversed([*axes]) for name in axes[path]]
         for name, path in dict(named).items():  # the first path of each name
-            if (advice := self.misspelt(name)) is not None:
+            if (advice := self.misspelt(name) or self._longer(name)) is not None:
                 warnings.warn(f"{path}: {advice}", stacklevel=2)
 
     def _warn_of_unused(self, names: Collection[str]) -> None:
         known = {*names, *AxisRules.Config().rules}
-        for name in self.rules.keys() - known:
-            if near := _similar(name, known):
+        for name in [key for key, axes in self.rules.items() if axes and key not in known]:
+            if near := nearest(name, known, 1, _SAME_WORD):
                 warnings.warn(
                     f"rules.rules.{name}: no parameter has this logical axis. Did you mean "
-                    f"{near!r}? If an activation has it, ignore this.",
+                    f"{near[0]!r}? If an activation has it, ignore this.",
                     stacklevel=2,
                 )
 
@@ -156,13 +156,16 @@ class AxisRules(Component):
         if name is None or name in self.rules:
             return None
         if name not in self._near:
-            self._near[name] = _similar(name, self.rules)
-        if (near := self._near[name]) is None:
+            self._near[name] = next(iter(nearest(name, self.rules, 1, _SAME_WORD)), None)
+        return _no_rule(name, self._near[name])
+
+    def _longer(self, name: str | None) -> str | None:
+        """Returns the same about a name that begins as another does, such as `vocabulary`."""
+        if name is None or name in self.rules or len(name) < _SHORTEST_PREFIX:
             return None
-        return (
-            f"there is no rule for the logical axis {name!r}, so it is never sharded. Did you mean "
-            f"{near!r}? If not, add rules.rules.{name}=() to say so."
-        )
+        known = [each for each in self.rules if len(each) >= _SHORTEST_PREFIX]
+        found = (each for each in known if each.startswith(name) or name.startswith(each))
+        return _no_rule(name, next(found, None))
 
     def partition_spec(
         self, axes: Axes, mesh: AnyMesh, manual_axes: Collection[str] = ()
@@ -220,16 +223,13 @@ class AxisRules(Component):
         return tuple(name for name in self.mesh_axes(("stage",), mesh)[0] if name not in others)
 
 
-def _similar(name: str, known: Iterable[str]) -> str | None:
-    """Returns the known name that a name may be meant to be, or an abbreviation of it."""
-    known = [*known]
-    longer = [
-        each
-        for each in known
-        if min(len(each), len(name)) >= _SHORTEST_PREFIX
-        and (each.startswith(name) or name.startswith(each))
-    ]
-    return next(iter([*nearest(name, known, 1, _SAME_WORD), *longer]), None)
+def _no_rule(name: str, near: str | None) -> str | None:
+    if near is None:
+        return None
+    return (
+        f"there is no rule for the logical axis {name!r}, so it is never sharded. Did you mean "
+        f"{near!r}? If not, add rules.rules.{name}=() to say so."
+    )
 
 
 def _names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ def use_contents(folder: RunFolder, source: Input, log: Callable[[str], None]) -
     if has_tokenizer(source) and folder.tokenizer.is_dir() and check_tokenizer(folder, about):
         source.load_tokenizer(folder.tokenizer)
     if (warning := use_saved_data(folder, about, source)) is not None:
-        log(f"warning: {warning}")
+        log(warning)
 
 
 def check_tokenizer(folder: RunFolder, about: Mapping[str, Any]) -> bool:

@@ -53,12 +53,13 @@ class InitFromRun(Component):
 
     def check_tokenizer(self, digests: Mapping[str, str]) -> None:
         """Raises a ConfigError if the run has another tokenizer: its token ids differ."""
-        expected = (self.run.about.get("tokenizer") or {}).get(MAIN_FILE)
-        if expected not in (None, got := digests.get(MAIN_FILE)):
+        expected = self.run.about.get("tokenizer") or {}
+        names = {MAIN_FILE} if MAIN_FILE in expected else expected.keys()
+        if different := sorted(name for name in names if digests.get(name) != expected[name]):
             raise ConfigError(
-                f"{self.name}: {self.path} has another tokenizer than this run, so its weights "
-                f"would be given other token ids (digest {expected}, here {got}). Use its "
-                f"tokenizer: input.tokenizer.folder={self.run.folder.tokenizer}."
+                f"{self.name}: {self.path} has another tokenizer than this run, whose token ids "
+                f"mean something else to its weights ({different[0]} differs). Use the tokenizer "
+                f"of that run, such as input.tokenizer.folder={self.run.folder.tokenizer}."
             )
 
     def arrays(self, like: Requested, log: Callable[[str], None]) -> Arrays:

@@ -12,14 +12,7 @@ import numpy as np
 
 from dovetail.config import ConfigError, RunError
 from dovetail.interop import RunWeights, SliceReader
-from dovetail.module import (
-    BatchSpec,
-    Module,
-    Spec,
-    VariableSpec,
-    parameter_specs,
-    variable_specs,
-)
+from dovetail.module import Module, Spec, VariableSpec, parameter_specs, variable_specs
 from dovetail.parallel import AxisRules, MeshLayout, Placement
 from dovetail.runtime import ArraySpecs, RunFolder, StoredWeights, host_device
 
@@ -73,11 +66,11 @@ class RunParameters:
         weights = StoredWeights(self.folder.weights)
         return (0, weights.read(like)) if weights.shapes else None
 
-    def load(self, model: Module, rules: AxisRules, batch: BatchSpec) -> LoadedParameters:
-        """Loads everything that the model needs, onto devices that divide this batch, too."""
+    def load(self, model: Module, rules: AxisRules) -> LoadedParameters:
+        """Loads everything that the model needs."""
         params, variables = parameter_specs(model), variable_specs(model)
         specs: dict[str, Spec] = {**params, **variables}
-        placement = _local_placement(rules, specs, batch)
+        placement = _local_placement(rules, specs)
         like = _structs(specs, placement)
         found = self.read(like)
         if found is None:
@@ -152,15 +145,13 @@ class RunParameters:
         return RunWeights(step, dtypes, reader)
 
 
-def _local_placement(rules: AxisRules, specs: Mapping[str, Spec], batch: BatchSpec) -> Placement:
-    """Shards parameters over as many local devices as divide them and a batch, at least 1."""
+def _local_placement(rules: AxisRules, specs: Mapping[str, Spec]) -> Placement:
+    """Shards parameters over as many local devices as divide all of them, at least 1."""
     layout, devices = MeshLayout.Config().build(), jax.local_devices()
     while len(devices) > 1:
         placement = Placement(layout.mesh(devices), rules)
         with contextlib.suppress(ConfigError):  # an axis that does not divide
             _structs(specs, placement)
-            for leaf in jax.tree.leaves(batch):
-                placement.sharding(leaf.axes, leaf.shape)
             return placement
         devices = devices[:-1]
     return Placement(layout.mesh(devices), rules)

@@ -41,8 +41,8 @@ from dovetail.generate.interfaces import Prompt
 from dovetail.interop import ExportReport, ModelSource, end_tokens_of, export_adapter, export_hf
 from dovetail.learner import main_loss
 from dovetail.module import BoundModule, functional, parameter_specs, token_batch
-from dovetail.parallel import use_placement
-from dovetail.run.contents import check_tokenizer, use_saved_data
+from dovetail.parallel import Placement, use_placement
+from dovetail.run.contents import check_tokenizer, use_contents
 from dovetail.run.parameters import DamagedStepError, LoadedParameters, RunParameters
 from dovetail.runtime import (
     ArraySpecs,
@@ -149,9 +149,7 @@ class Run:
 
         Damaged data is warned about and passed over.
         """
-        warning = use_saved_data(self.folder, self.about, self._built.input)
-        if warning is not None:
-            warnings.warn(warning, stacklevel=2)
+        use_contents(self.folder, self._built.input, lambda text: warnings.warn(text, stacklevel=3))
         return self._built
 
     @functools.cached_property
@@ -185,7 +183,7 @@ class Run:
     def loaded(self) -> LoadedParameters:
         """All parameters on the devices of this machine, loaded at first use."""
         use_compilation_cache()
-        return self.parameters.load(self._built.model, self._built.rules, self._built.input.spec())
+        return self.parameters.load(self._built.model, self._built.rules)
 
     @property
     def step(self) -> int:
@@ -378,23 +376,33 @@ class Run:
                 raise
             except ConfigError:  # the corpus is gone; evaluators that need data raise the same
                 pass
-        loaded = self.loaded
+        loaded, placement = self.loaded, self._batch_placement()
         evaluation = Evaluation(
             loaded.step,
             self._built.model,
             loaded.params,
             loaded.variables,
             self._built.input,
-            loaded.placement,
+            placement,
             self.path,
             lambda: self.tokenizer,
         )
         metrics: dict[str, float | int | str] = {}
         for name, evaluator in chosen.items():
-            with use_placement(loaded.placement):
+            with use_placement(placement):
                 result = evaluator.evaluate(evaluation)
             metrics |= {f"{name}/{key}": value for key, value in result.items()}
         return metrics
+
+    def _batch_placement(self) -> Placement:
+        """Returns the placement of batches: sharded, or replicated if they do not divide."""
+        placement = self.loaded.placement
+        try:
+            for leaf in jax.tree.leaves(self._built.input.spec()):
+                placement.sharding(leaf.axes, leaf.shape)
+        except ConfigError:  # the run was trained on fewer devices
+            return placement.replicated()
+        return placement
 
     def evaluators(self, tasks: str | Sequence[str] | None = None) -> dict[str, Evaluator]:
         """Returns the evaluators that `evaluate` runs; none at all is an error."""
@@ -505,7 +513,7 @@ class Run:
     def source_folder(self) -> Path | None:
         """The folder with the imported config.json: of the run, or of one that it started from.
 
-        A run has a copy. Only a run of an earlier version looks for that of another one.
+        A run has a copy of it. A run of an earlier version has none, so its parent's is used.
         """
         if "base" in self.about and not self.folder.source.is_dir():
             return None

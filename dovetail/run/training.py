@@ -153,7 +153,7 @@ def _open_trainer(
     trainer = config.build()  # the config is saved as it is, whether progress is shown or not
     if not shows_training:
         trainer.hide_progress()
-    use_contents(folder, trainer.input, log)
+    use_contents(folder, trainer.input, lambda text: log(f"warning: {text}"))
     return trainer
 
 

@@ -145,7 +145,7 @@ class FaultLog:
             with self._events.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
         except OSError as error:  # a full disk, for example; the action does not depend on it
-            _LOG.warning("%s lacks a %s: %s", self._events, entry["event"], error)
+            _LOG.warning("A %s is not recorded in %s: %s", entry["event"], self._events, error)
 
     def skips(self) -> Skips:
         """Returns the recorded ranges of batches that this run skips."""

@@ -1,4 +1,4 @@
-"""Heartbeats: a worker sends its step and phase to its supervisor every second.
+"""Heartbeats: a worker sends its step and phase to its supervisor, at least every second.
 
 JAX has heartbeats of its own, but a process that is stuck in Python keeps sending them, and they
 end with process 0. These heartbeats report progress to the supervisor, which outlives all workers.
@@ -38,7 +38,7 @@ def is_worker() -> bool:
 
 
 class Heartbeat:
-    """Sends a worker's progress to its supervisor every second. Without one it does nothing."""
+    """Sends a worker's progress to its supervisor. Without one it does nothing."""
 
     def __init__(self, index: int = 0, address: str | None = None) -> None:
         """Takes the address from the environment by default; connects when it starts to send."""

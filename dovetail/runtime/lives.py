@@ -6,8 +6,9 @@ cut off loses its lock. So each life takes a number in the run folder, and a com
 life is refused.
 
 `lives/000003.json` also records the steps that the life continued from, reached and saved, and how
-it ended. A checkpoint after which two lives died within a few steps is suspect. A run that
-has saved a step does not start from scratch because its checkpoints are gone.
+it ended. A checkpoint is suspect if lives that start from it die: two within a few steps, or three
+if some die while they read it. A run that has saved a step does not start from scratch because its
+checkpoints are gone.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _LOG = logging.getLogger("dovetail")
 
 _FEW_STEPS = 5
 _DEATHS_OF_A_SUSPECT = 2
+_DEATHS_WITH_READING = 3
+"""A life that dies while it reads a checkpoint may have another cause: reading takes a while."""
 _ENDED_BY_A_STATE = ("NonFiniteError",)
 """Orderly ends that count as deaths: the state of the checkpoint may be the cause."""
 _SECONDS_BETWEEN_RECORDS = 1.0
@@ -194,16 +197,17 @@ def check_nothing_lost(store: str, saved: int | None, reached: int | None) -> No
 
 
 def suspects(folder: Path, before: int) -> set[int]:
-    """Returns the steps of checkpoints with which two of the last lives died.
+    """Returns the steps of checkpoints with which the last lives died.
 
-    They died while they read it, or within a few steps. It stops at the newest life that got
-    further, or that ended properly.
+    Two died within a few steps, or three if those count that died while they read it. It stops at
+    the newest life that got further, or that ended properly.
 
     Args:
         folder: the folder of the lives.
         before: the number of the life that asks.
     """
     deaths: Counter[int] = Counter()
+    with_reading: Counter[int] = Counter()
     for number in sorted(_numbers(folder), reverse=True):
         if number >= before:
             continue
@@ -215,8 +219,13 @@ def suspects(folder: Path, before: int) -> set[int]:
             continue
         if not begin or (life.reached or 0) - begin > _FEW_STEPS:
             break
-        deaths[begin] += 1
-    return {step for step, count in deaths.items() if count >= _DEATHS_OF_A_SUSPECT}
+        deaths[begin] += life.restored is not None
+        with_reading[begin] += 1
+    return {
+        step
+        for step, count in with_reading.items()
+        if deaths[step] >= _DEATHS_OF_A_SUSPECT or count >= _DEATHS_WITH_READING
+    }
 
 
 def _numbers(folder: Path) -> list[int]:

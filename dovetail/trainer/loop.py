@@ -30,6 +30,8 @@ from dovetail.parallel import HostConsensus, max_steps_in_flight, use_placement
 from dovetail.runtime import (
     AgreementError,
     BackgroundWriter,
+    BadState,
+    FaultEvent,
     Phases,
     StopRequest,
     Stragglers,
@@ -173,9 +175,13 @@ class TrainingLoop:
             self.agreement, self.life = open_agreement(), None
             if self.agreement.index == 0:
                 lives = self.folder / "lives"
-                self.life = take_life(lives)
-                number, past = self.life.number, sorted(suspects(lives, self.life.number))
-                skips = list(self.faults.recorded_skips())
+                try:
+                    self.life = take_life(lives)
+                    number, past = self.life.number, sorted(suspects(lives, self.life.number))
+                    skips = list(self.faults.recorded_skips())
+                except (Error, OSError) as error:  # the others need not wait
+                    self.agreement.withdraw("this life", str(error))
+                    raise
             answers = self.agreement.gather("this life", (number, past, skips), _PEER_SECONDS)
         number, past, skips = answers[0]
         self.faults.skip(skips)
@@ -419,11 +425,12 @@ class TrainingLoop:
                 checkpointer.save(step, state)
         self._ask_about_saves()
 
-    def _ask_about_saves(self) -> None:
+    def _ask_about_saves(self, discarded: type[FaultEvent] | tuple[()] = ()) -> None:
         """Asks the fault policy about saves that failed, or that had nothing good to save."""
         if isinstance(self.trainer.checkpointer, RunsWithPeers):
             for event in self.trainer.checkpointer.take_faults():
-                self.faults.ask(event)
+                if not isinstance(event, discarded):
+                    self.faults.ask(event)
 
     def _roll_back(self, state: TrainState) -> tuple[TrainState, int]:
         """Returns the newest good state and its step; discards later results."""
@@ -432,10 +439,10 @@ class TrainingLoop:
             state, first = clear_halt(state), step
         else:
             self.trainer.checkpointer.finish()
-            self._ask_about_saves()  # of states that the rollback discards
             jax.tree.map(lambda leaf: leaf.delete(), state)  # frees memory for the restored one
             state, first = self._restore_or_initialize()
         self.hooks.log(f"{self.faults.settle(first)} Rolled back to step {first}.")
+        self._ask_about_saves(discarded=BadState)  # that state is gone
         self.outcome.losses = [point for point in self.outcome.losses if point[0] <= first]
         self._each_writer(lambda writer: writer.close())
         self._each_writer(lambda writer: writer.open(self.folder, first))

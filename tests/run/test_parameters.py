@@ -3,9 +3,9 @@
 import jax
 from jax.sharding import PartitionSpec
 
-from dovetail.module import ConstantInitializer, ParameterSpec, sequence_batch_spec
+from dovetail.module import ConstantInitializer, ParameterSpec
 from dovetail.parallel import AxisRules, MeshLayout, Placement
-from dovetail.run.parameters import _local_placement, _structs
+from dovetail.run.parameters import _structs
 
 
 def test_a_rule_that_names_a_parameter_is_followed():
@@ -20,12 +20,3 @@ def test_a_rule_that_names_a_parameter_is_followed():
         (struct,) = _structs({"layer/up": spec}, placement).values()
         wanted = jax.sharding.NamedSharding(mesh, expected)
         assert struct.sharding.is_equivalent_to(wanted, 2), struct.sharding
-
-
-def test_parameters_are_on_as_many_devices_as_divide_the_batch():
-    """A run that was trained on two devices is evaluated on a machine with eight."""
-    spec = ParameterSpec((24, 8), ("embed", "mlp"), ConstantInitializer.Config().build())
-    rules = AxisRules.Config().build()
-    for rows, devices in ((6, 6), (8, 8), (5, 1)):
-        placement = _local_placement(rules, {"layer/up": spec}, sequence_batch_spec(rows, 16))
-        assert placement.mesh.size == devices

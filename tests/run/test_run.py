@@ -241,6 +241,15 @@ def test_loss_and_gradients_by_parameters(moved):
         _ = run.model.decoder
 
 
+def test_a_batch_that_does_not_divide_is_evaluated(moved, monkeypatch):
+    """A run that was trained on fewer devices."""
+    run = dovetail.load(moved["folder"])
+    monkeypatch.setattr(run._built.input, "_batch_size", 6)
+    found = run.evaluate(["held_out"])
+    assert found["held_out/loss"] == pytest.approx(moved["metrics"]["held_out/loss"], rel=0.1)
+    assert run.loaded.placement.mesh.size > 1
+
+
 def test_a_run_computes_on_the_mesh_of_its_parameters(moved):
     """So that kernels run on the shard of each device; a text is replicated."""
     run = dovetail.load(moved["folder"])

@@ -63,7 +63,7 @@ with Heartbeat(index) as heartbeat:
     for step in range(1, 4):
         heartbeat.reached(step)
         time.sleep(0.05)
-    time.sleep(0.1)
+    time.sleep(0.3)
 """
 SPARE_WORKER = """
 from dovetail.runtime.supervisor import spares
@@ -267,7 +267,7 @@ def test_a_worker_at_its_end_is_not_silent() -> None:
 
 def test_a_step_is_sent_at_once(tmp_path: Path) -> None:
     """A kill right after a step is counted at that step, whatever the interval of messages is."""
-    code, said = supervised(tmp_path, "heartbeat.reached(9); time.sleep(0.12); die(9)")
+    code, said = supervised(tmp_path, "heartbeat.reached(9); time.sleep(0.5); die(9)")
     assert code == 1
     assert "step 10 always kills" in said[-1]
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import jax
 
-from dovetail.config import Component, ConfigError, ConfigOf, Error
+from dovetail.config import Component, ConfigError, ConfigOf, Error, StorageError
 from dovetail.runtime.agreement import Agreement, open_agreement
 from dovetail.runtime.checkpoints import old_format
 from dovetail.runtime.checkpoints.compatibility import (
@@ -206,6 +206,14 @@ class Checkpointer(Component):
 
     def _set_aside(self) -> None:
         """Renames the checkpoints that the restore has passed over."""
+        suspects = [name for name in self._passed_over if self._is_only_suspect(name)]
+        if suspects:
+            self._opened().distrust({name.step for name in suspects})
+            _LOG.warning(
+                "Checkpoints with which earlier lives died are renamed to suspect-*, and kept: %s.",
+                ", ".join(map(str, suspects)),
+            )
+        self._passed_over = [name for name in self._passed_over if name not in suspects]
         if self._passed_over:
             self._opened().set_aside(self._passed_over)
             config: Any = self.config
@@ -215,6 +223,9 @@ class Checkpointer(Component):
                 ", ".join(map(str, self._passed_over)),
                 config.keep_damaged,
             )
+
+    def _is_only_suspect(self, name: CheckpointName) -> bool:
+        return name.step in self._suspects and (False, name) not in self._damaged
 
     def _save_locally(self, step: int, leaves: Any, computed: Any) -> None:
         """Saves to the local tier, even while the durable tier still writes an earlier step."""
@@ -337,9 +348,14 @@ class Checkpointer(Component):
         Raises:
             RunError: on all processes, because the checkpoints of this run are gone.
         """
-        before = self._life.before() if self._life is not None else None
+        topic = f"{self._next_round('restore')}lost steps"
+        try:
+            before = self._life.before() if self._life is not None else None
+        except OSError as error:
+            self._peers().withdraw(topic, first_line(error))
+            raise StorageError(f"The lives of this run cannot be read: {error}.") from error
         lost = (before.saved, before.reached) if before is not None else (None, None)
-        saved, reached = self._gather(f"{self._next_round('restore')}lost steps", lost)[0]
+        saved, reached = self._gather(topic, lost)[0]
         check_nothing_lost(str(self._opened()), saved, reached if self._peers().index == 0 else 0)
 
     def restore_parameters(

@@ -195,6 +195,8 @@ def _read_manifest(folder: Path) -> Manifest | None:
     for pause in _PAUSES:
         try:
             return read_manifest(folder)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            raise
         except OSError:
             time.sleep(pause)
     return read_manifest(folder)

@@ -197,9 +197,9 @@ def _read_with_retry(read: Read, entry: Entry) -> Reading:
     """Retries a failed read once: failures of a network disk can be transient."""
     try:
         return read(entry)
-    except Error:
-        raise
-    except Exception as error:  # noqa: BLE001  # a damaged checkpoint raises it again
+    except Exception as error:  # a damaged checkpoint raises it again
+        if isinstance(error, Error) and not isinstance(error, StorageError):
+            raise
         _LOG.warning(
             "Reading the checkpoint of step %d failed (%s); retrying once.",
             entry.step,

@@ -64,10 +64,15 @@ def cause_of(
     try:
         if life is not None:
             life.check()
+    except FencedError as fenced:
+        return fenced
+    except OSError:  # so nobody knows; the save has failed anyway
+        pass
+    try:
         # All processes have the digests, so they find the same, although only one may have failed.
         checked_sums(computed, step)
-    except (FencedError, BadStateError) as cause:
-        return cause
+    except BadStateError as bad:
+        return bad
     except Exception:  # noqa: BLE001  # after a lost process, the digests cannot be read, either
         return error
     return error

@@ -9,6 +9,7 @@ import secrets
 import socketserver
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +37,8 @@ class Channel:
         self._token = secrets.token_hex(8)
         self._heartbeats: dict[int, HeartbeatRecord] = {}
         self._lock = threading.Lock()
+        self._num_connections = 0
+        self._disconnected = threading.Condition(self._lock)
         self._server = _ChannelServer(("127.0.0.1", 0), _ChannelHandler)
         self._server.channel = self
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -57,6 +60,23 @@ class Channel:
         """Returns the last heartbeat of each worker."""
         with self._lock:
             return dict(self._heartbeats)
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[None]:
+        """Counts a connection while it is open."""
+        with self._lock:
+            self._num_connections += 1
+        try:
+            yield
+        finally:
+            with self._disconnected:
+                self._num_connections -= 1
+                self._disconnected.notify_all()
+
+    def wait_until_read(self, seconds: float) -> None:
+        """Waits until the last messages of workers that have ended are read."""
+        with self._disconnected:
+            self._disconnected.wait_for(lambda: not self._num_connections, seconds)
 
     def close(self) -> None:
         """Stops listening."""
@@ -91,10 +111,11 @@ class _ChannelHandler(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         """Reads the token, then messages until the end. Malformed data ends the connection."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        channel, errors = self.server.channel, (OSError, ValueError, KeyError, TypeError)
+        with contextlib.suppress(*errors), channel.connection():
             token = self.rfile.readline(_MAX_LINE).decode().strip()
-            while self.server.channel.is_known(token):
+            while channel.is_known(token):
                 line = self.rfile.readline(_MAX_LINE)
                 if not line:
                     return
-                self.server.channel.receive(json.loads(line))
+                channel.receive(json.loads(line))

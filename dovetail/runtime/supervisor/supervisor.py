@@ -35,6 +35,7 @@ from dovetail.utils import format_bytes, format_duration
 STOPPED = 75
 _WRONG_INPUT = 2
 _SECONDS_BETWEEN_POLLS = 0.1
+_SECONDS_TO_READ = 5.0  # the last messages of workers that have ended
 _SECONDS_FOR_STACKS = 1.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
@@ -199,6 +200,7 @@ class Supervisor:
         """Ends the other workers after one has ended, and decides how the life ended."""
         first = list(codes)
         codes = self._wait_for_others(codes)
+        self._channel.wait_until_read(_SECONDS_TO_READ)
         self._pass_on_warnings()
         if all(code == 0 for code in codes):
             return 0
