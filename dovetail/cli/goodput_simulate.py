@@ -130,7 +130,7 @@ def _print_simulation(scenario: Scenario, days: float, seed: int, as_json: bool)
     _print_rows(
         ("save intervals", "local", "durable", "goodput"),
         [
-            (name, *(format_duration(round(interval)) for interval in each), f"{fraction:.2%}")
+            (name, *(f"{interval:,.0f} s" for interval in each), f"{fraction:.2%}")
             for name, (each, fraction) in saving.items()
         ],
     )

@@ -30,6 +30,7 @@ RUN_PROGRAMS = ("dovetail", "python", "cat", "head", "ls", "tail")
 
 _ASSIGNMENT = re.compile(r"\w+=\S*")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_LOADING = re.compile(r"^\S.*: loading\n", re.MULTILINE)  # a terminal removes this line
 _MATCHING = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -122,7 +123,7 @@ def run_shell(text: str, seconds: float, where: str) -> tuple[int, str]:
             raise DocumentError(
                 f"{where}\nnot finished after {seconds} s; mark the block <!-- slow -->"
             ) from error
-    return process.returncode, _ESCAPE.sub("", output)
+    return process.returncode, _LOADING.sub("", _ESCAPE.sub("", output))
 
 
 def compare(expected: str, output: str, where: str) -> None:

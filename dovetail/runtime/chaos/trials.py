@@ -83,8 +83,10 @@ def trial(kind: str, seed: int, point: str | None = None, processes: int = 1) ->
         processes = max(processes, 2)
     point = point or choose.choice(about.points)
     if about.is_between_lives:
-        # Killed at the second save or the third, so that there is an older checkpoint.
-        return Trial(kind, point, choose.randrange(2, 4), processes, seed)
+        # Killed at the second save or the third, so that there is an older checkpoint. The first
+        # to be removed is that of the third save.
+        number = 1 if point == "checkpoint removed" else choose.randrange(2, 4)
+        return Trial(kind, point, number, processes, seed)
     number = _which_time(point, choose)
     if about.overlaps and point == "manifest written":
         number = STEPS // SAVE_EVERY  # the last save: the next life has saved the same step
