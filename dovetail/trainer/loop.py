@@ -379,7 +379,7 @@ class TrainingLoop:
             if not self._stop_requested():
                 self._evaluate(name, self.outcome.step, state)
         if self._stop_requested():
-            self.outcome.stopped_by = self.stop.received or "a signal to another process"
+            self.outcome.stopped_by = self._stop_reason()
 
     def _evaluate(self, name: str, step: int, state: TrainState) -> None:
         evaluation = Evaluation(
@@ -405,6 +405,14 @@ class TrainingLoop:
         with self.stragglers.waiting():
             self._stopping = self.consensus.any_host(received) or self._stopping
         return self._stopping
+
+    def _stop_reason(self) -> str:
+        """Returns what asked a process to stop. All processes call this after the same step."""
+        own, reasons = self.stop.received, list[str | None]()
+        with contextlib.suppress(AgreementError):  # another process has left already
+            reasons = self.agreement.gather("stopped by", own, _LEAVE_SECONDS)
+        others = (f"{each} to process {index}" for index, each in enumerate(reasons) if each)
+        return own or next(others, "a signal to another process")
 
     def _drain(self, max_pending: int) -> bool:
         """Reads reports until `max_pending` remain. Returns whether training may go on."""

@@ -103,6 +103,8 @@ def test_two_processes_train_stop_and_resume_as_one(start, tmp_path):
     wait_for_step(group, tmp_path / "pair")
     group[1].send_signal(signal.SIGTERM)  # one of them; both stop after the same step
     assert finish(group) == [75, 75]
+    group[0].output.seek(0)
+    assert "stopped by SIGTERM to process 1" in group[0].output.read()
     stopped = losses(tmp_path / "pair")
     assert 1 < len(stopped) < STEPS
     assert (tmp_path / "pair" / "checkpoints" / f"{len(stopped)}-1").is_dir()
