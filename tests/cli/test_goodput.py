@@ -131,7 +131,7 @@ def test_published_rows_stand_beside_ours(capsys):
         (["simulate", "--days", "-1"], "--days: expected 0.1 to 10,000"),
         (["simulate", "--kinds", "mine"], "expected one of llama3, byterobust, got 'mine'"),
         (["simulate", "--html", "page.html"], "--html draws the goodput of a run"),
-        (["simulate", "--phases-of", "nowhere"], "has no goodput log"),
+        (["simulate", "--phases-of", "nowhere"], "nowhere is not a run folder"),
         (["nowhere"], "nowhere is not a run folder"),
     ],
 )
