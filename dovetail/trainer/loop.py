@@ -443,14 +443,16 @@ class TrainingLoop:
     def _roll_back(self, state: TrainState) -> tuple[TrainState, int]:
         """Returns the newest good state and its step; discards later results."""
         self.pending.clear()
+        discarded: type[FaultEvent] | tuple[()] = ()
         if (step := self.faults.roll_back_in_memory()) is not None:
             state, first = clear_halt(state), step
         else:
+            discarded = BadState  # of a state that is gone after this
             self.trainer.checkpointer.finish()
             jax.tree.map(lambda leaf: leaf.delete(), state)  # frees memory for the restored one
             state, first = self._restore_or_initialize()
         self.hooks.log(f"{self.faults.settle(first)} Rolled back to step {first}.")
-        self._ask_about_saves(discarded=BadState)  # that state is gone
+        self._ask_about_saves(discarded)
         self.outcome.losses = [point for point in self.outcome.losses if point[0] <= first]
         self._each_writer(lambda writer: writer.close())
         self._each_writer(lambda writer: writer.open(self.folder, first))

@@ -136,7 +136,7 @@ def select_trials(
 
 
 def short_trials(seed: int) -> list[Trial]:
-    """Returns the trials without hangs and peers; all together take less than three minutes."""
+    """Returns the short form: trials without hangs, and hardly any with peers."""
     # A process whose save cannot begin must not leave another one waiting in that save.
     alone = trial("full disk", seed, "save begins", processes=2)
     first = trial("kill", 2 * seed, "step", processes=2)  # process 0 is no single point of failure
