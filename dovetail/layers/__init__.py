@@ -41,7 +41,8 @@ from dovetail.layers.interfaces import (
     Vocabulary,
 )
 from dovetail.layers.linear.linear import Linear
-from dovetail.layers.loss.next_token import BaseLoss, Logits, NextTokenLoss, TokenLoss
+from dovetail.layers.loss.base import BaseLoss, Logits, TokenLoss
+from dovetail.layers.loss.next_token import NextTokenLoss
 from dovetail.layers.norms import BaseNorm, RMSNorm
 from dovetail.layers.positions.base import (
     BaseInputPositions,

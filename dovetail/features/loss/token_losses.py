@@ -21,30 +21,30 @@ def z_loss(config: Any, weight: float = 1e-4) -> Any:
 
 @feature(
     "label-smoothing",
-    files=("layers/loss/next_token.py:SmoothedLoss",),
+    files=("layers/loss/wrappers.py:SmoothedLoss",),
     needs={"dovetail.layers:BaseLoss": "there are no labels"},
     excludes={
-        "dovetail.layers.loss.next_token:SmoothedLoss": "set its smoothing with key.path=value"
+        "dovetail.layers.loss.wrappers:SmoothedLoss": "set its smoothing with key.path=value"
     },
 )
 def label_smoothing(config: Any, smoothing: float = 0.1) -> Any:
     """Label smoothing: spreads the probability `smoothing` over the vocabulary."""
     from dovetail.layers import BaseLoss
-    from dovetail.layers.loss.next_token import SmoothedLoss
+    from dovetail.layers.loss.wrappers import SmoothedLoss
 
     return replace(config, BaseLoss, SmoothedLoss.Config(smoothing=smoothing))
 
 
 @feature(
     "document-loss",
-    files=("layers/loss/next_token.py:DocumentLoss",),
+    files=("layers/loss/wrappers.py:DocumentLoss",),
     needs={"dovetail.layers:BaseLoss": "there is no token loss to weight"},
-    excludes={"dovetail.layers.loss.next_token:DocumentLoss": "set its skip with key.path=value"},
+    excludes={"dovetail.layers.loss.wrappers:DocumentLoss": "set its skip with key.path=value"},
     trials=({"skip": 2},),
 )
 def document_loss(config: Any, skip: int = 0) -> Any:
     """Per-document loss: documents weigh the same; their first `skip` tokens have no loss."""
     from dovetail.layers import BaseLoss
-    from dovetail.layers.loss.next_token import DocumentLoss
+    from dovetail.layers.loss.wrappers import DocumentLoss
 
     return replace(config, BaseLoss, DocumentLoss.Config(skip=skip))

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from dovetail.config import REQUIRED, ConfigError, ConfigOf, opaque
 from dovetail.config import Config as AnyConfig
 from dovetail.layers.interfaces import Array
+from dovetail.layers.loss.base import Logits
 from dovetail.layers.loss.chunks import sum_over_chunks
-from dovetail.layers.loss.next_token import Logits, LossWrapper
+from dovetail.layers.loss.wrappers import LossWrapper
 from dovetail.module import TokenBatch, run_in_eval_mode
 
 

@@ -11,7 +11,8 @@ from dovetail.layers.checks import require_positive
 from dovetail.layers.context import TokenContext
 from dovetail.layers.interfaces import Layer, TokenMap, Vocabulary
 from dovetail.layers.linear.linear import Linear
-from dovetail.layers.loss.next_token import Logits, LossWrapper
+from dovetail.layers.loss.base import Logits
+from dovetail.layers.loss.wrappers import LossWrapper
 from dovetail.layers.norms import HasFinalNorm, RMSNorm
 from dovetail.layers.stack.blocks import TransformerBlock
 from dovetail.module import Mean, Shared, TokenBatch

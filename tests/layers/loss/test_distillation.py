@@ -17,7 +17,7 @@ from dovetail.layers import FeedForward, Linear, NextTokenLoss
 from dovetail.layers.feed_forward import PlainFeedForward
 from dovetail.layers.loss import chunks
 from dovetail.layers.loss.distillation import DistillationLoss
-from dovetail.layers.loss.next_token import DocumentLoss
+from dovetail.layers.loss.wrappers import DocumentLoss
 from dovetail.layers.moe import LossFreeBias, MixtureOfExperts, TopKRouter
 from dovetail.layers.moe.losses import LoadBalanceLoss
 from dovetail.module import functional, initialize_variables, parameter_specs, variable_specs

@@ -14,7 +14,7 @@ from dovetail.config import ConfigError
 from dovetail.features import NotApplicable
 from dovetail.layers import NextTokenLoss
 from dovetail.layers.loss import chunks
-from dovetail.layers.loss.next_token import DocumentLoss, SmoothedLoss
+from dovetail.layers.loss.wrappers import DocumentLoss, SmoothedLoss
 from dovetail.module import parameter_specs
 from tests.features.representatives import every_representative, tiny
 from tests.layers.loss.models import VOCAB, batch, config, first_params, losses, scores, total
