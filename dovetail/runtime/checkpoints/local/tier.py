@@ -242,6 +242,8 @@ class LocalTier(Component):
             here = [LocalSource(file)] if file.exists() else []
             there = [PeerSource(self._peers[i], name) for i in holders if i in self._peers]
             found[owner] = [*here, *there]
+            if owner == self._started().agreement.index and there and not here:
+                _LOG.warning("%s is not on this host; reading the copy of a peer.", file)
 
         def is_elsewhere(owner: int) -> bool:
             return not isinstance(next(iter(found[owner]), None), LocalSource)
