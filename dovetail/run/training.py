@@ -19,6 +19,7 @@ from dovetail.runtime import (
     RunFolder,
     StopRequest,
     folder_error,
+    leave_together,
     use_compilation_cache,
 )
 from dovetail.targets import (
@@ -32,6 +33,8 @@ from dovetail.utils import Progress, file_digests
 
 if TYPE_CHECKING:
     from dovetail.trainer import Trainer
+
+_PREPARE_SECONDS = 86400.0  # the watchdog has a limit for this; a dead peer ends the process
 
 
 @dataclass(frozen=True)
@@ -183,8 +186,10 @@ def train_run(
     if profiler is not None:
         hooks = replace(hooks, around_step=profiler.around_step)
     with stop or StopRequest() as stop:
-        trainer.check(folder.path)  # fails before anything is written
-        _check_tokenizer(trainer, folder)
+        # Each host may prepare the data on its own disk, and one of them for longer than others.
+        with leave_together("the data is prepared", _PREPARE_SECONDS):
+            trainer.check(folder.path)  # fails before anything is written
+            _check_tokenizer(trainer, folder)
         # With several processes none exits alone: all stop together before the first step.
         if stop.received is not None and process.count == 1:
             raise Interrupted(

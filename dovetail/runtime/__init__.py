@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from dovetail.utils.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from dovetail.runtime.agreement import Agreement, AgreementError, open_agreement
+    from dovetail.runtime.agreement import (
+        Agreement,
+        AgreementError,
+        leave_together,
+        open_agreement,
+    )
     from dovetail.runtime.checkpoints.checkpointer import Checkpointer, abstract_state
     from dovetail.runtime.checkpoints.folders import StepFolders
     from dovetail.runtime.checkpoints.objects.store import ObjectStore
@@ -77,7 +82,12 @@ if TYPE_CHECKING:
     )
 
 _MODULES = {
-    "dovetail.runtime.agreement": ("Agreement", "AgreementError", "open_agreement"),
+    "dovetail.runtime.agreement": (
+        "Agreement",
+        "AgreementError",
+        "leave_together",
+        "open_agreement",
+    ),
     "dovetail.runtime.checkpoints.checkpointer": ("Checkpointer", "abstract_state"),
     "dovetail.runtime.checkpoints.folders": ("StepFolders",),
     "dovetail.runtime.checkpoints.objects.store": ("ObjectStore",),
@@ -216,6 +226,7 @@ __all__ = [
     "explained_failures",
     "folder_error",
     "host_device",
+    "leave_together",
     "matmul_flops_by_dtype",
     "matmul_flops_of",
     "measured_cpu",

@@ -23,7 +23,7 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -167,6 +167,26 @@ def open_agreement() -> Agreement:
     if server is not None:
         here.serve(server)
     return here
+
+
+@contextlib.contextmanager
+def leave_together(topic: str, seconds: float) -> Iterator[None]:
+    """Lets no process of the run leave the block before all have come to its end.
+
+    A collective may give up after half a minute if a peer has not come (Gloo), so this is for work
+    that takes some processes longer, such as preparing data on their own disks. If one fails, the
+    others raise an AgreementError that says why.
+    """
+    agreement = open_agreement()
+    try:
+        try:
+            yield
+        except BaseException as error:
+            agreement.withdraw(topic, f"{type(error).__name__}: {error}")
+            raise
+        agreement.gather(topic, None, seconds)
+    finally:
+        agreement.close()
 
 
 def _broadcast(about: dict[str, Any], broadcast: Any) -> dict[str, Any]:

@@ -25,6 +25,25 @@ run = dovetail.experiment("tiny-lm").override(*changes).train(folder=folder)
 print("trained to step", run.step)
 """
 
+# Process 1 prepares the data differently: `%s` is what it does first.
+OWN_PREPARATION = (
+    """
+import time, jax
+from dovetail.config import ConfigError
+from dovetail.data import TokenInput
+
+prepare = TokenInput.prepare
+
+def prepare_late(self, progress=True):
+    if jax.process_index() == 1:
+        %s
+    return prepare(self, progress)
+
+TokenInput.prepare = prepare_late
+"""
+    + SCRIPT
+)
+
 
 @pytest.fixture
 def start(tmp_path):
@@ -91,6 +110,23 @@ def wait_for_step(group, folder):
 def test_a_process_that_starts_late_is_waited_for(start):
     """Longer than Gloo waits for a peer in its first collective, which is about 30 seconds."""
     assert finish(start("late", 2, "steps=3", late=40)) == [0, 0]
+
+
+@pytest.mark.slow
+def test_a_process_that_prepares_its_data_for_long_is_waited_for(start):
+    late = OWN_PREPARATION % "self.slept or time.sleep(60); TokenInput.slept = True"
+    late = late.replace("prepare =", "TokenInput.slept = False\nprepare =", 1)
+    assert finish(start("late", 2, "steps=3", script=late)) == [0, 0]
+
+
+@pytest.mark.slow
+def test_a_process_that_cannot_prepare_its_data_ends_the_wait_of_its_peers(start):
+    failing = OWN_PREPARATION % "raise ConfigError('the disk of this host is gone')"
+    group = start("failing", 2, "steps=3", script=failing)
+    codes = finish(group)
+    assert all(codes)
+    group[0].output.seek(0)
+    assert "process 1 cannot go on: ConfigError: the disk of this host" in group[0].output.read()
 
 
 @pytest.mark.slow

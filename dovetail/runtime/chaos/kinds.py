@@ -121,9 +121,7 @@ KINDS: dict[str, Kind] = {
         notice="",
     ),
     "full local disk": Kind("full", LOCAL_SAVING, local=True, notice=_NOT_SAVED),
-    "lost host": _damaged(
-        damage.lose_host, local=True, processes=2, notice="is not on this host"
-    ),
+    "lost host": _damaged(damage.lose_host, local=True, processes=2, notice="is not on this host"),
     "flipped bit in a local copy": _damaged(damage.flip_local, local=True, processes=2, notice=""),
     "flipped bit in all local copies": _damaged(damage.flip_all_local, local=True),
     "truncated local copy": _damaged(damage.truncate_local, local=True, processes=2, notice=""),
