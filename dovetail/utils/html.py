@@ -1,7 +1,7 @@
 """HTML pages without scripts: one template, and elements that escape their text.
 
 Text is escaped by construction: `tag` escapes every child and attribute that is not `Html`, and
-only `tag`, `table` and `page` make `Html`.
+only functions of this module make `Html`.
 """
 
 from __future__ import annotations
@@ -129,3 +129,8 @@ def page(title: str, *body: str, style: str = "") -> str:
         f"{tag('title', title)}<style>{_STYLE}{style}</style></head>\n"
         f"{tag('body', tag('h1', title), *body)}</html>\n"
     )
+
+
+def frame(document: str) -> Html:
+    """Returns a complete page as an element, for `_repr_html_`: its style changes no notebook."""
+    return tag("iframe", srcdoc=document, style="width:100%;height:40rem;border:0")

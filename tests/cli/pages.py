@@ -31,3 +31,18 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data):
         self.text += data
+
+
+def framed_page(element: str) -> str:
+    """Returns the page in the frame that a notebook shows."""
+    found: list[dict[str, str | None]] = []
+
+    class Frame(Page):
+        def handle_starttag(self, tag, attrs):
+            super().handle_starttag(tag, attrs)
+            found.append(dict(attrs))
+
+    assert Frame(element).tags == ["iframe"]
+    page = found[0]["srcdoc"]
+    assert page is not None
+    return page

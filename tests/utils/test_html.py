@@ -1,4 +1,6 @@
-from dovetail.utils.html import Html, bar, page, table, tag
+import html
+
+from dovetail.utils.html import Html, bar, frame, page, table, tag
 
 HOSTILE = "<script>\"'&"
 
@@ -17,6 +19,16 @@ def test_a_page_escapes_whatever_it_is_given():
     assert "<script>" not in text
     assert text.count("&lt;script&gt;") == 7
     assert text.startswith("<!doctype html>")
+
+
+def test_a_frame_holds_the_page_as_text():
+    document = page(HOSTILE, tag("p", HOSTILE))
+    element = frame(document)
+    assert element.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
+    assert "<style>" not in element, "it would change the style of the notebook"
+    start, end = 'srcdoc="', '" style='
+    inner = element.partition(start)[2].partition(end)[0]
+    assert html.unescape(inner) == document
 
 
 def test_columns_of_numbers_are_marked():
