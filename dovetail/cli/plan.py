@@ -84,21 +84,17 @@ def _plan(arguments: argparse.Namespace) -> int:
         _print_first(planner, chosen)
     plan = _final_plan(planner, arguments.json)
     if not arguments.json:
-        from dovetail.cli.plan_report import print_plan
-
-        print_plan(plan)
+        print(plan.report())
     fitting = _remedies(planner, arguments.json) if not plan.fits else []
     if arguments.json:
         remedies = {} if plan.fits else {"remedies": [each.facts() for each in fitting]}
         print_json(plan.facts() | remedies)
     elif not plan.fits:
-        from dovetail.cli.plan_report import print_remedies
+        from dovetail.plan.report import remedies_report
 
-        print_remedies(plan, fitting)
+        print(f"\n{remedies_report(plan, fitting)}")
     if arguments.html is not None:
-        from dovetail.cli.plan_page import plan_page
-
-        arguments.html.write_text(plan_page(plan, fitting), encoding="utf-8")
+        arguments.html.write_text(plan.page(fitting), encoding="utf-8")
         say(f"wrote {arguments.html}")
     return 0
 
@@ -164,7 +160,6 @@ def _compare(arguments: argparse.Namespace) -> int:
     with Progress("planning", enabled=not arguments.json) as progress:
         progress.stage("loading")
         chosen = choose(arguments)
-        from dovetail.cli.plan_report import print_rows
         from dovetail.plan import SORT_KEYS, TargetComparison
 
         compared = TargetComparison(chosen.name, chosen.config)
@@ -177,12 +172,11 @@ def _compare(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([row.facts() for row in rows])
     else:
-        print_rows(chosen.name, rows, arguments.by)
+        print(compared.report(rows, arguments.by))
     return 0
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from dovetail.cli.plan_report import print_verified
     from dovetail.plan import VerificationHistory, run_planner, verify
     from dovetail.run import Run, run_path
 
@@ -197,7 +191,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(verified.facts())
     else:
-        print_verified(verified)
+        print(verified.report())
     return 0
 
 
@@ -214,7 +208,6 @@ def _search(arguments: argparse.Namespace) -> int:
     with Progress(arguments.experiment, enabled=not arguments.json) as progress:
         progress.stage("loading")
         chosen, planner = _chosen(arguments)
-    from dovetail.cli.plan_report import print_search
     from dovetail.plan import configured_candidate, rule_source, search
 
     for report in chosen.reports:
@@ -227,7 +220,7 @@ def _search(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(result.facts())
     else:
-        print_search(result)
+        print(result.report())
     if result.best is None or result.is_rule_best:
         if arguments.write is not None:
             why = "nothing was found that fits" if result.best is None else "the rule is the best"
@@ -250,12 +243,11 @@ def _search(arguments: argparse.Namespace) -> int:
 
 def _print_first(planner: Planner, chosen: Experiment) -> None:
     """Prints the analytic plan in one line, and the ratio of verified runs."""
-    from dovetail.cli.plan_report import in_one_line
     from dovetail.plan import VerificationHistory
 
     for report in chosen.reports:
         say(report)
-    say(in_one_line(planner.analytic_plan()))
+    say(planner.analytic_plan().summary())
     if (verified := VerificationHistory().time(planner.machine.chip.name)) is not None:
         ratio, runs = verified
         many = plural(runs, "verified run")

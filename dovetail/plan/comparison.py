@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dovetail.config import ConfigError
 from dovetail.plan.candidates import REMAT_POLICIES, candidates
@@ -99,6 +99,14 @@ class TargetComparison:
         for machine in [parse_target(name) for name in names]:
             family = MACHINE_FAMILIES.get(machine.kind.rpartition("-")[0])
             yield self.row(machine, None if family is None else self.smallest(family))
+
+    def report(
+        self, rows: Iterable[ComparisonRow], by: Literal["time", "cost", "chips"] = "cost"
+    ) -> str:
+        """Returns rows as a table; those without a value to sort by come last."""
+        from dovetail.plan.report import comparison_report
+
+        return comparison_report(self.name, sorted(rows, key=SORT_KEYS[by]), by)
 
     def row(self, machine: Machine, smallest: int | None) -> ComparisonRow:
         """Plans one machine."""

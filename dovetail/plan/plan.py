@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dovetail.plan.constants import ERROR_BAND
 from dovetail.plan.roofline import StepTime
 from dovetail.targets import Machine
+
+if TYPE_CHECKING:
+    from dovetail.plan.search import RankedPlan
 
 HOUR = 3600.0
 
@@ -182,3 +186,31 @@ class Plan:
             f"usd_per_trillion_{self.item_kind}": self.usd_per_trillion_items,
             "price": vars(self.machine.chip.price) if self.machine.chip.price else None,
         }
+
+    def summary(self) -> str:
+        """Returns the most important numbers in one line."""
+        from dovetail.plan.report import plan_summary
+
+        return plan_summary(self)
+
+    def report(self) -> str:
+        """Returns the plan as text, as `dovetail plan` prints it."""
+        from dovetail.plan.report import plan_report
+
+        return plan_report(self)
+
+    def page(self, remedies: Sequence[RankedPlan] = ()) -> str:
+        """Returns the plan as an HTML page.
+
+        Args:
+            remedies: changes that fit, for a plan that does not.
+        """
+        from dovetail.plan.page import plan_page
+
+        return plan_page(self, remedies)
+
+    def _repr_html_(self) -> str:
+        """Shows the page in a notebook."""
+        from dovetail.utils.html import frame
+
+        return frame(self.page())

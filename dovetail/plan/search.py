@@ -68,6 +68,12 @@ class SearchResult:
             "verified": [each.facts() for each in self.verified],
         }
 
+    def report(self) -> str:
+        """Returns the result as text, beside the rule's own choice."""
+        from dovetail.plan.report import search_report
+
+        return search_report(self)
+
 
 def rank_candidates(planner: Planner, found: Iterable[Candidate] | None = None) -> list[RankedPlan]:
     """Returns candidates with analytic plans, the fastest that fits first."""

@@ -68,6 +68,12 @@ class PlanVerification:
             "memory_ratio": self.memory_ratio,
         }
 
+    def report(self) -> str:
+        """Returns it as text."""
+        from dovetail.plan.report import verification_report
+
+        return verification_report(self)
+
 
 def run_planner(run: Run, target: str | None = None) -> Planner:
     """Returns the planner of a run on the machine that it ran on, whose compiler must be here.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from dovetail.cli.plan_report import MEMORY, SECONDS, money, seconds, source, verdict
 from dovetail.hardware import MFU_FORMULA
-from dovetail.plan import Plan, RankedPlan
+from dovetail.plan.report import MEMORY, SECONDS, money, seconds, source, verdict
 from dovetail.utils import format_bytes, format_duration
 from dovetail.utils.html import Html, bar, colour, page, table, tag
+
+if TYPE_CHECKING:
+    from dovetail.plan.plan import Plan
+    from dovetail.plan.search import RankedPlan
 
 
 def plan_page(plan: Plan, remedies: Sequence[RankedPlan] = ()) -> str:
