@@ -68,9 +68,8 @@ ALLOWED_MENTIONS: dict[str, dict[str, str]] = {
         "plan/candidates.py": "a way to save memory that the search may choose",
     },
     "optimizer": {
-        "cli/": "the component of that name of the training state",
         "plan/": "the component of that name of the training state, and of device memory",
-        "targets/sharding.py": "the component of that name of the training state",
+        "targets/": "the component of that name of the training state",
         "learner/": "every learner has an optimizer; the feature chooses one by name",
     },
     "output-norm": {

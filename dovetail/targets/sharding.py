@@ -25,6 +25,7 @@ _FIELDS = {
     "ema": "averages",
     "variables": "variables",
 }
+_UNNAMED = "an experiment"
 STATE_GROUPS = ("parameters", "optimizer", "averages", "variables", "batch")
 
 
@@ -77,11 +78,19 @@ class ArraySharding:
 
 @dataclass(frozen=True)
 class ExperimentSharding:
-    """The sharding of all arrays of an experiment on a machine."""
+    """The sharding of all arrays of an experiment on a machine.
+
+    Attributes:
+        machine: the machine.
+        mesh: the mesh axes of more than one device.
+        arrays: all arrays.
+        experiment: its name, for the title of a report.
+    """
 
     machine: Machine
     mesh: dict[str, int]
     arrays: tuple[ArraySharding, ...]
+    experiment: str = _UNNAMED
 
     def group(self, name: str) -> list[ArraySharding]:
         """Returns the arrays of one group."""
@@ -145,6 +154,7 @@ class ExperimentSharding:
         replicated = self.replicated()
         parameters = sum(math.prod(array.shape) for array in self.group("parameters"))
         return {
+            "experiment": self.experiment,
             "target": self.machine.name,
             "devices": self.machine.devices,
             "mesh": self.mesh,
@@ -157,6 +167,24 @@ class ExperimentSharding:
             "arrays": [array.facts() for array in self.arrays],
         }
 
+    def report(self) -> str:
+        """Returns it as text, as `dovetail config sharding` prints it."""
+        from dovetail.targets.sharding_report import sharding_report
+
+        return sharding_report(self)
+
+    def page(self) -> str:
+        """Returns it as an HTML page."""
+        from dovetail.targets.sharding_page import sharding_page
+
+        return sharding_page(self)
+
+    def _repr_html_(self) -> str:
+        """Shows the page in a notebook."""
+        from dovetail.utils.html import frame
+
+        return frame(self.page())
+
 
 def machine_program(trainer: Trainer, machine: Machine) -> Program:
     """Returns the program of an experiment on the mesh of a machine that need not be here."""
@@ -166,7 +194,7 @@ def machine_program(trainer: Trainer, machine: Machine) -> Program:
 
 
 def experiment_sharding(
-    program: Program, machine: Machine, *, with_activations: bool = True
+    program: Program, machine: Machine, name: str = _UNNAMED, *, with_activations: bool = True
 ) -> ExperimentSharding:
     """Returns the sharding of a program on a machine; an uneven one is a ConfigError.
 
@@ -175,6 +203,7 @@ def experiment_sharding(
     Args:
         program: of `machine_program`, or one on the machine's devices.
         machine: the machine.
+        name: the name of the experiment.
         with_activations: whether to trace the step for them.
     """
     from dovetail.kernels import target_platform
@@ -197,7 +226,7 @@ def experiment_sharding(
         ),
     ]
     sizes = {axis: size for axis, size in program.placement.mesh.shape.items() if size > 1}
-    return ExperimentSharding(machine, sizes, tuple(arrays))
+    return ExperimentSharding(machine, sizes, tuple(arrays), name)
 
 
 class _Sharder:

@@ -1,6 +1,5 @@
 """Lists, parts of a config, tab completion, tables and pages: what a person reads or presses."""
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -11,12 +10,9 @@ import jax
 import pytest
 
 from dovetail.cli import main
-from dovetail.cli.config_sharding_page import sharding_page
 from dovetail.cli.output import check_number, print_json
 from dovetail.config import ConfigError
-from dovetail.experiments import find_experiment
 from dovetail.runtime import count_cache_hits
-from dovetail.targets import experiment_sharding, machine_program, parse_target
 from dovetail.trainer.program import compile_step
 from tests.cli.test_bad_input import TINY
 
@@ -179,23 +175,3 @@ def test_what_another_thread_loads_is_not_counted():
         assert hits() == 0
         Lowered(is_cached=True).compile()
         assert hits() == 1
-
-
-def test_names_are_escaped_in_the_sharding_page():
-    planted = "<b>planted</b>"
-    trainer, machine = find_experiment("tiny-lm").tiny().build(), parse_target("cpu-8")
-    layout = experiment_sharding(machine_program(trainer, machine), machine)
-    arrays = tuple(
-        dataclasses.replace(
-            array,
-            path=planted,
-            dtype=planted,
-            axes=tuple(planted for _ in array.axes),
-            mesh_axes=tuple((planted,) for _ in array.axes),
-        )
-        for array in layout.arrays[:2]
-    )
-    layout = dataclasses.replace(layout, mesh={planted: 8}, arrays=arrays)
-    page = sharding_page(planted, layout)
-    assert "<b>planted" not in page
-    assert page.count("&lt;b&gt;planted") > 6

