@@ -42,6 +42,24 @@ class RunComparison:
         shown = sorted({*steps[::stride], *steps[-1:]})
         return [(step, tuple(points.get(step) for points in by_run)) for step in shown]
 
+    def report(self) -> str:
+        """Returns it as text, with charts of the loss, as `dovetail compare` prints it."""
+        from dovetail.run.comparison_report import comparison_report
+
+        return comparison_report(self)
+
+    def page(self) -> str:
+        """Returns it as an HTML page, with the loss curves in one plot."""
+        from dovetail.run.comparison_report import comparison_page
+
+        return comparison_page(self)
+
+    def _repr_html_(self) -> str:
+        """Shows the page in a notebook."""
+        from dovetail.utils.html import frame
+
+        return frame(self.page())
+
 
 def compare_runs(runs: Sequence[Run]) -> RunComparison:
     """Compares runs; reads no parameters."""
