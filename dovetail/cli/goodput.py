@@ -47,16 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
         check_file("--html", arguments.html)
     with Progress(arguments.run, enabled=not arguments.json) as progress:
         progress.stage("reading")
-        from dovetail.cli.goodput_report import goodput_page, goodput_report
         from dovetail.run import find_run, run_goodput
 
-        path = find_run(arguments.run, Path("runs"))
-        found = run_goodput(path)
+        found = run_goodput(find_run(arguments.run, Path("runs")))
     if arguments.html is not None:
-        arguments.html.write_text(goodput_page(path.name, found), encoding="utf-8")
+        arguments.html.write_text(found.page(), encoding="utf-8")
         say(f"wrote {arguments.html}")
     if arguments.json:
         print_json(found.facts())
     elif arguments.html is None:
-        print(goodput_report(found))
+        print(found.report())
     return 0

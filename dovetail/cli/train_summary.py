@@ -43,11 +43,10 @@ def _is_shown(name: str, value: object) -> bool:
 
 
 def _goodput(folder: Path) -> str:
-    from dovetail.cli.goodput_report import goodput_line
     from dovetail.runtime.goodput import goodput
 
     try:
-        return goodput_line(goodput(folder))
+        return goodput(folder).summary()
     except RunError:  # a training loop of one's own has no log
         return ""
 

@@ -1,7 +1,7 @@
 """Goodput: the time of a run by class, over all its lives, and a simulator at scale. No JAX.
 
-`log.py` records, `account.py` reads, `simulate.py` predicts. Every second lies in one class. Names
-are imported at first use, because a training run only records.
+`log.py` records, `account.py` reads, `report.py` shows, `simulate.py` predicts. Every second lies
+in one class. Names are imported at first use, because a training run only records.
 """
 
 from typing import TYPE_CHECKING

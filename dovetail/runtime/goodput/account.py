@@ -87,6 +87,7 @@ class Goodput:
         lives: how many times the run was started.
         restarts: by cause, how often the supervisor restarted the run.
         timeline: the same seconds, in order.
+        run: the name of the run, for the title of its page.
     """
 
     seconds: Mapping[str, float]
@@ -97,6 +98,7 @@ class Goodput:
     lives: int
     restarts: Mapping[str, int]
     timeline: Sequence[Span] = field(repr=False)
+    run: str = ""
 
     @property
     def wall(self) -> float:
@@ -141,6 +143,30 @@ class Goodput:
             "restarts": dict(self.restarts),
         }
 
+    def summary(self) -> str:
+        """Returns one line: the fraction, and what took most of the rest."""
+        from dovetail.runtime.goodput.report import goodput_summary
+
+        return goodput_summary(self)
+
+    def report(self) -> str:
+        """Returns a table and a timeline, as `dovetail goodput` prints them."""
+        from dovetail.runtime.goodput.report import goodput_report
+
+        return goodput_report(self)
+
+    def page(self) -> str:
+        """Returns an HTML page with the timeline."""
+        from dovetail.runtime.goodput.report import goodput_page
+
+        return goodput_page(self)
+
+    def _repr_html_(self) -> str:
+        """Shows the page in a notebook."""
+        from dovetail.utils.html import frame
+
+        return frame(self.page())
+
 
 def goodput(folder: Path | str, process: int | None = None) -> Goodput:
     """Returns the time of a run by class.
@@ -170,6 +196,7 @@ def goodput(folder: Path | str, process: int | None = None) -> Goodput:
         lives=len(lives),
         restarts=_restarts(folder),
         timeline=spans,
+        run=folder.name,
     )
 
 

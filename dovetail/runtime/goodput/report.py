@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from dovetail.runtime.goodput import CLASSES, Goodput
+from dovetail.runtime.goodput.classes import CLASSES
 from dovetail.utils import format_duration, format_table, plural
 from dovetail.utils.html import Html, bar, colour, page, table, tag
+
+if TYPE_CHECKING:
+    from dovetail.runtime.goodput.account import Goodput
 
 _MARKS = {
     "step": "█",
@@ -26,7 +30,7 @@ _NUMBERS = {name: number for number, name in enumerate(CLASSES)}
 _COLUMNS, _MAX_ROWS = 64, 8
 
 
-def goodput_line(found: Goodput) -> str:
+def goodput_summary(found: Goodput) -> str:
     """Returns one line: the fraction, and what took most of the rest."""
     rest = sorted(((s, name) for name, s in found.seconds.items() if name != "step"), reverse=True)
     most = ", ".join(f"{CLASSES[n]} {format_duration(s)}" for s, n in rest[:3] if s >= 0.05)
@@ -45,17 +49,18 @@ def goodput_report(found: Goodput) -> str:
     )
 
 
-def goodput_page(name: str, found: Goodput) -> str:
+def goodput_page(found: Goodput) -> str:
     """Returns a complete page."""
     rows = [
         (tag("span", _key(kind), label), time, share)
         for kind, (label, time, share) in zip(_shown(found), _rows(found), strict=True)
     ]
+    wall = found.wall or 1.0
     return page(
-        f"Goodput of {name}",
+        f"Goodput of {found.run}" if found.run else "Goodput",
         *(tag("p", line) for line in _facts(found)),
         tag("h2", "Time by class"),
-        bar((CLASSES[kind], found.seconds[kind] / found.wall, _NUMBERS[kind]) for kind in CLASSES),
+        bar((CLASSES[kind], found.seconds[kind] / wall, _NUMBERS[kind]) for kind in CLASSES),
         table(rows, ("class", "time", "share"), numbers=(1, 2)),
         tag("h2", "Timeline"),
         *_bars(found),
