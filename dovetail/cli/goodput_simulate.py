@@ -1,17 +1,15 @@
-"""`dovetail goodput simulate`: its options, and what it prints."""
+"""`dovetail goodput simulate`, and its options."""
 
 from __future__ import annotations
 
 import argparse
-import textwrap
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.cli.output import check_number, print_json
 from dovetail.config import ConfigError
-from dovetail.utils import format_duration, format_table, plural
 
 if TYPE_CHECKING:
     from dovetail.runtime.goodput.simulate import Scenario
@@ -58,15 +56,6 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], float], str]] = {
     "--durable-share": ("durable_share", float, "failures that destroy the local tier (0.02)"),
 }
 _OTHERS = ("--kinds", "--phases-of", "--days", "--seed", "--table")
-_CLASSES = {
-    "step": "step",
-    "save": "save stall",
-    "rolled_back": "rolled back",
-    "detect": "detection",
-    "hosts": "waiting for hosts",
-    "start": "start and compile",
-    "restore": "restore",
-}
 
 
 def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,55 +87,22 @@ def simulate_goodput(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         raise ConfigError("--html draws the goodput of a run: leave out simulate.")
     if arguments.table:
-        return _print_table(days, seed, arguments.json)
-    _print_simulation(_scenario(arguments), days, seed, arguments.json)
+        from dovetail.runtime.goodput.published import published_report, simulate_published
+
+        compared = simulate_published(days, seed)
+        if arguments.json:
+            print_json([each.facts() for each in compared])
+        else:
+            print(published_report(compared))
+        return 0
+    from dovetail.runtime.goodput.study import study_scenario
+
+    study = study_scenario(_scenario(arguments), days, seed)
+    if arguments.json:
+        print_json(study.facts())
+    else:
+        print(study.report())
     return 0
-
-
-def _print_simulation(scenario: Scenario, days: float, seed: int, as_json: bool) -> None:
-    from dovetail.runtime.goodput import simulate as simulator
-
-    result = simulator.simulate(scenario, days, seed)
-    closed = simulator.first_order(scenario)
-    saving = simulator.compare_intervals(scenario, days, seed)
-    spares = simulator.compare_spares(scenario, days, seed)
-    if as_json:
-        facts = {"scenario": asdict(scenario), **result.facts(), "first_order": closed}
-        print_json({**facts, "intervals": saving, "spares": spares})
-        return
-    mtbf = 1 / scenario.failures_per_second if scenario.failures_per_second else 0.0
-    failing = f"a failure every {format_duration(mtbf)}" if mtbf else "no failures"
-    where = plural(scenario.hosts, "host")
-    print(
-        f"goodput {result.goodput:.2%} (±{2 * result.error:.2%}) on {where}, {failing}; "
-        f"the closed formula gives {closed:.2%}\n"
-        f"a failure costs {format_duration(result.lost_per_failure)}, repeated steps included"
-    )
-    wall = sum(result.seconds.values())
-    _print_rows(
-        ("class", "share"),
-        [(_CLASSES[name], f"{seconds / wall:.2%}") for name, seconds in result.seconds.items()],
-    )
-    _print_rows(
-        ("save intervals", "local", "durable", "goodput"),
-        [
-            (name, *(f"{interval:,.0f} s" for interval in each), f"{fraction:.2%}")
-            for name, (each, fraction) in saving.items()
-        ],
-    )
-    hosts = scenario.hosts
-    _print_rows(
-        ("spares", "goodput", "of all hosts"),
-        [
-            (f"{count}", f"{fraction:.2%}", f"{fraction * hosts / (hosts + count):.2%}")
-            for count, fraction in spares.items()
-        ],
-    )
-
-
-def _print_rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints a table after an empty line; all columns but the first hold numbers."""
-    print("\n" + format_table(rows, header=header, align="<" + ">" * (len(header) - 1)))
 
 
 def _scenario(arguments: argparse.Namespace) -> Scenario:
@@ -172,43 +128,6 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
         changes: dict[str, Any] = {tier: new}
         scenario = replace(scenario, **changes)
     return scenario
-
-
-def _print_table(days: float, seed: int, as_json: bool) -> int:
-    from dovetail.runtime.goodput.published import PUBLISHED
-    from dovetail.runtime.goodput.simulate import first_order, simulate
-
-    results = [(row, simulate(row.scenario, days, seed)) for row in PUBLISHED]
-    if as_json:
-        rows = [
-            {
-                "name": row.name,
-                "published": row.published,
-                **result.facts(),
-                "first_order": first_order(row.scenario),
-                "assumptions": row.assumptions,
-            }
-            for row, result in results
-        ]
-        print_json(rows)
-        return 0
-    lines = [
-        (
-            f"{number}",
-            row.name,
-            f"{row.scenario.hosts:,}",
-            row.published,
-            f"{result.goodput:.1%}",
-            f"{first_order(row.scenario):.1%}",
-            format_duration(result.lost_per_failure),
-        )
-        for number, (row, result) in enumerate(results, 1)
-    ]
-    header = ("", "run", "hosts", "published", "simulated", "formula", "lost per failure")
-    print(format_table(lines, header=header, align="><><>>>"), end="\n\n")
-    for number, (row, _) in enumerate(results, 1):
-        print(textwrap.fill(f"{number}. {row.assumptions}", 96, subsequent_indent="   "))
-    return 0
 
 
 def _value(arguments: argparse.Namespace, flag: str) -> Any:

@@ -5,9 +5,21 @@ The papers do not give every number of a scenario. `assumptions` lists ours.
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from dovetail.runtime.goodput.simulate import BYTEROBUST, RATES, Scenario, Tier
+from dovetail.runtime.goodput.simulate import (
+    BYTEROBUST,
+    RATES,
+    Scenario,
+    Simulation,
+    Tier,
+    first_order,
+    simulate,
+)
+from dovetail.utils import format_duration, format_table
 
 _LLAMA3_RATE = RATES["llama3"]
 
@@ -123,3 +135,50 @@ PUBLISHED = (
         "The same with those of RSC-2, 2.34 per 1,000 host-days.",
     ),
 )
+
+
+@dataclass(frozen=True)
+class PublishedComparison:
+    """A published number beside the simulation of a similar scenario."""
+
+    row: PublishedRow
+    result: Simulation
+
+    def facts(self) -> dict[str, Any]:
+        """Returns it as JSON values."""
+        return {
+            "name": self.row.name,
+            "published": self.row.published,
+            **self.result.facts(),
+            "first_order": first_order(self.row.scenario),
+            "assumptions": self.row.assumptions,
+        }
+
+
+def simulate_published(days: float = 54.0, seed: int = 0) -> list[PublishedComparison]:
+    """Simulates all rows of `PUBLISHED`."""
+    return [PublishedComparison(row, simulate(row.scenario, days, seed)) for row in PUBLISHED]
+
+
+def published_report(compared: Sequence[PublishedComparison]) -> str:
+    """Returns a table, and below it the assumptions of each row."""
+    lines = [
+        (
+            f"{number}",
+            each.row.name,
+            f"{each.row.scenario.hosts:,}",
+            each.row.published,
+            f"{each.result.goodput:.1%}",
+            f"{first_order(each.row.scenario):.1%}",
+            format_duration(each.result.lost_per_failure),
+        )
+        for number, each in enumerate(compared, 1)
+    ]
+    header = ("", "run", "hosts", "published", "simulated", "formula", "lost per failure")
+    assumptions = [
+        textwrap.fill(f"{number}. {each.row.assumptions}", 96, subsequent_indent="   ")
+        for number, each in enumerate(compared, 1)
+    ]
+    return "\n\n".join(
+        [format_table(lines, header=header, align="><><>>>"), "\n".join(assumptions)]
+    )
