@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from dovetail.cli.output import print_json
 from dovetail.config import ConfigError
-from dovetail.utils import Progress, format_table
+from dovetail.utils import Progress
 
 if TYPE_CHECKING:
-    from dovetail.runtime.chaos import Result, Trial
+    from dovetail.runtime.chaos import Trial
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the trials; the exit code is 1 if one was not survived."""
-    from dovetail.runtime.chaos import Chaos, ResultsFile
+    from dovetail.runtime.chaos import Chaos, ResultsFile, report
 
     trials = _trials(arguments)
     file = None if arguments.results is None else ResultsFile(arguments.results)
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([dataclasses.asdict(result) for result in results])
     else:
-        _print(results, arguments.seed, arguments.points)
+        print(report.as_text(results, arguments.seed, with_points=arguments.points))
     return 1 if any(result.problem or not result.injected for result in results) else 0
 
 
@@ -88,23 +88,3 @@ def _trials(arguments: argparse.Namespace) -> list[Trial]:
     if arguments.control is not None and arguments.results is not None:
         raise ConfigError("--results: leave it out with --control, whose trials must fail.")
     return trials
-
-
-def _print(results: list[Result], seed: int, with_points: bool) -> None:
-    """Prints what was not survived, and a row for each kind, or kind and point."""
-    from dovetail.runtime.chaos import loss_bound, report
-
-    bad = [result for result in results if result.problem is not None or not result.injected]
-    for result in bad:
-        problem = result.problem or "the fault was not injected"
-        print(f"{result.trial}, seed {result.trial.seed}: {problem}")
-    if with_points:
-        print(format_table(report.summary_of_points(results), header=report.POINTS_HEADER))
-    else:
-        print(format_table(report.summary(results), header=report.HEADER))
-    survived = len(results) - len(bad)
-    print(f"{survived} of {len(results)} faults survived without loss (seed {seed})")
-    if not bad:
-        print(
-            f"With 95% confidence, fewer than {loss_bound(survived):.1%} of such faults lose a run."
-        )

@@ -16,6 +16,7 @@ from dovetail.runtime.chaos import (
     Result,
     Trial,
     long_trials,
+    report,
     select_trials,
     short_trials,
     summary,
@@ -105,6 +106,19 @@ def test_a_summary_counts_by_kind() -> None:
     ]
     spreads = ["1.5, 2.0", "2.5, 3.0", "6.0, 9.0"]
     assert summary(results) == [["kill", "1", "2 of 3", "1 of 2", "1", "5", *spreads]]
+
+
+def test_a_report_says_what_was_not_survived() -> None:
+    kill = trial("kill", 7, "step")
+    good = Result(kill, True, 2, 3, 9.0, Delays(1.0, 2.0, 3.0), None, "supervisor: ...")
+    bad = Result(kill, False, 1, 0, 9.0, Delays(), None, "")
+    text = report.as_text([good] * 10, 7)
+    assert text.splitlines()[0].startswith("kind of fault  points")
+    assert text.endswith("With 95% confidence, fewer than 25.9% of such faults lose a run.")
+    lines = report.as_text([good, bad], 7, with_points=True).splitlines()
+    assert lines[0] == f"{kill}, seed 7: the fault was not injected"
+    assert lines[1].startswith("kind of fault  point ")
+    assert lines[-1] == "1 of 2 faults survived without loss (seed 7)"
 
 
 def test_results_in_a_file_are_not_run_again(

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from dovetail.runtime.chaos.judging import Result
+from dovetail.utils import format_table
 
 _COLUMNS = (
     "injected",
@@ -27,6 +28,31 @@ def loss_bound(trials: int) -> float:
     """
     bound: float = 1 - 0.05 ** (1 / trials)
     return bound
+
+
+def as_text(results: Sequence[Result], seed: int, *, with_points: bool = False) -> str:
+    """Returns what was not survived, and a row for each kind, as `dovetail chaos` prints them.
+
+    Args:
+        results: of all trials.
+        seed: the seed of the trials.
+        with_points: whether to return a row for each kind and point.
+    """
+    bad = [result for result in results if result.problem is not None or not result.injected]
+    lines = [
+        f"{each.trial}, seed {each.trial.seed}: {each.problem or 'the fault was not injected'}"
+        for each in bad
+    ]
+    if with_points:
+        lines.append(format_table(summary_of_points(results), header=POINTS_HEADER))
+    else:
+        lines.append(format_table(summary(results), header=HEADER))
+    survived = len(results) - len(bad)
+    lines.append(f"{survived} of {len(results)} faults survived without loss (seed {seed})")
+    if not bad:
+        bound = loss_bound(survived)
+        lines.append(f"With 95% confidence, fewer than {bound:.1%} of such faults lose a run.")
+    return "\n".join(lines)
 
 
 def summary(results: Sequence[Result]) -> list[list[str]]:
