@@ -21,10 +21,39 @@ SPLITS = (TRAIN, HELD_OUT)
 
 @dataclass(frozen=True)
 class Document:
-    """A text with a name that is the same in every run and on every machine."""
+    """A text with a name that is the same in every run and on every machine.
+
+    A document of a corpus that is tokenized already has token ids instead of a text.
+    """
 
     name: str
-    text: str
+    text: str = ""
+    ids: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True)
+class BadRecord:
+    """A record of a corpus that has no text: where it is, and what is wrong with it."""
+
+    name: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A piece of a corpus, read by one process at a time.
+
+    Attributes:
+        file: the name of the file in the corpus.
+        start: where the piece begins, in the unit of the format: bytes, records or row groups.
+        stop: where it ends; None for the end of the file.
+        size: about how many bytes it has, for progress and for sharing out the work.
+    """
+
+    file: str
+    start: int = 0
+    stop: int | None = None
+    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,6 +106,22 @@ class Corpus(Protocol):
 
     def documents(self) -> Iterator[Document]:
         """Yields the documents, always in the same order; an unreadable one is a ConfigError."""
+        ...
+
+
+@runtime_checkable
+class ShardedCorpus(Corpus, Protocol):
+    """A corpus in independent pieces, so that several processes can read it, and start again.
+
+    `documents()` yields the documents of all shards, in their order.
+    """
+
+    def shards(self) -> Sequence[Shard]:
+        """Returns the pieces, always the same and in the same order; reads no documents."""
+        ...
+
+    def read(self, shard: Shard) -> Iterator[Document | BadRecord]:
+        """Yields the documents of a piece, and the records that have none."""
         ...
 
 
