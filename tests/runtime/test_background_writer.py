@@ -65,6 +65,20 @@ def test_all_is_written_in_order(tmp_path: Path) -> None:
     assert [entry["step"] for entry in read_metrics(tmp_path / "metrics.jsonl")] == [*range(1, 301)]
 
 
+def test_a_closed_writer_has_no_thread_and_can_be_opened_again(tmp_path: Path) -> None:
+    """A notebook trains many times in one process."""
+    before, writer = threading.active_count(), Scripted()
+    background = BackgroundWriter("x", writer)
+    background.close()
+    for first in (0, 5):
+        background.open(tmp_path, first)
+        assert threading.active_count() == before + 1
+        background.write(first + 1, {})
+        background.close()
+        assert threading.active_count() == before
+    assert writer.calls == [("open", 0), ("write", 1), "close", ("open", 5), ("write", 6), "close"]
+
+
 def test_a_writer_that_fails_is_muted_once_and_revived(
     tmp_path: Path, warnings: pytest.LogCaptureFixture
 ) -> None:

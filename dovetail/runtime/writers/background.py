@@ -2,7 +2,8 @@
 
 Each writer has a thread and a bounded queue. Metrics that do not fit are dropped. A writer that
 fails is muted with one message, and tried again after a while. The run ends without a writer that
-never answers: tensorboardX, for example, waits forever on its own queue after a full disk.
+never answers: tensorboardX, for example, waits forever on its own queue after a full disk. A closed
+writer has no thread, because a notebook trains many times in one process.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class BackgroundWriter:
         seconds_muted: float = _SECONDS_MUTED,
         seconds_to_close: float = _SECONDS_TO_CLOSE,
     ) -> None:
-        """Starts the thread.
+        """Starts nothing yet.
 
         Args:
             name: the name of the writer, for messages.
@@ -49,13 +50,20 @@ class BackgroundWriter:
         self._muted_until: float | None = None
         self._lost, self._is_behind = 0, False
         self._folder, self._newest = Path(), 0
-        self._thread = threading.Thread(target=self._work, name=f"dovetail-writer-{name}")
-        self._thread.daemon = True
-        self._thread.start()
+        self._lock = threading.Lock()
+        """Nothing is queued between the decision of the thread to end and its end."""
+        self._thread: threading.Thread | None = None
+        self._closed = False
 
     def open(self, folder: Path, first_step: int) -> None:
         """Starts, or continues after a restore or a rollback."""
-        self._put(lambda: self._open(folder, first_step))
+        with self._lock:
+            self._closed = False
+            self._put(lambda: self._open(folder, first_step))
+            if self._thread is None:
+                name = f"dovetail-writer-{self._name}"
+                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+                self._thread.start()
 
     def write(self, step: int, metrics: Metrics) -> None:
         """Writes the metrics of a step, some time later."""
@@ -63,10 +71,13 @@ class BackgroundWriter:
 
     def close(self) -> None:
         """Waits until all is written, or until a writer that does not answer has timed out."""
-        done = threading.Event()
-        self._put(lambda: self._attempt(self._writer.close))
-        self._put(done.set)
-        if not done.wait(self._seconds_to_close):
+        with self._lock:
+            thread, self._closed = self._thread, True
+            if thread is None:  # it was never opened
+                return
+            self._put(lambda: self._attempt(self._writer.close))
+        thread.join(self._seconds_to_close)
+        if thread.is_alive():
             _LOG.warning(
                 "The writer %r does not answer; about %d of its metrics are lost.",
                 self._name,
@@ -83,8 +94,13 @@ class BackgroundWriter:
             self._is_behind = True
 
     def _work(self) -> None:
+        """Makes the calls, until the writer is closed and none is left."""
         while True:
             self._queue.get()()
+            with self._lock:
+                if self._closed and self._queue.empty():
+                    self._thread = None
+                    return
 
     def _open(self, folder: Path, first_step: int) -> None:
         self._folder, self._newest = folder, first_step
