@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from dovetail.runtime import (
     Profiler,
     RunFolder,
     StopRequest,
+    explain_failure,
     folder_error,
     leave_together,
     use_compilation_cache,
@@ -205,10 +207,29 @@ def train_run(
             if process.index == 0:
                 _record(folder, outcome, hooks.log)
             return outcome
+        except (Exception, KeyboardInterrupt) as error:
+            _free_arrays(error)
+            raise
         finally:
             if profiler is not None:
                 profiler.finish()
             folder.release()
+
+
+def _free_arrays(error: Exception | KeyboardInterrupt) -> None:
+    """Clears the local variables of the traceback, such as the training state.
+
+    A notebook keeps the last traceback. The state would stay on the devices, and the same call
+    could run out of memory when it continues. An error that nobody foresaw keeps its variables,
+    for a debugger.
+    """
+    is_foreseen = isinstance(error, Error | KeyboardInterrupt)
+    if not (is_foreseen or (isinstance(error, Exception) and explain_failure(error))):
+        return
+    chained: BaseException | None = error
+    while chained is not None:
+        traceback.clear_frames(chained.__traceback__)
+        chained = chained.__cause__ or chained.__context__
 
 
 def _check_tokenizer(trainer: Trainer, folder: RunFolder) -> None:

@@ -126,7 +126,7 @@ class TrainingLoop:
             try:
                 outcome = self._run()
                 reach("run finished")
-            except (Error, Interrupted) as error:
+            except (Error, KeyboardInterrupt) as error:
                 if isinstance(error, FaultError):
                     self.phases.halt(str(error), not isinstance(error, FaultyDeviceError))
                 self._end_life(type(error).__name__)

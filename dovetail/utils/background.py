@@ -46,14 +46,7 @@ class BackgroundCall:
         Otherwise the exit waits for the call: if Python ends a thread in compiled code, the process
         aborts.
         """
-        atexit.register(self._exit)
-
-    def _exit(self) -> None:
-        if self._thread.is_alive() and _exit_code is not None:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(_exit_code)
-        self._thread.join()
+        atexit.register(_exit_or_wait, self._thread)  # the call itself may hold a whole run
 
     def result(self) -> Any:
         """Waits for the end, and returns the result or raises the error of the call."""
@@ -61,3 +54,11 @@ class BackgroundCall:
         if self._error is not None:
             raise self._error
         return self._result
+
+
+def _exit_or_wait(thread: threading.Thread) -> None:
+    if thread.is_alive() and _exit_code is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_exit_code)
+    thread.join()

@@ -1,10 +1,13 @@
 """`import dovetail`: experiments with changes, and where their runs go."""
 
+import gc
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from statistics import median
 
@@ -13,7 +16,7 @@ import pytest
 import dovetail
 from dovetail.config import Component, modifier
 from dovetail.run import compare_runs, default_folder
-from dovetail.runtime import Checkpointer, StopOnFaults
+from dovetail.runtime import Checkpointer, Failure, StopOnFaults
 from dovetail.trainer import FaultError
 from dovetail.utils import Progress
 from tests.run.test_run import CHANGES
@@ -252,6 +255,53 @@ def test_ctrl_c_saves_and_the_same_call_continues(tmp_path, capsys):
     assert (prepared.is_complete, outcome.step) == (True, 30)
     assert outcome.losses == run.losses()
     assert outcome.metrics["loss"] == run.losses()[-1][1]
+
+
+class Raises(Component):
+    """An evaluator that fails, and knows whether the state that it was given is still in memory."""
+
+    class Config(Component.Config):
+        error: str = ""
+
+    state: weakref.ref
+
+    def due(self, step):
+        return step == 1
+
+    def evaluate(self, evaluation):
+        Raises.state = weakref.ref(next(iter(evaluation.params.values())))
+        raise {
+            "a second Ctrl-C": KeyboardInterrupt(),
+            "no memory": MemoryError("RESOURCE_EXHAUSTED"),
+            "wrong input": dovetail.Error("this corpus has no questions"),
+            "a mistake": ZeroDivisionError(),
+        }[self.config.error]
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "is_freed", "ended"),
+    [
+        ("a second Ctrl-C", KeyboardInterrupt, True, "KeyboardInterrupt"),
+        ("no memory", Failure, True, None),
+        ("wrong input", dovetail.Error, True, "Error"),
+        ("a mistake", ZeroDivisionError, False, None),
+    ],
+)
+def test_an_error_that_a_notebook_keeps_does_not_keep_the_state(
+    tmp_path, error, raised, is_freed, ended
+):
+    """The same call would need twice the memory; for a mistake, a debugger needs the variables."""
+    changes = (*CHANGES, "evaluators={}", "evaluators.raises=Raises")
+    experiment = dovetail.experiment("tiny-lm").override(
+        *changes, f"evaluators.raises.error={error!r}"
+    )
+    with pytest.raises(raised) as kept:
+        experiment.train(steps=2, folder=tmp_path / "run", progress=False)
+    gc.collect()
+    assert (Raises.state() is None) is is_freed
+    assert kept.value.__traceback__ is not None
+    life = json.loads((tmp_path / "run" / "lives" / "000001.json").read_text())
+    assert life["ended"] == ended
 
 
 class OwnFaults(StopOnFaults):

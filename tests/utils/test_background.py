@@ -1,8 +1,10 @@
 """Calls in the background: results, errors, and an exit that waits for nothing."""
 
+import gc
 import subprocess
 import sys
 import time
+import weakref
 
 import pytest
 
@@ -49,3 +51,19 @@ print("the end")
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "the end\ncalled\n", "")
+
+
+def test_an_abandoned_call_is_not_kept_for_the_exit():
+    """It may hold a whole run, and a notebook goes on for days."""
+
+    class Run:
+        def compile(self):
+            pass
+
+    run = Run()
+    call, kept = BackgroundCall(run.compile), weakref.ref(run)
+    call.abandon()
+    assert call.done(10)
+    del run, call
+    gc.collect()
+    assert kept() is None
