@@ -229,11 +229,11 @@ class Experiment:
             return self.override(steps=steps).train(
                 folder=folder, progress=progress, profile=profile
             )
-        from dovetail.run import Interrupted, Run
-        from dovetail.trainer import FaultError, Hooks
-
         with Progress(self.name, enabled=progress and not launched_index()) as shown:
             shown.stage("loading")
+            from dovetail.run import Interrupted, Run
+            from dovetail.trainer import FaultError, Hooks
+
             run = self.prepare(shown, folder=folder, profile=profile, shows_training=progress)
         if run.is_complete:
             return Run(run.folder.path)
