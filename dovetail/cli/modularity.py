@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.cli.experiment import add_import_argument
-from dovetail.cli.output import check_folder, check_number, print_json, say
-from dovetail.config import ConfigError, did_you_mean, import_packages
+from dovetail.cli.output import check_folder, naming_options, print_json, say
+from dovetail.config import ConfigError
 from dovetail.utils import Progress
 
 
@@ -71,37 +71,20 @@ def _add_scan(parser: argparse.ArgumentParser) -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> int:
-    from dovetail.experiments import find_experiment
-    from dovetail.features import features
-    from dovetail.modularity.meter import measure_modularity
-    from dovetail.modularity.ownership import features_of
-    from dovetail.modularity.report import as_text, write_report
-    from dovetail.run import load_all_components
-
-    load_all_components()
-    if arguments.imports and arguments.write is not None:
-        raise ConfigError("--write describes our own features: leave out --import.")
-    if arguments.imports:
-        import_packages(arguments.imports)
-    for name in arguments.experiment:
-        find_experiment(name)
-    for name in arguments.wanted:
-        if name not in features():
-            raise ConfigError(f"There is no feature {name!r}. {did_you_mean(name, features())}")
-    wanted = arguments.wanted or features_of(arguments.imports)
-    if arguments.imports and not wanted:
-        raise ConfigError(
-            f"--import {', '.join(arguments.imports)}: it registers no feature. Decorate a "
-            "modifier with dovetail.features.feature."
-        )
-    check_number("--jobs", arguments.jobs, 1, 1024)
     if arguments.write is not None:
+        if arguments.imports:
+            raise ConfigError("--write describes our own features: leave out --import.")
         check_folder("--write", arguments.write)
     with Progress("modularity", enabled=not arguments.json) as progress:
+        progress.stage("loading")
+        from dovetail.modularity.meter import measure_modularity
+        from dovetail.modularity.report import as_text, write_report
+
         options: Any = {"jobs": arguments.jobs, "on_progress": progress.report}
-        measured = measure_modularity(
-            arguments.experiment, wanted, imports=arguments.imports, **options
-        )
+        with naming_options({"jobs": "--jobs", "imports": "--import"}):
+            measured = measure_modularity(
+                arguments.experiment, arguments.wanted, imports=arguments.imports, **options
+            )
         if arguments.write is not None:
             write_report(measured, arguments.write, **options)
     if arguments.write is not None:

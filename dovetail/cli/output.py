@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,18 @@ def format_metrics(metrics: Mapping[str, float | int | str]) -> str:
     texts = [f"--- {name}\n{value}" for name, value in metrics.items() if isinstance(value, str)]
     numbers = [(name, format_number(v)) for name, v in metrics.items() if not isinstance(v, str)]
     return "\n\n".join([*texts, *([format_table(numbers)] if numbers else [])])
+
+
+@contextmanager
+def naming_options(options: Mapping[str, str]) -> Iterator[None]:
+    """Names the option, as it is typed, where a ConfigError begins with the name of an argument."""
+    try:
+        yield
+    except ConfigError as error:
+        argument = re.match(r"\w+", str(error))
+        if argument is None or argument[0] not in options:
+            raise
+        raise ConfigError(options[argument[0]] + str(error)[argument.end() :]) from error
 
 
 def check_number(flag: str, value: float | None, low: float, high: float = math.inf) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dovetail.config import to_text
-from dovetail.experiments import experiments
+from dovetail.config import ConfigError, did_you_mean, import_packages, to_text
+from dovetail.experiments import experiments, find_experiment
 from dovetail.features import features
 from dovetail.modularity.deletion import (
     Deletion,
@@ -18,9 +18,18 @@ from dovetail.modularity.deletion import (
     take_snapshot,
 )
 from dovetail.modularity.matrix import FeatureMatrix, distinct_tiny_models, fill_matrix
-from dovetail.modularity.ownership import configs_without, own_experiments, owned_code, package_of
+from dovetail.modularity.ownership import (
+    configs_without,
+    features_of,
+    own_experiments,
+    owned_code,
+    package_of,
+)
 from dovetail.modularity.snapshot import config_hashes, is_hash
 from dovetail.modularity.tasks import PACKAGE, OnProgress, ResultCache, run_cached
+from dovetail.run import load_all_components
+
+_MAX_JOBS = 1024
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,26 @@ def measure_modularity(
     on_progress: OnProgress = lambda stage, done, total: None,
     imports: Sequence[str] = (),
 ) -> Measurement:
-    """Measures; results for these sources come from the cache. See `fill_matrix`."""
+    """Measures; results for these sources come from the cache.
+
+    Args:
+        only_experiments: their names; empty for all.
+        only_features: their names; empty for all, or for those of `imports`.
+        jobs: the number of processes.
+        on_progress: called with the stage, and the number of tasks done and in all.
+        imports: packages of your own; they are imported.
+
+    Raises:
+        ConfigError: for an unknown name, packages without a feature, or no process.
+    """
+    if not 1 <= jobs <= _MAX_JOBS:
+        raise ConfigError(f"jobs: expected 1 to {_MAX_JOBS:,}, got {jobs:,}.")
+    load_all_components()
+    if imports:
+        import_packages(imports)
+    only_features = _known_features(only_features, imports)
+    for name in only_experiments:
+        find_experiment(name)
     matrix = fill_matrix(
         only_experiments, only_features, jobs=jobs, on_progress=on_progress, imports=imports
     )
@@ -85,6 +113,22 @@ def measure_modularity(
         {name: Deletion.from_json(result) for (name,), result in deleted.items()},
         {name: result for (name,), result in alone.items() if result},
     )
+
+
+def _known_features(wanted: Sequence[str], imports: Sequence[str]) -> Sequence[str]:
+    """Returns the features to measure; empty for all. Raises a ConfigError for an unknown one."""
+    for name in wanted:
+        if name not in features():
+            raise ConfigError(f"There is no feature {name!r}. {did_you_mean(name, features())}")
+    if wanted or not imports:
+        return wanted
+    found = features_of(imports)
+    if not found:
+        raise ConfigError(
+            f"imports {', '.join(imports)}: it registers no feature. Decorate a modifier with "
+            "dovetail.features.feature."
+        )
+    return found
 
 
 def deletion_of(name: str) -> dict[str, Any]:

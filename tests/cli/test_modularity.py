@@ -40,6 +40,8 @@ def test_a_small_survey(capsys: pytest.CaptureFixture[str]) -> None:
         (["--feature", "rop"], "rope"),
         (["--experiment", "tiny-ml"], "tiny-lm"),
         (["--jobs", "0"], "--jobs: expected 1 to 1,024, got 0"),
+        (["--import", "tests.shape_suffixes"], "--import tests.shape_suffixes: it registers no f"),
+        (["--import", "mine", "--write", "page"], "--write describes our own features"),
     ],
 )
 def test_bad_input_ends_in_one_message(
