@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
 
+from dovetail.cli.output import naming_options
 from dovetail.config import ConfigError
 
 
@@ -76,45 +76,41 @@ def check_supervised(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"{option}: it needs --supervise. Add that, or leave it out.")
 
 
-def phase_limits(texts: Sequence[str], defaults: Mapping[str, float]) -> dict[str, float]:
-    """Returns the limits of all phases, with those that were typed as PHASE=S."""
-    limits = dict(defaults)
-    for text in texts:
-        phase, _, seconds = text.partition("=")
-        if phase not in defaults:
-            raise ConfigError(
-                f"--limit {text}: expected PHASE=S, with a phase of {', '.join(defaults)}."
-            )
-        try:
-            limits[phase] = float(seconds)
-        except ValueError:
-            limits[phase] = 0.0
-        if not 1 <= limits[phase] < 10**6:
-            raise ConfigError(f"--limit {text}: expected 1 or more seconds, got {seconds!r}.")
-    return limits
+_OPTIONS = {
+    "processes": "--processes",
+    "restarts_per_cause": "--restarts",
+    "step": "--hang-seconds",
+    "phases": "--limit",
+    "min_processes": "--min-processes",
+    "spares": "--spares",
+}
+"""The option of each setting."""
 
 
 def supervise(arguments: argparse.Namespace) -> int:
     """Runs the same command in workers, which know that they are workers; imports no JAX."""
-    from dovetail.runtime.supervisor import Supervisor, SupervisorSettings
-    from dovetail.runtime.supervisor.watchdog import Limits
+    from dovetail.runtime.supervisor import Limits, Supervisor, SupervisorSettings
 
-    limits = {"processes": 1, "restarts": 0, "hang_seconds": 1, "min_processes": 1, "spares": 0}
-    for name, low in limits.items():
-        value = getattr(arguments, name)
-        if value is not None and not low <= value < 10**6:
-            option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{option}: expected {low} or more, got {value:g}.")
-    settings = SupervisorSettings(
-        processes=arguments.processes,
-        restarts_per_cause=arguments.restarts,
-        limits=Limits(
-            step=arguments.hang_seconds,
-            phases=phase_limits(arguments.limit or [], Limits().phases),
-            silence=max(min(arguments.hang_seconds, 60.0), 5.0),
-        ),
-        min_processes=arguments.min_processes,
-        spares=arguments.spares,
-        alert=arguments.alert,
-    )
+    phases = dict(_phase_and_seconds(text) for text in arguments.limit or [])
+    with naming_options(_OPTIONS):
+        settings = SupervisorSettings(
+            processes=arguments.processes,
+            restarts_per_cause=arguments.restarts,
+            limits=Limits.of(arguments.hang_seconds, phases),
+            min_processes=arguments.min_processes,
+            spares=arguments.spares,
+            alert=arguments.alert,
+        )
     return Supervisor([sys.executable, "-m", "dovetail", *arguments.argv], settings).run()
+
+
+def _phase_and_seconds(text: str) -> tuple[str, float]:
+    """Parses the PHASE=S of `--limit`."""
+    phase, equals, seconds = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--limit {text}: expected PHASE=S, such as start=1200.")
+    try:
+        return phase, float(seconds)
+    except ValueError as error:
+        problem = f"--limit {text}: expected 1 or more seconds, got {seconds!r}."
+        raise ConfigError(problem) from error

@@ -177,11 +177,27 @@ CASES = {
     ),
     "a limit of no phase": (
         ["train", "tiny-lm", "--supervise", "--limit", "lunch=5"],
-        ["--limit lunch=5: expected PHASE=S, with a phase of start, compile"],
+        ["--limit lunch=5: expected a phase of start, compile"],
     ),
     "a limit that is no number": (
         ["train", "tiny-lm", "--supervise", "--limit", "save=soon"],
         ["--limit save=soon: expected 1 or more seconds, got 'soon'"],
+    ),
+    "a limit of no time": (
+        ["train", "tiny-lm", "--supervise", "--limit", "save=0"],
+        ["dovetail: --limit save=0: expected 1 or more seconds, got 0.\n"],
+    ),
+    "a limit without a number": (
+        ["train", "tiny-lm", "--supervise", "--limit", "save"],
+        ["--limit save: expected PHASE=S, such as start=1200"],
+    ),
+    "a hang at once": (
+        ["train", "tiny-lm", "--supervise", "--hang-seconds", "0"],
+        ["dovetail: --hang-seconds: expected 1 or more, got 0.\n"],
+    ),
+    "fewer than no restarts": (
+        ["train", "tiny-lm", "--supervise", "--restarts", "-1"],
+        ["dovetail: --restarts: expected 0 or more, got -1.\n"],
     ),
     "several workers without a supervisor": (
         ["train", "tiny-lm", "--processes", "2"],

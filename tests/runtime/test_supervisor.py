@@ -21,15 +21,15 @@ from typing import Any
 import pytest
 
 from dovetail.cli import main
-from dovetail.cli.supervise import phase_limits
+from dovetail.config import ConfigError
 from dovetail.runtime.lives import suspects, take_life
-from dovetail.runtime.supervisor import Supervisor, SupervisorSettings
+from dovetail.runtime.supervisor import Limits, Supervisor, SupervisorSettings
 from dovetail.runtime.supervisor.alerts import alert
 from dovetail.runtime.supervisor.channel import HeartbeatRecord
 from dovetail.runtime.supervisor.restarts import Death, Restarts
 from dovetail.runtime.supervisor.spares import Spares
 from dovetail.runtime.supervisor.supervisor import _failures
-from dovetail.runtime.supervisor.watchdog import Limits, Watchdog
+from dovetail.runtime.supervisor.watchdog import Watchdog
 
 # A worker counts its lives in a file. `live(n)` is its n-th life, with a heartbeat.
 WORKER = """
@@ -461,13 +461,46 @@ def test_a_worker_of_the_same_command_supervises_nothing(
     assert main(command) == 99
 
 
-def test_limits_of_phases_are_options() -> None:
-    defaults = Limits().phases
-    found = phase_limits(["start=7200", "save=90"], defaults)
-    assert found == {**defaults, "start": 7200.0, "save": 90.0}
+def test_some_limits_are_set_and_the_others_stay() -> None:
+    found = Limits.of(phases={"start": 7200, "save": 90})
+    assert found.phases == {**Limits().phases, "start": 7200.0, "save": 90.0}
     beats = {0: HeartbeatRecord(time.monotonic(), time.monotonic() - 1000, "save", 5, {"index": 0})}
-    assert Watchdog(Limits(phases=found)).check(beats) is not None
-    assert Watchdog(Limits()).check(beats) is None
+    assert Watchdog(found).check(beats) is not None
+    assert Watchdog(Limits.of()).check(beats) is None
+    assert Limits.of() == Limits()
+
+
+@pytest.mark.parametrize(("step", "silence"), [(1, 5), (20, 20), (300, 60)])
+def test_a_worker_may_be_silent_as_long_as_a_step(step: float, silence: float) -> None:
+    assert (Limits.of(step).step, Limits.of(step).silence) == (step, silence)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"processes": 0}, "processes: expected 1 or more, got 0"),
+        ({"restarts_per_cause": -1}, "restarts_per_cause: expected 0 or more, got -1"),
+        ({"min_processes": 0}, "min_processes: expected 1 or more, got 0"),
+        ({"spares": 10**6}, r"spares: expected 0 or more, got 1e\+06"),
+        ({"grace": float("nan")}, "grace: expected 0 or more, got nan"),
+    ],
+)
+def test_settings_out_of_range_are_named(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        SupervisorSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [
+        ({"step": 0.5}, "step: expected 1 or more, got 0.5"),
+        ({"phases": {"save": 0}}, "phases save=0: expected 1 or more seconds, got 0"),
+        ({"phases": {"lunch": 5}}, "phases lunch=5: expected a phase of start, compile"),
+    ],
+)
+def test_limits_out_of_range_are_named(limits: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Limits.of(**limits)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,13 @@ from dovetail.utils.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dovetail.runtime.supervisor.supervisor import Supervisor, SupervisorSettings
+    from dovetail.runtime.supervisor.watchdog import Limits
 
-_MODULES = {"dovetail.runtime.supervisor.supervisor": ("Supervisor", "SupervisorSettings")}
+_MODULES = {
+    "dovetail.runtime.supervisor.supervisor": ("Supervisor", "SupervisorSettings"),
+    "dovetail.runtime.supervisor.watchdog": ("Limits",),
+}
 
 __getattr__, __dir__ = lazy_names(__name__, _MODULES)
 
-__all__ = ["Supervisor", "SupervisorSettings"]
+__all__ = ["Limits", "Supervisor", "SupervisorSettings"]

@@ -29,7 +29,7 @@ from dovetail.runtime.supervisor.alerts import alert
 from dovetail.runtime.supervisor.channel import Channel
 from dovetail.runtime.supervisor.restarts import Death, Restarts
 from dovetail.runtime.supervisor.spares import Spares
-from dovetail.runtime.supervisor.watchdog import Hang, Limits, Watchdog
+from dovetail.runtime.supervisor.watchdog import Hang, Limits, Watchdog, check_range
 from dovetail.utils import format_bytes, format_duration
 
 STOPPED = 75
@@ -42,7 +42,7 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 @dataclass(frozen=True)
 class SupervisorSettings:
-    """The settings of a supervisor.
+    """The settings of a supervisor. One out of range raises a ConfigError that names it.
 
     Attributes:
         processes: how many workers there are on this host.
@@ -64,6 +64,15 @@ class SupervisorSettings:
     min_processes: int | None = None
     spares: int = 0
     alert: str | None = None
+
+    def __post_init__(self) -> None:
+        check_range("processes", self.processes, 1)
+        check_range("restarts_per_cause", self.restarts_per_cause, 0)
+        check_range("grace", self.grace, 0)
+        check_range("first_pause", self.first_pause, 0)
+        if self.min_processes is not None:
+            check_range("min_processes", self.min_processes, 1)
+        check_range("spares", self.spares, 0)
 
 
 class Supervisor:

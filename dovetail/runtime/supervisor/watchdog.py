@@ -10,13 +10,26 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
+from dovetail.config import ConfigError
 from dovetail.runtime.supervisor.channel import HeartbeatRecord
 from dovetail.utils import format_duration
 
 _SLOWEST_STEPS = 10
 """A step may take this many times as long as the slowest of the last ones."""
 _REMEMBERED_STEPS = 20
+_ABSURD = 10**6
+
+_PHASE_SECONDS = {
+    "start": 600.0,
+    "compile": 3600.0,
+    "restore": 1800.0,
+    "save": 1800.0,
+    "evaluate": 3600.0,
+    "check": 3600.0,
+    "end": 600.0,
+}
 
 
 @dataclass(frozen=True)
@@ -24,19 +37,37 @@ class Limits:
     """How many seconds a worker may go without progress, by phase."""
 
     step: float = 300.0
-    phases: Mapping[str, float] = field(
-        default_factory=lambda: {
-            "start": 600.0,
-            "compile": 3600.0,
-            "restore": 1800.0,
-            "save": 1800.0,
-            "evaluate": 3600.0,
-            "check": 3600.0,
-            "end": 600.0,
-        }
-    )
+    phases: Mapping[str, float] = field(default_factory=_PHASE_SECONDS.copy)
     silence: float = 60.0
     """Without any message: the process is stopped, or a thread holds the GIL."""
+
+    def __post_init__(self) -> None:
+        """Raises a ConfigError that names the field."""
+        check_range("step", self.step, 1)
+        check_range("silence", self.silence, 1)
+        for phase, seconds in self.phases.items():
+            given = f"phases {phase}={seconds:g}"
+            if phase not in _PHASE_SECONDS:
+                raise ConfigError(f"{given}: expected a phase of {', '.join(_PHASE_SECONDS)}.")
+            check_range(given, seconds, 1, " seconds")
+
+    @classmethod
+    def of(cls, step: float = 300.0, phases: Mapping[str, float] | None = None) -> Self:
+        """Returns limits of which some are set.
+
+        Args:
+            step: the limit of a step. A worker may be silent as long, but between 5 s and 60 s:
+                its messages come from a thread of their own.
+            phases: limits of phases; the others keep their defaults.
+        """
+        silence = max(min(step, 60.0), 5.0)
+        return cls(step=step, phases=_PHASE_SECONDS | dict(phases or {}), silence=silence)
+
+
+def check_range(name: str, value: float, low: int, unit: str = "") -> None:
+    """Raises a ConfigError for a setting of the supervisor below its least value, or absurd."""
+    if not low <= value < _ABSURD:
+        raise ConfigError(f"{name}: expected {low} or more{unit}, got {value:g}.")
 
 
 @dataclass(frozen=True)
