@@ -23,10 +23,11 @@ from dovetail.data.interfaces import (
     has_tokenizer,
 )
 from dovetail.data.prefetch import Prefetcher
-from dovetail.data.prepare import prepare
+from dovetail.data.preparation import prepare
 from dovetail.data.pretrained_tokenizer import PretrainedTokenizer
 from dovetail.data.python_lines import PythonLines
 from dovetail.data.store import DamagedStoreError, data_folder
+from dovetail.data.store_listing import list_stores, prune_stores, stores_report, verify_stores
 from dovetail.data.tokenizer import BytePairTokenizer, ByteTokenizer
 from dovetail.data.trigram import trigram_bits_per_byte
 
@@ -56,6 +57,10 @@ __all__ = [
     "Tokenizer",
     "data_folder",
     "has_tokenizer",
+    "list_stores",
     "prepare",
+    "prune_stores",
+    "stores_report",
     "trigram_bits_per_byte",
+    "verify_stores",
 ]

@@ -19,7 +19,7 @@ from dovetail.data.corpus import StandardLibrary
 from dovetail.data.interfaces import HELD_OUT, TRAIN, Corpus, PreparedData, Tokenizer
 from dovetail.data.order import SequentialOrder, ShuffledOrder, merged_ranges
 from dovetail.data.packing import TARGET_BYTES, num_rows, pack
-from dovetail.data.prepare import open_store, prepare_store
+from dovetail.data.preparation import open_store, prepare_store
 from dovetail.data.store import TokenSplit, TokenStore
 from dovetail.data.tokenizer import BytePairTokenizer
 from dovetail.utils import plural

@@ -7,12 +7,14 @@ class and no edit. None of them imports JAX.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dovetail.utils import format_bytes, format_count, format_table, plural
 
 TRAIN = "train"
 HELD_OUT = "held_out"
@@ -40,7 +42,7 @@ class BadRecord:
 
 
 @dataclass(frozen=True)
-class Shard:
+class CorpusShard:
     """A piece of a corpus, read by one process at a time.
 
     Attributes:
@@ -75,6 +77,8 @@ class PreparedData:
     reused: bool
     """Whether it had been prepared before."""
     seconds: float
+    report: dict[str, Any] = field(default_factory=dict)
+    """What else was counted: duplicates, and records without text."""
 
     @property
     def documents(self) -> int:
@@ -90,6 +94,25 @@ class PreparedData:
     def tokens(self) -> int:
         """Tokens in all splits, with the end-of-text token of every document."""
         return sum(split.tokens for split in self.splits.values())
+
+    def text(self) -> str:
+        """Returns the summary as text, with what was skipped."""
+        rows = [
+            (
+                name,
+                plural(split.documents, "document"),
+                format_bytes(split.bytes),
+                f"{format_count(split.tokens)} tokens",
+            )
+            for name, split in self.splits.items()
+        ]
+        lines = [format_table(rows, align="<>>>")]
+        if count := self.report.get("duplicates"):
+            lines.append(f"{plural(count, 'document')} with the text of another one")
+        for problem, count in self.report.get("problems", {}).items():
+            lines.append(f"{plural(count, 'record')} skipped: {problem}")
+        lines.append(f"{self.vocabulary} tokens in the vocabulary; in {self.folder}")
+        return "\n".join(lines)
 
 
 class Corpus(Protocol):
@@ -116,11 +139,16 @@ class ShardedCorpus(Corpus, Protocol):
     `documents()` yields the documents of all shards, in their order.
     """
 
-    def shards(self) -> Sequence[Shard]:
+    @property
+    def max_bad(self) -> float:
+        """The share of records that may have no text; they are skipped and counted."""
+        ...
+
+    def shards(self) -> Sequence[CorpusShard]:
         """Returns the pieces, always the same and in the same order; reads no documents."""
         ...
 
-    def read(self, shard: Shard) -> Iterator[Document | BadRecord]:
+    def read(self, shard: CorpusShard) -> Iterator[Document | BadRecord]:
         """Yields the documents of a piece, and the records that have none."""
         ...
 

@@ -6,9 +6,12 @@ The folder of a store:
     tokenizer/                     the trained tokenizer
     train.tokens, held_out.tokens  token ids, documents end to end, each with an end of text
     train.starts, held_out.starts  the offset of each document's first token (int64)
+    train.blocks, held_out.blocks  the checksum of each block of the token ids (`blocks.py`)
+    last-used                      an empty file: its time says when the store was last opened
 
 Stores are in the user's cache. One process at a time writes a store; readers see it complete or not
-at all.
+at all. Everything but large token files is verified when a store is opened. A block of those is
+verified when it is first read.
 """
 
 from __future__ import annotations
@@ -19,17 +22,19 @@ import json
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.config import ConfigError
+from dovetail.config import ConfigError, Error, StorageError
+from dovetail.data.blocks import VerifiedArray, block_checksums, checksum_of
 from dovetail.data.interfaces import SPLITS, SplitSummary
 from dovetail.utils import (
     TEMPORARY,
+    Lock,
     atomic_folder,
     atomic_write,
     locked,
@@ -37,14 +42,18 @@ from dovetail.utils import (
     user_cache_folder,
 )
 
-FORMAT = 1
+FORMAT = 2
 META = "meta.json"
+LAST_USED = "last-used"
+DAMAGED = "damaged"
+UNFINISHED = ".unfinished"
+"""Ends the name of the folder of a preparation that is not complete."""
 TOKENIZER = "tokenizer"
 STARTS_DTYPE = np.dtype("<i8")
 
-# Opening a store compares files up to this size with their checksums, which takes about ten
-# milliseconds. Of larger files it compares the size.
-_CHECKSUM_LIMIT = 64 * 2**20
+# Opening a store verifies token files up to this size, which takes about ten milliseconds.
+_VERIFIED_AT_ONCE = 64 * 2**20
+_OLDEST_FORMAT = 1  # without blocks, and with CRC-32
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
@@ -54,8 +63,12 @@ class DamagedStoreError(ConfigError):
     """The files of a store differ from what was written."""
 
 
+class DamagedDataError(StorageError):
+    """A block of a store is damaged, as found in training. The next start prepares it again."""
+
+
 class DiskFullError(OSError):
-    """The disk is full. The partial output has been removed."""
+    """The disk is full. What is done of a preparation stays, so that it can continue."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +81,17 @@ class StoreMeta:
     token_dtype: str
     splits: dict[str, SplitSummary]
     files: dict[str, tuple[int, int]]
-    """The size and CRC-32 of every other file."""
+    """The size and CRC-32C of every other file."""
+    report: dict[str, Any] = field(default_factory=dict)
+    """What the preparation counted beside documents, bytes and tokens."""
+    format: int = FORMAT
 
 
 @dataclass(frozen=True)
 class TokenSplit:
     """The documents of one split."""
 
-    tokens: NDArray[Any]
+    tokens: NDArray[Any] | VerifiedArray
     """The token ids, memory-mapped (uint16 or uint32)."""
     starts: NDArray[np.int64]
     """The offset of each document's first token."""
@@ -85,18 +101,46 @@ class TokenStore:
     """An open store. Opening a store checks its files."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.meta = _read_meta(folder)
+        self.folder, self.meta = folder, self.read_meta(folder)
         for name, (size, checksum) in self.meta.files.items():
-            _check_file(folder / name, size, checksum)
+            is_lazy = name.endswith(".tokens") and size > _VERIFIED_AT_ONCE
+            _check_file(folder / name, size, None if is_lazy else checksum, self.meta.format)
+        with contextlib.suppress(OSError):  # a store may be on a disk that is only read
+            (folder / LAST_USED).touch()
+
+    @staticmethod
+    def read_meta(folder: Path) -> StoreMeta:
+        """Reads the summary of a store, unless a damaged block has been found in it."""
+        if (folder / DAMAGED).exists():
+            raise DamagedStoreError(f"{folder}: {(folder / DAMAGED).read_text('utf-8')}")
+        return _read_meta(folder)
 
     def split(self, name: str) -> TokenSplit:
         """Returns the documents of a split; they are read on access."""
         summary = self.meta.splits[name]
         token_dtype = np.dtype(self.meta.token_dtype)
-        tokens = _map(self.folder / f"{name}.tokens", token_dtype, summary.tokens)
+        path = self.folder / f"{name}.tokens"
+        tokens: Any = _map(path, token_dtype, summary.tokens)
         starts = _map(self.folder / f"{name}.starts", STARTS_DTYPE, summary.documents)
+        if self.meta.files[path.name][0] > _VERIFIED_AT_ONCE and self.meta.format > _OLDEST_FORMAT:
+            checksums = np.fromfile(self.folder / f"{name}.blocks", "<u4")
+            tokens = VerifiedArray(tokens, checksums, lambda offset: self._damage(path, offset))
         return TokenSplit(tokens, starts)
+
+    def verify(self) -> None:
+        """Verifies every file completely, and raises a DamagedStoreError for one that differs."""
+        for name, (size, checksum) in self.meta.files.items():
+            _check_file(self.folder / name, size, checksum, self.meta.format)
+
+    def _damage(self, path: Path, offset: int) -> Exception:
+        """Marks the store, so that the next start prepares the data again."""
+        problem = f"{path.name} does not match its checksum at byte {offset}."
+        with contextlib.suppress(OSError):
+            atomic_write(self.folder / DAMAGED, problem)
+        return DamagedDataError(
+            f"{self.folder}: {problem} Start the same command again: it prepares the data anew, "
+            "and the run continues."
+        )
 
 
 def token_dtype_for(vocab_size: int) -> np.dtype[Any]:
@@ -104,25 +148,40 @@ def token_dtype_for(vocab_size: int) -> np.dtype[Any]:
     return np.dtype("<u2") if vocab_size <= 2**16 else np.dtype("<u4")
 
 
-def write_meta(folder: Path, meta: StoreMeta) -> None:
-    """Writes `meta.json`."""
-    text = json.dumps({"format": FORMAT, **asdict(meta)}, indent=2, sort_keys=True)
-    write_file(folder / META, text + "\n")
-
-
-def size_and_checksum(path: Path) -> tuple[int, int]:
-    """Returns the size and CRC-32 of a file."""
-    size = checksum = 0
-    with path.open("rb") as stream:
-        while chunk := stream.read(2**22):
-            size += len(chunk)
-            checksum = zlib.crc32(chunk, checksum)
-    return size, checksum
+def seal(folder: Path, meta: StoreMeta) -> None:
+    """Completes a folder that has everything else: writes checksums and `meta.json`."""
+    for split in SPLITS:
+        block_checksums(folder / f"{split}.tokens").tofile(folder / f"{split}.blocks")
+    files = {
+        path.relative_to(folder).as_posix(): checksum_of(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    values = {**asdict(meta), "files": files}
+    write_file(folder / META, json.dumps(values, indent=2, sort_keys=True) + "\n")
 
 
 def data_folder() -> Path:
     """Returns the folder of all prepared data: `dovetail/data` in the user's cache."""
     return user_cache_folder() / "data"
+
+
+@contextlib.contextmanager
+def unfinished_folder(final: Path) -> Iterator[Path]:
+    """Yields the folder of the preparation of `final`: new, or what a killed process left.
+
+    It is removed at the end, and on a mistake of the user. After an error of the disk it stays, so
+    that the next try goes on from there. We hold the lock of `final`.
+    """
+    folder = final.with_name(final.name + UNFINISHED)
+    with _explain_errors(final):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            yield folder
+        except Error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -152,29 +211,46 @@ def exclusive(final: Path, on_wait: Callable[[], None]) -> Iterator[None]:
         yield
 
 
+def lock_of(final: Path) -> Lock | None:
+    """Acquires the lock of a folder that is being made; None if another process holds it."""
+    return try_lock(_lock_file(final))
+
+
 def _read_meta(folder: Path) -> StoreMeta:
     try:
         values = json.loads((folder / META).read_text(encoding="utf-8"))
-        found = values.pop("format")
         splits = {name: SplitSummary(**values["splits"][name]) for name in SPLITS}
         files = {name: (size, checksum) for name, (size, checksum) in values["files"].items()}
         meta = StoreMeta(**{**values, "splits": splits, "files": files})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedStoreError(f"{folder / META} cannot be read: {error!r}.") from error
-    if found != FORMAT:
-        raise DamagedStoreError(f"{folder / META} is of format {found}, not {FORMAT}.")
+    if not _OLDEST_FORMAT <= meta.format <= FORMAT:
+        raise DamagedStoreError(f"{folder / META} is of format {meta.format}, not {FORMAT}.")
     return meta
 
 
-def _check_file(path: Path, size: int, checksum: int) -> None:
+def _check_file(path: Path, size: int, checksum: int | None, format: int) -> None:
+    """Compares a file with its size, and with its checksum if that is given."""
     try:
         found = path.stat().st_size
         if found != size:
             raise DamagedStoreError(f"{path} has {found} bytes, expected {size}.")
-        if size <= _CHECKSUM_LIMIT and size_and_checksum(path)[1] != checksum:
+        if checksum is None:
+            return
+        got = _old_checksum(path) if format == _OLDEST_FORMAT else checksum_of(path)[1]
+        if got != checksum:
             raise DamagedStoreError(f"{path} does not match its checksum.")
     except OSError as error:
         raise DamagedStoreError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _old_checksum(path: Path) -> int:
+    """Returns the CRC-32 of a file, as stores of the oldest format have it."""
+    checksum = 0
+    with path.open("rb") as stream:
+        while chunk := stream.read(2**22):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
 
 
 def _map(path: Path, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
@@ -196,7 +272,7 @@ def _remove_leftovers(ours: Path) -> None:
         final = entry.with_name(entry.name.partition(TEMPORARY)[0])
         if final == ours:
             shutil.rmtree(entry, ignore_errors=True)
-        elif (lock := try_lock(_lock_file(final))) is not None:
+        elif (lock := lock_of(final)) is not None:
             shutil.rmtree(entry, ignore_errors=True)
             lock.release()
 
@@ -210,8 +286,9 @@ def _explain_errors(target: Path) -> Iterator[None]:
         if error.errno in _DISK_FULL and not isinstance(error, DiskFullError):
             raise DiskFullError(
                 error.errno,
-                f"the disk is full: writing {target} failed, and the partial output has been "
-                "removed. Free some space, or set XDG_CACHE_HOME to a folder on a larger disk",
+                f"the disk is full: writing {target} failed. Free some space (`dovetail data "
+                "prune` removes data that is no longer used), and start the same command again: it "
+                "continues. Or set XDG_CACHE_HOME to a folder on a larger disk",
             ) from error
         if error.errno in _NOT_WRITABLE:
             raise ConfigError(

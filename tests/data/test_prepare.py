@@ -12,15 +12,22 @@ import pytest
 
 from dovetail.config import ConfigError
 from dovetail.data import BytePairTokenizer, ByteTokenizer, TextFiles, TokenInput, prepare
-from dovetail.data.prepare import held_out_names
-from dovetail.data.store import FORMAT, DamagedStoreError, DiskFullError, TokenStore, data_folder
+from dovetail.data.preparation.splits import held_out_names
+from dovetail.data.store import (
+    FORMAT,
+    UNFINISHED,
+    DamagedStoreError,
+    DiskFullError,
+    TokenStore,
+    data_folder,
+)
 from tests.data.conftest import TEXTS
 
 
-def stores():
+def stores(unfinished=True):
     """Returns the names of everything in the data folder but the lock files."""
-    folder = data_folder()
-    return sorted(entry.name for entry in folder.iterdir() if entry.name != "locks")
+    names = sorted(entry.name for entry in data_folder().iterdir() if entry.name != "locks")
+    return [name for name in names if unfinished or not name.endswith(UNFINISHED)]
 
 
 def contents(folder: Path):
@@ -175,7 +182,7 @@ def test_a_store_of_another_format_is_refused(small_input):
 # A full disk, no permission.
 
 
-def test_a_full_disk_is_explained_and_leaves_nothing(small_input):
+def test_a_full_disk_is_explained_and_leaves_no_store(small_input):
     class FullDisk(ByteTokenizer):
         def save(self, folder):
             (folder / "half").write_text("written")
@@ -184,7 +191,7 @@ def test_a_full_disk_is_explained_and_leaves_nothing(small_input):
     message = r"the disk is full: writing .*texts-bytes.*Free some space"
     with pytest.raises(DiskFullError, match=message):
         prepare(small_input.clone(tokenizer=FullDisk.Config()), progress=False)
-    assert stores() == []
+    assert stores(unfinished=False) == []
 
 
 def test_a_cache_that_cannot_be_written_is_explained(small_input, tmp_path, monkeypatch):
@@ -268,14 +275,14 @@ def test_a_killed_preparation_leaves_no_store(small_input, slow_process, stage):
     process = slow_process(stage)
     process.kill()
     process.wait()
-    assert [name for name in stores() if ".part-" not in name] == []
+    assert [name for name in stores(unfinished=False) if ".part-" not in name] == []
 
     whole = prepare(small_input, progress=False)
     assert stores() == [whole.folder.name]  # what the killed one left is gone
     TokenStore(whole.folder)
 
 
-def test_leftovers_of_other_corpora_go_too_unless_they_are_being_made(
+def test_leftovers_of_other_corpora_stay_so_that_they_can_continue(
     small_input, slow_process, texts, tmp_path
 ):
     process = slow_process("encode")
@@ -283,12 +290,13 @@ def test_leftovers_of_other_corpora_go_too_unless_they_are_being_made(
     (tmp_path / "other" / "a.txt").write_text("other text")
     other = small_input.clone(corpus=TextFiles.Config(files=str(tmp_path / "other")))
     name = prepare(other, progress=False).folder.name
-    assert len(stores()) == 2  # the one at work still has its folder
+    assert len(stores()) == 2
     process.kill()
     process.wait()
     (tmp_path / "other" / "a.txt").write_text("other text again")
     again = prepare(other, progress=False).folder.name
-    assert stores() == sorted([name, again])
+    assert stores(unfinished=False) == sorted([name, again])
+    assert len(stores()) == 3
 
 
 def test_a_second_process_waits_for_the_first(small_input, slow_process, capsys):

@@ -1,7 +1,7 @@
 import pytest
 
 from dovetail.data import StandardLibrary
-from dovetail.data.prepare import held_out_names
+from dovetail.data.preparation.splits import held_out_names
 from dovetail.data.python_lines import python_lines
 
 

@@ -1,4 +1,4 @@
-from dovetail.data.prepare import draw, held_out_names
+from dovetail.data.preparation.splits import draw, held_out_names
 
 NAMES = [f"folder/file_{number}.py" for number in range(4000)]
 

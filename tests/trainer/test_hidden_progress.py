@@ -14,7 +14,7 @@ def test_hidden_progress_is_hidden_while_data_is_prepared(config, tmp_path, monk
             shown.append(enabled)
             super().__init__(title, enabled=False)
 
-    monkeypatch.setattr(sys.modules["dovetail.data.prepare"], "Progress", Recorded)
+    monkeypatch.setattr(sys.modules["dovetail.data.preparation.prepare"], "Progress", Recorded)
     for name in ("hidden", "shown"):
         (tmp_path / name).mkdir()
         for number in range(3):
