@@ -4,7 +4,7 @@
 #   PYTHON=python3.13   use that Python, in an environment of its own (.venv-3.13); otherwise the one found, in .venv
 #   LOCKED=1            install the exact versions of locks/requirements-<version>.txt instead of the newest
 #   ARGS="..."          more arguments for pytest:  make test ARGS="tests/config -x"
-#   ALL=1               run the whole sweep, or all slow tests: make sweep slow ALL=1
+#   ALL=1               run all cases of the sweep, of slow tests, or of compilation: make sweep slow compile ALL=1
 #   WORKERS=4           run the tests in this many processes; each holds 8 virtual devices and about 3 GB
 
 .DEFAULT_GOAL := help
@@ -55,7 +55,7 @@ compile: ## Compile the kernels for TPUs and GPUs, with no device
 	@$(MAKE) --no-print-directory VENV=$(VENV)-compile compiled
 
 compiled: $(stamp)-compile
-	DOVETAIL_COMPILERS=1 $(bin)/python -m pytest tests/compile -m compile --numprocesses $(WORKERS) $(ARGS)
+	DOVETAIL_COMPILERS=1 $(bin)/python -m pytest tests/compile -m compile $(if $(ALL),,--third=$(commit)) --numprocesses $(WORKERS) $(ARGS)
 
 lint: $(stamp)-dev ## Check style, types and the layering of the subpackages
 	@failed=; for check in $(checks); do \

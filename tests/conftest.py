@@ -53,7 +53,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 shape_suffixes.install([f"dovetail.{subpackage}" for subpackage in CHECKED])
 
 
-_LONG = ("sweep", "slow")
+_LONG = ("sweep", "slow", "rotating")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

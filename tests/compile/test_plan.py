@@ -45,16 +45,16 @@ def at_batch(batch: int, folder: Path) -> Planner:
 def test_the_boundary_is_the_compilers(tmp_path: Path) -> None:
     """From one program it is known about where it lies; then it is found by halving.
 
-    One batch and the next differ by two sequences on each of the four chips.
+    One batch and the next differ by eight sequences on each of the four chips.
     """
     base = at_batch(64, tmp_path).compiled_plan().memory
     fixed = 2 * base.parameters + base.optimizer  # gradients are as large as parameters
     expected = 64 * (base.limit - fixed) / (base.total - fixed)
-    low, high = int(0.93 * expected) // 8, int(1.07 * expected) // 8
-    plans = {rows: at_batch(8 * rows, tmp_path).compiled_plan() for rows in (low, high)}
+    low, high = int(0.93 * expected) // 32, -(-int(1.07 * expected) // 32)
+    plans = {rows: at_batch(32 * rows, tmp_path).compiled_plan() for rows in (low, high)}
     while high - low > 1:
         middle = (low + high) // 2
-        plans[middle] = at_batch(8 * middle, tmp_path).compiled_plan()
+        plans[middle] = at_batch(32 * middle, tmp_path).compiled_plan()
         low, high = (middle, high) if plans[middle].fits else (low, middle)
     below, above = plans[low], plans[high]
     assert below.fits
