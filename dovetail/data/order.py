@@ -39,12 +39,7 @@ class ShuffledOrder:
 
     def batch_number(self, step: int) -> int:
         """Returns the number of a step's batch: the step plus the batches skipped before it."""
-        number = step
-        for start, stop in merged_ranges(self.skips):
-            if number < start:
-                break
-            number += stop - start
-        return number
+        return batch_number(step, self.skips)
 
     def examples(self, step: int, rows: slice | None = None) -> NDArray[np.int64]:
         """Returns the examples of a step's global batch, or of some of its rows."""
@@ -52,7 +47,7 @@ class ShuffledOrder:
             self.batch_number(step) * self.batch_size + np.arange(self.batch_size)[_all(rows)]
         )
         epochs, positions = np.divmod(positions, self.num_examples)
-        return permute(positions, self.num_examples, _epoch_keys(self.seed, epochs))
+        return permute(positions, self.num_examples, shuffle_keys(self.seed, epochs))
 
 
 @dataclass(frozen=True)
@@ -80,6 +75,16 @@ class SequentialOrder:
             # Evenly spaced: the first documents in alphabetical order are not representative.
             return positions * self.num_examples // total_rows
         return np.where(positions < self.num_examples, positions, PADDING)
+
+
+def batch_number(step: int, skips: tuple[tuple[int, int], ...]) -> int:
+    """Returns the number of a step's batch: the step plus the batches skipped before it."""
+    number = step
+    for start, stop in merged_ranges(skips):
+        if number < start:
+            break
+        number += stop - start
+    return number
 
 
 def merged_ranges(ranges: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
@@ -129,7 +134,8 @@ def _feistel(
     return (high << shift) | low
 
 
-def _epoch_keys(seed: int, epochs: NDArray[np.int64]) -> NDArray[np.uint64]:
+def shuffle_keys(seed: int, epochs: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Returns the key of `permute` for each epoch."""
     word = np.full(1, seed + _GOLDEN & _WORD, np.uint64)
     return _mix(_mix(word) + epochs.astype(np.uint64))
 

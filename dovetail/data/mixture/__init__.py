@@ -1,0 +1,1 @@
+"""Mixtures: batches with rows from several sources, in exact shares."""
