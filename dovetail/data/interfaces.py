@@ -154,7 +154,11 @@ class ShardedCorpus(Corpus, Protocol):
 
 
 class Tokenizer(Protocol):
-    """Converts text to token ids and back. Its vocabulary size is known before it is trained."""
+    """Converts text to token ids and back. Its vocabulary size is known before it is trained.
+
+    One whose `fit` learns nothing has the attribute `learns = False`: then the tokens of a corpus
+    do not depend on other corpora of a mixture.
+    """
 
     @property
     def name(self) -> str:

@@ -37,6 +37,8 @@ _SPACE = "\u2581"  # how SentencePiece writes a space
 class PretrainedTokenizer(Component):
     """A trained tokenizer in the format of the `tokenizers` library."""
 
+    learns = False
+
     class Config(Component.Config["PretrainedTokenizer"]):
         """What is known without the files, and their folder."""
 

@@ -28,6 +28,8 @@ _NUM_BYTES = 256
 class ByteTokenizer(Component):
     """One id for each byte, and one for end of text. It needs no training."""
 
+    learns = False
+
     @property
     def name(self) -> str:
         """A short name."""
@@ -103,6 +105,11 @@ class BytePairTokenizer(Component):
         self._trained = Path(config.folder) if config.folder else None
         self._model: tokenizers.Tokenizer | None = None
         self._pieces: list[bytes] = []
+
+    @property
+    def learns(self) -> bool:
+        """Whether `fit` trains it: not if it is a trained one."""
+        return self._trained is None
 
     @property
     def name(self) -> str:

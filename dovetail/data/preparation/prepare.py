@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import shutil
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,6 @@ from dovetail.data.preparation.work import (
     run_pass,
 )
 from dovetail.data.store import (
-    FORMAT,
     TOKENIZER,
     DamagedStoreError,
     StoreMeta,
@@ -60,6 +60,8 @@ from dovetail.data.store import (
     unfinished_folder,
 )
 from dovetail.utils import Progress, atomic_folder, file_digests, remove_folder
+
+_NAME_VERSION = 1  # changes when the same corpus gives other tokens; runs know data by its name
 
 # A tokenizer is trained on this much text: more changes few merges, and takes memory and hours.
 _TRAINING_BYTES = 256 * 2**20
@@ -90,20 +92,49 @@ def prepare_store(
 
     Loads the tokenizer, too. A damaged store is rebuilt, with a warning.
     """
+    return prepare_stores({corpus.name: corpus}, tokenizer, progress)[corpus.name]
+
+
+def prepare_stores(
+    corpora: Mapping[str, Corpus], tokenizer: Tokenizer, progress: bool = True
+) -> dict[str, tuple[TokenStore, PreparedData]]:
+    """Does the same for several corpora that share a tokenizer, which is trained on all of them."""
     began = time.monotonic()
-    folder = store_folder(corpus, tokenizer)
-    store = _open_if_intact(folder)
-    reused = store is not None
-    if store is None:
-        with Progress(f"preparing {corpus.name}", enabled=progress) as shown:
-            store = _build_exclusively(folder, corpus, tokenizer, shown)
-    tokenizer.load(store.folder / TOKENIZER)
-    return store, _summary(store, tokenizer, reused, time.monotonic() - began)
+    folders = store_folders(corpora, tokenizer)
+    stores = {name: _open_if_intact(folder) for name, folder in folders.items()}
+    missing = {name: folders[name] for name, store in stores.items() if store is None}
+    if missing:
+        with Progress(f"preparing {', '.join(missing)}", enabled=progress) as shown:
+            stores |= _build_exclusively(missing, folders, corpora, tokenizer, shown)
+    found = {name: store for name, store in stores.items() if store is not None}
+    tokenizer.load(next(iter(found.values())).folder / TOKENIZER)
+    seconds = time.monotonic() - began
+    return {
+        name: (store, _summary(store, tokenizer, name not in missing, seconds))
+        for name, store in found.items()
+    }
 
 
-def store_folder(corpus: Corpus, tokenizer: Tokenizer) -> Path:
-    """Returns the folder of a store, which need not exist."""
-    content = (str(FORMAT), str(SPLIT_VERSION), corpus.fingerprint(), tokenizer.fingerprint())
+def store_folders(corpora: Mapping[str, Corpus], tokenizer: Tokenizer) -> dict[str, Path]:
+    """Returns the folder of each store, which need not exist.
+
+    Where a tokenizer is trained on several corpora, the tokens of each depend on all of them.
+    """
+    prints = {name: corpus.fingerprint() for name, corpus in corpora.items()}
+    together = sorted(prints.values()) if len(prints) > 1 and learns(tokenizer) else []
+    return {
+        name: _store_folder(corpora[name], tokenizer, (own, tokenizer.fingerprint(), *together))
+        for name, own in prints.items()
+    }
+
+
+def learns(tokenizer: Tokenizer) -> bool:
+    """Says whether a tokenizer depends on the texts that it is fitted to."""
+    return bool(getattr(tokenizer, "learns", True))
+
+
+def _store_folder(corpus: Corpus, tokenizer: Tokenizer, prints: Sequence[str]) -> Path:
+    content = (str(_NAME_VERSION), str(SPLIT_VERSION), *prints)
     fingerprint = hashlib.blake2b("\n".join(content).encode(), digest_size=6).hexdigest()
     return data_folder() / f"{corpus.name}-{tokenizer.name}-{fingerprint}"
 
@@ -126,19 +157,55 @@ def _open_if_intact(folder: Path) -> TokenStore | None:
 
 
 def _build_exclusively(
-    folder: Path, corpus: Corpus, tokenizer: Tokenizer, progress: Progress
-) -> TokenStore:
+    missing: Mapping[str, Path],
+    folders: Mapping[str, Path],
+    corpora: Mapping[str, Corpus],
+    tokenizer: Tokenizer,
+    progress: Progress,
+) -> dict[str, TokenStore]:
+    """Builds the missing stores, unless another process does."""
+
     def say_waiting() -> None:
         progress.say("waiting for another process that is preparing the same data")
 
-    with exclusive(folder, say_waiting):
-        with contextlib.suppress(DamagedStoreError):
-            return TokenStore(folder)  # another process built it in the meantime
-        if folder.exists():
-            remove_folder(folder)
-        with unfinished_folder(folder) as unfinished:
-            _Preparation(unfinished, corpus, tokenizer, progress).build(folder)
-        return TokenStore(folder)
+    with contextlib.ExitStack() as stack:
+        work: dict[str, _Preparation] = {}
+        for name, folder in sorted(missing.items(), key=lambda item: item[1]):  # never crosswise
+            stack.enter_context(exclusive(folder, say_waiting))
+            with contextlib.suppress(DamagedStoreError):
+                TokenStore(folder)  # another process built it in the meantime
+                continue
+            if folder.exists():
+                remove_folder(folder)
+            unfinished = stack.enter_context(unfinished_folder(folder))
+            work[name] = _Preparation(unfinished, corpora[name], tokenizer, progress)
+        for preparation in work.values():
+            preparation.survey()
+        trained = [folder / TOKENIZER for name, folder in folders.items() if name not in work]
+        _prepare_tokenizer(list(work.values()), trained, tokenizer, progress)
+        for name, preparation in work.items():
+            preparation.build(missing[name])
+        return {name: TokenStore(folder) for name, folder in missing.items()}
+
+
+def _prepare_tokenizer(
+    work: Sequence[_Preparation],
+    trained: Sequence[Path],
+    tokenizer: Tokenizer,
+    progress: Progress,
+) -> None:
+    """Trains the tokenizer on all corpora, unless that has been done, and saves it with each."""
+    done = [*trained, *(each.tokenizer_folder for each in work if each.has_tokenizer())]
+    if done:
+        tokenizer.load(done[0])
+    elif work:
+        size = sum(each.surveyed.bytes for each in work)
+        progress.stage("training the tokenizer", min(size, _TRAINING_BYTES), "bytes")
+        share = _TRAINING_BYTES / max(size, 1)
+        texts = (each.training_texts(share) for each in work)
+        tokenizer.fit(itertools.chain.from_iterable(texts))
+    for each in work:
+        each.save_tokenizer()
 
 
 class _Preparation:
@@ -153,71 +220,66 @@ class _Preparation:
         configs = configs_for_workers(corpus, tokenizer)
         self.sources = Sources(self.corpus, tokenizer, configs, self.tokenizer_folder)
         self.pieces: list[CorpusPiece] = []
+        self.surveyed = Survey()
 
-    def build(self, final: Path) -> None:
-        """Makes the store's folder."""
+    def survey(self) -> None:
+        """Does the first pass, and checks what it finds."""
         self.progress.stage("reading", unit="bytes")
         self.pieces = pieces_of(self.corpus)
-        survey = self._survey()
-        self._prepare_tokenizer(survey)
-        results = self._run("tokenizing", Pass(ENCODE, self.folder, survey.held_out_limit), survey)
-        with new_folder(final) as temporary:
-            splits = join_pieces(temporary, Pass(ENCODE, self.folder).ledger, results)
-            shutil.copytree(self.tokenizer_folder, temporary / TOKENIZER)
-            seal(temporary, self._meta(survey, splits))
-
-    def _survey(self) -> Survey:
         this = Pass(SURVEY, self.folder)
-        survey = join_surveys(self._run("reading", this), this.ledger)
-        check_survey(survey, self.corpus)
-        return survey
+        total = sum(piece.size for piece in self.pieces)
+        self.surveyed = join_surveys(self._run("reading", this, total), this.ledger)
+        check_survey(self.surveyed, self.corpus)
 
-    def _run(self, stage: str, this: Pass, survey: Survey | None = None) -> list[dict[str, Any]]:
-        total = sum(piece.size for piece in self.pieces) if survey is None else survey.bytes
-        self.progress.stage(stage, total, "bytes")
-        return run_pass(this, self.sources, self.pieces, self.progress.advance)
+    def build(self, final: Path) -> None:
+        """Does the second pass, and makes the store's folder."""
+        this = Pass(ENCODE, self.folder, self.surveyed.held_out_limit)
+        results = self._run("tokenizing", this, self.surveyed.bytes)
+        with new_folder(final) as temporary:
+            splits = join_pieces(temporary, this.ledger, results)
+            shutil.copytree(self.tokenizer_folder, temporary / TOKENIZER)
+            seal(temporary, self._meta(splits))
 
-    def _prepare_tokenizer(self, survey: Survey) -> None:
-        """Trains the tokenizer, unless a preparation before has done that."""
-        if self._has_tokenizer():
-            self.tokenizer.load(self.tokenizer_folder)
-            return
-        shutil.rmtree(self.tokenizer_folder, ignore_errors=True)
-        total = min(survey.bytes, _TRAINING_BYTES)
-        self.progress.stage("training the tokenizer", total, "bytes")
-        self.tokenizer.fit(self._training_texts(survey))
-        with atomic_folder(self.tokenizer_folder) as temporary:
-            self.tokenizer.save(temporary)
-        self._digests.write_text(json.dumps(file_digests(self.tokenizer_folder)))
+    def training_texts(self, share: float) -> Iterator[str]:
+        """Yields the texts of the training split, or a random share of them."""
+        for document in all_documents(self.corpus):
+            if key_of(document.name) <= self.surveyed.held_out_limit or not document.text:
+                continue
+            if share >= 1 or key_of(f"tokenizer/{document.name}") < share * 2**64:
+                self.progress.advance(len(document.text.encode("utf-8")))
+                yield document.text
 
-    @property
-    def _digests(self) -> Path:
-        return self.folder / f"{TOKENIZER}.json"
-
-    def _has_tokenizer(self) -> bool:
+    def has_tokenizer(self) -> bool:
+        """Says whether a preparation that was killed has trained and saved it."""
         try:
             expected = json.loads(self._digests.read_text())
             return bool(expected == file_digests(self.tokenizer_folder))
         except (OSError, ValueError):
             return False
 
-    def _training_texts(self, survey: Survey) -> Iterator[str]:
-        """Yields the texts of the training split, or a random share of them if there are many."""
-        share = _TRAINING_BYTES / max(survey.bytes, 1)
-        for document in all_documents(self.corpus):
-            if key_of(document.name) <= survey.held_out_limit or not document.text:
-                continue
-            if share >= 1 or key_of(f"tokenizer/{document.name}") < share * 2**64:
-                self.progress.advance(len(document.text.encode("utf-8")))
-                yield document.text
+    def save_tokenizer(self) -> None:
+        """Saves the tokenizer for the workers and the store."""
+        if not self.has_tokenizer():
+            shutil.rmtree(self.tokenizer_folder, ignore_errors=True)
+            with atomic_folder(self.tokenizer_folder) as temporary:
+                self.tokenizer.save(temporary)
+            self._digests.write_text(json.dumps(file_digests(self.tokenizer_folder)))
 
-    def _meta(self, survey: Survey, splits: dict[str, SplitSummary]) -> StoreMeta:
+    @property
+    def _digests(self) -> Path:
+        return self.folder / f"{TOKENIZER}.json"
+
+    def _run(self, stage: str, this: Pass, total: int) -> list[dict[str, Any]]:
+        self.progress.stage(stage, total, "bytes")
+        return run_pass(this, self.sources, self.pieces, self.progress.advance)
+
+    def _meta(self, splits: dict[str, SplitSummary]) -> StoreMeta:
+        survey, size = self.surveyed, self.tokenizer.vocab_size
         report = {
             "duplicates": survey.duplicates,
             "bad_records": survey.bad,
             "problems": dict(survey.problems),
             "examples": survey.examples,
         }
-        size = self.tokenizer.vocab_size
         dtype = token_dtype_for(size).str
         return StoreMeta(self.corpus.name, self.tokenizer.name, size, dtype, splits, {}, report)
