@@ -18,9 +18,17 @@ from dovetail.config import REQUIRED, Component, ConfigError, ConfigOf, incident
 from dovetail.data.corpus import StandardLibrary
 from dovetail.data.interfaces import HELD_OUT, TRAIN, Corpus, PreparedData, Tokenizer
 from dovetail.data.order import SequentialOrder, ShuffledOrder, merged_ranges
-from dovetail.data.packing import TARGET_BYTES, num_rows, pack
+from dovetail.data.packing import (
+    TARGET_BYTES,
+    ConcatenateAndSplit,
+    DocumentPiece,
+    IndexPlace,
+    PackedRows,
+    Packing,
+    PackingStatistics,
+)
 from dovetail.data.preparation import open_store, prepare_store
-from dovetail.data.store import TokenSplit, TokenStore
+from dovetail.data.store import TokenSplit, TokenStore, data_folder
 from dovetail.data.tokenizer import BytePairTokenizer
 from dovetail.utils import plural
 
@@ -44,6 +52,7 @@ class TokenInput(Component):
         sequence_length: int = REQUIRED
         batch_size: int = REQUIRED
         """Rows of the global batch, of all hosts together."""
+        packing: ConfigOf[Packing] = ConcatenateAndSplit.Config()
         split: Literal["train", "held_out"] = "train"
         seed: int = 0
         skips: tuple[tuple[int, int], ...] = incidental(())
@@ -67,7 +76,10 @@ class TokenInput(Component):
         self._batch_size = config.batch_size
         self._split, self._seed, self._skips = config.split, config.seed, config.skips
         self._rows = _PreparedRows(
-            config.corpus.build(), config.tokenizer.build(), config.sequence_length
+            config.corpus.build(),
+            config.tokenizer.build(),
+            config.packing.build(),
+            config.sequence_length,
         )
 
     def spec(self) -> BatchSpec:
@@ -82,7 +94,7 @@ class TokenInput(Component):
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, ready to use; prepares the data at first use."""
-        self.prepare()
+        self._rows.prepare()
         return self._rows.tokenizer
 
     def load_tokenizer(self, folder: Path) -> Tokenizer:
@@ -91,8 +103,10 @@ class TokenInput(Component):
         return self._rows.tokenizer
 
     def prepare(self, progress: bool = True) -> PreparedData:
-        """Builds the token store if it does not exist, and returns a summary."""
-        return self._rows.prepare(progress)
+        """Builds the token store and the packing's index if need be, and returns a summary."""
+        prepared = self._rows.prepare(progress)
+        self._rows.packed(self._split, progress)
+        return prepared
 
     def use_prepared(self, folder: Path) -> None:
         """Uses a token store by its folder from now on; the corpus is not read."""
@@ -106,8 +120,9 @@ class TokenInput(Component):
         """Warns if this many steps repeat the data far too often; prepares the data."""
         tokens = self.prepare().splits[TRAIN].tokens
         (tokens_per_step,) = self.spec().items().values()
-        epochs = steps * tokens_per_step / max(tokens, 1)
-        if not tokens or (tokens >= tokens_per_step and epochs <= _MANY_EPOCHS):
+        rows = self.packing_statistics().rows  # not tokens: rows may have padding
+        epochs = steps * self._batch_size / max(rows, 1)
+        if not rows or (rows >= self._batch_size and epochs <= _MANY_EPOCHS):
             return []
         warning = (
             f"the data has {tokens:,} training tokens and a step takes {tokens_per_step:,}, so "
@@ -120,6 +135,14 @@ class TokenInput(Component):
     def batch(self, step: int, rows: slice | None = None) -> HostBatch:
         """Returns the global batch of a step, or some of its rows."""
         return self._rows.take(self._split, self._order().examples(step, rows))
+
+    def documents(self, step: int, rows: slice | None = None) -> list[list[DocumentPiece]]:
+        """Returns which documents each row of a step's global batch holds, or some of its rows."""
+        return self._rows.packed(self._split).documents(self._order().examples(step, rows))
+
+    def packing_statistics(self, split: str = TRAIN) -> PackingStatistics:
+        """Returns how well the documents of a split fill its rows; prepares the data."""
+        return self._rows.packed(split).statistics()
 
     def batch_number(self, step: int) -> int:
         """Returns the number of the batch of a step; batches are numbered without skips."""
@@ -169,14 +192,18 @@ class TokenEvaluation:
 class _PreparedRows:
     """The packed rows of a corpus, prepared at first use; shared with an input's evaluations."""
 
-    def __init__(self, corpus: Corpus, tokenizer: Tokenizer, sequence_length: int) -> None:
+    def __init__(
+        self, corpus: Corpus, tokenizer: Tokenizer, packing: Packing, sequence_length: int
+    ) -> None:
         self.tokenizer = tokenizer
-        self._corpus = corpus
+        self._corpus, self._packing = corpus, packing
         self._sequence_length = sequence_length
         # The prefetching thread and the main thread may both be the first to prepare.
         self._lock = threading.Lock()
         self._prepared: PreparedData | None = None
+        self._store_name = ""
         self._splits: dict[str, TokenSplit] = {}
+        self._packed: dict[str, PackedRows] = {}
         self._token_bytes = np.zeros(0, np.int32)
 
     @property
@@ -201,7 +228,9 @@ class _PreparedRows:
             self._adopt(*open_store(folder, self.tokenizer))
 
     def _adopt(self, store: TokenStore, prepared: PreparedData) -> None:
+        self._store_name = store.folder.name
         self._splits = {name: store.split(name) for name in (TRAIN, HELD_OUT)}
+        self._packed = {}
         self._token_bytes = self.tokenizer.token_bytes
         self._prepared = prepared
 
@@ -209,22 +238,33 @@ class _PreparedRows:
         if self._prepared is None and next(iter(self._corpus.documents()), None) is None:
             raise ConfigError(f"corpus {self._corpus.name}: it has no documents.")
 
+    def packed(self, split: str, progress: bool = True) -> PackedRows:
+        """Returns the rows of a split; packs it at first use."""
+        self.prepare(progress)
+        with self._lock:
+            if split not in self._packed:
+                # The token store may be that of a run, which may be another user's.
+                place = IndexPlace(data_folder(), f"{self._store_name}-{split}", progress)
+                self._packed[split] = self._packing.pack(
+                    self._splits[split], self._sequence_length, place
+                )
+            return self._packed[split]
+
     def count(self, split: str) -> int:
         """Returns the number of rows of a split, which must not be empty."""
-        self.prepare()
-        count = num_rows(len(self._splits[split].tokens), self._sequence_length)
-        if not count:
+        packed = self.packed(split)
+        if packed.num_rows:
+            return packed.num_rows
+        if len(self._splits[split].starts):
             raise ConfigError(
-                f"corpus {self._corpus.name}: its {split} split is empty, because the corpus is a "
-                "single document. Add documents, or cut it into more (TextFiles.passage_bytes)."
+                f"corpus {self._corpus.name}: packing leaves no row of its {split} split. "
+                f"{packed.statistics().documents_dropped:,} documents are dropped. Make "
+                "input.sequence_length longer, or split long documents."
             )
-        return count
+        raise ConfigError(
+            f"corpus {self._corpus.name}: its {split} split is empty, because the corpus is a "
+            "single document. Add documents, or cut it into more (TextFiles.passage_bytes)."
+        )
 
     def take(self, split: str, rows: NDArray[np.int64]) -> HostBatch:
-        return pack(
-            self._splits[split],
-            rows,
-            self._sequence_length,
-            self.tokenizer.end_of_text,
-            self._token_bytes,
-        )
+        return self.packed(split).batch(rows, self.tokenizer.end_of_text, self._token_bytes)

@@ -104,7 +104,7 @@ class TokenStore:
         self.folder, self.meta = folder, self.read_meta(folder)
         for name, (size, checksum) in self.meta.files.items():
             is_lazy = name.endswith(".tokens") and size > _VERIFIED_AT_ONCE
-            _check_file(folder / name, size, None if is_lazy else checksum, self.meta.format)
+            check_file(folder / name, size, None if is_lazy else checksum, self._checksum_of)
         with contextlib.suppress(OSError):  # a store may be on a disk that is only read
             (folder / LAST_USED).touch()
 
@@ -130,7 +130,11 @@ class TokenStore:
     def verify(self) -> None:
         """Verifies every file completely, and raises a DamagedStoreError for one that differs."""
         for name, (size, checksum) in self.meta.files.items():
-            _check_file(self.folder / name, size, checksum, self.meta.format)
+            check_file(self.folder / name, size, checksum, self._checksum_of)
+
+    @property
+    def _checksum_of(self) -> Callable[[Path], tuple[int, int]]:
+        return _old_checksum if self.meta.format == _OLDEST_FORMAT else checksum_of
 
     def _damage(self, path: Path, offset: int) -> Exception:
         """Marks the store, so that the next start prepares the data again."""
@@ -229,28 +233,31 @@ def _read_meta(folder: Path) -> StoreMeta:
     return meta
 
 
-def _check_file(path: Path, size: int, checksum: int | None, format: int) -> None:
-    """Compares a file with its size, and with its checksum if that is given."""
+def check_file(
+    path: Path,
+    size: int,
+    checksum: int | None,
+    checksum_of: Callable[[Path], tuple[int, int]] = checksum_of,
+) -> None:
+    """Raises a DamagedStoreError if a file has another size, or another checksum if one is given."""
     try:
         found = path.stat().st_size
         if found != size:
             raise DamagedStoreError(f"{path} has {found} bytes, expected {size}.")
-        if checksum is None:
-            return
-        got = _old_checksum(path) if format == _OLDEST_FORMAT else checksum_of(path)[1]
-        if got != checksum:
+        if checksum is not None and checksum_of(path)[1] != checksum:
             raise DamagedStoreError(f"{path} does not match its checksum.")
     except OSError as error:
         raise DamagedStoreError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def _old_checksum(path: Path) -> int:
-    """Returns the CRC-32 of a file, as stores of the oldest format have it."""
-    checksum = 0
+def _old_checksum(path: Path) -> tuple[int, int]:
+    """Returns the size and CRC-32 of a file, as stores of the oldest format have them."""
+    size = checksum = 0
     with path.open("rb") as stream:
         while chunk := stream.read(2**22):
+            size += len(chunk)
             checksum = zlib.crc32(chunk, checksum)
-    return checksum
+    return size, checksum
 
 
 def _map(path: Path, dtype: np.dtype[Any], length: int) -> NDArray[Any]:

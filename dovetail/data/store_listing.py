@@ -20,7 +20,7 @@ from dovetail.data.store import (
 )
 from dovetail.utils import TEMPORARY, format_bytes, format_duration, format_table, remove_folder
 
-COMPLETE, DAMAGED, IS_UNFINISHED = "complete", "damaged", "unfinished"
+COMPLETE, DAMAGED, IS_UNFINISHED, INDEX = "complete", "damaged", "unfinished", "packing index"
 
 _NOT_STORES = ("locks", "fingerprints")
 
@@ -31,7 +31,7 @@ class StoreEntry:
 
     Attributes:
         folder: its folder.
-        state: `complete`, `damaged` or `unfinished`.
+        state: `complete`, `damaged`, `unfinished`, or `packing index` for that of a store.
         bytes: what its files take.
         documents: in all splits; None if it is not complete.
         tokens: in all splits; None if it is not complete.
@@ -82,8 +82,8 @@ def verify_stores() -> dict[Path, str | None]:
     """Compares every file of every complete store with its checksum: None, or what is wrong."""
     found: dict[Path, str | None] = {}
     for entry in list_stores():
-        if entry.state == IS_UNFINISHED:
-            continue
+        if entry.state in (IS_UNFINISHED, INDEX):
+            continue  # an index is verified whenever it is opened
         try:
             TokenStore(entry.folder).verify()
         except DamagedStoreError as error:
@@ -128,7 +128,7 @@ def _entry(folder: Path) -> StoreEntry:
             tokens = sum(split.tokens for split in splits)
             state = COMPLETE
         except DamagedStoreError:
-            state = DAMAGED
+            state = INDEX if (folder / "row_starts.npy").exists() else DAMAGED
     age = max(time.time() - latest, 0.0)
     return StoreEntry(folder, state, sizes, documents, tokens, age, _is_in_use(folder, state))
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dovetail.config import REQUIRED, Component, ConfigError, identity
-from dovetail.data import PreparedData, SplitSummary
+from dovetail.data import PackingStatistics, PreparedData
 from dovetail.learner import (
     Accumulate,
     CosineSchedule,
@@ -326,22 +326,26 @@ def test_far_too_many_epochs_are_warned_of_once(config, tmp_path):
     assert f"2 steps are {epochs} epochs" in warning
 
 
+def with_rows(source, rows):
+    """Returns statistics of data with a number of rows."""
+    length = source.spec().tokens.shape[1]
+    return PackingStatistics(
+        rows=rows, sequence_length=length, documents=1, tokens=rows * length, documents_split=1
+    )
+
+
 @pytest.mark.parametrize(("steps", "warns"), [(50, False), (51, True)])
 def test_many_epochs_are_warned_of(config, monkeypatch, steps, warns):
     source = config.input.build()
-    (tokens,) = source.spec().items().values()
-    split = SplitSummary(documents=1, bytes=1, tokens=tokens)
-    data = PreparedData(Path(), vocabulary=4, splits={"train": split}, reused=True, seconds=0.0)
-    monkeypatch.setattr(source, "prepare", lambda: data)
+    data = with_rows(source, config.input.batch_size)
+    monkeypatch.setattr(source, "packing_statistics", lambda: data)
     assert ("51 steps are 51 epochs" in " ".join(source.warnings(steps))) == warns
 
 
 def test_one_step_is_one_epoch(config, monkeypatch):
     source = config.input.build()
-    (tokens,) = source.spec().items().values()
-    split = SplitSummary(documents=1, bytes=1, tokens=tokens - 1)
-    data = PreparedData(Path(), vocabulary=4, splits={"train": split}, reused=True, seconds=0.0)
-    monkeypatch.setattr(source, "prepare", lambda: data)
+    data = with_rows(source, config.input.batch_size - 1)
+    monkeypatch.setattr(source, "packing_statistics", lambda: data)
     assert "so 1 step is 1 epoch;" in source.warnings(1)[0]
 
 
