@@ -64,30 +64,30 @@ class _Fill(NamedTuple):
 
 
 class _OpenRows:
-    """All rows, as ranges by their remaining capacity."""
+    """All rows, as ranges by their remaining space."""
 
     def __init__(self, sequence_length: int) -> None:
         self._sequence_length = sequence_length
         self._num_rows = 0
         self._ranges: dict[int, list[_Rows]] = defaultdict(list)
-        self._capacities = 0  # a bit for each capacity that some rows have
+        self._spaces = 0  # a bit for each space that some rows have
 
     def fill(self, length: int, count: int) -> Iterator[_Fill]:
         """Packs a number of pieces of one length, no longer than those before."""
         while count:
-            capacity, rows = self._take(length, count)
-            each = capacity // length
+            space, rows = self._take(length, count)
+            each = space // length
             full = min(rows.size, count // each)
             if full:
-                yield self._put(_Rows(rows.first, full, rows.pieces), capacity, length, each)
+                yield self._put(_Rows(rows.first, full, rows.pieces), space, length, each)
                 count -= full * each
             rest = _Rows(rows.first + full, rows.size - full, rows.pieces)
             if rest.size and count:  # fewer pieces are left than one row holds
-                yield self._put(rest._replace(size=1), capacity, length, count)
+                yield self._put(rest._replace(size=1), space, length, count)
                 rest = _Rows(rest.first + 1, rest.size - 1, rest.pieces)
                 count = 0
             if rest.size:
-                self._put(rest, capacity, length, 0)
+                self._put(rest, space, length, 0)
 
     def pieces_per_row(self) -> NDArray[np.int64]:
         """Returns the number of pieces of each row."""
@@ -99,21 +99,21 @@ class _OpenRows:
 
     def _take(self, length: int, count: int) -> tuple[int, _Rows]:
         """Removes a range of the fullest rows that a piece fits into; adds rows if none does."""
-        fitting = self._capacities >> length
+        fitting = self._spaces >> length
         if not fitting:
             rows = _Rows(self._num_rows, -(-count // (self._sequence_length // length)), 0)
             self._num_rows += rows.size
             return self._sequence_length, rows
-        capacity = length + (fitting & -fitting).bit_length() - 1
-        ranges = self._ranges[capacity]
+        space = length + (fitting & -fitting).bit_length() - 1
+        ranges = self._ranges[space]
         rows = ranges.pop()
         if not ranges:
-            self._capacities ^= 1 << capacity
-        return capacity, rows
+            self._spaces ^= 1 << space
+        return space, rows
 
-    def _put(self, rows: _Rows, capacity: int, length: int, each: int) -> _Fill:
+    def _put(self, rows: _Rows, space: int, length: int, each: int) -> _Fill:
         """Puts back a range of rows, with so many more pieces in each."""
-        remaining = capacity - length * each
+        remaining = space - length * each
         self._ranges[remaining].append(rows._replace(pieces=rows.pieces + each))
-        self._capacities |= 1 << remaining
+        self._spaces |= 1 << remaining
         return _Fill(rows, each)
