@@ -239,7 +239,7 @@ def check_file(
     checksum: int | None,
     checksum_of: Callable[[Path], tuple[int, int]] = checksum_of,
 ) -> None:
-    """Raises a DamagedStoreError if a file has another size, or another checksum if one is given."""
+    """Raises a DamagedStoreError if a file has another size, or not the checksum that is given."""
     try:
         found = path.stat().st_size
         if found != size:
