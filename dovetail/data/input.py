@@ -26,6 +26,7 @@ from dovetail.data.packing import (
     PackedRows,
     Packing,
     PackingStatistics,
+    TokenTransform,
 )
 from dovetail.data.preparation import open_store, prepare_store
 from dovetail.data.store import TokenSplit, TokenStore, data_folder
@@ -53,6 +54,8 @@ class TokenInput(Component):
         batch_size: int = REQUIRED
         """Rows of the global batch, of all hosts together."""
         packing: ConfigOf[Packing] = ConcatenateAndSplit.Config()
+        transforms: tuple[ConfigOf[TokenTransform], ...] = ()
+        """Changes of the tokens of each document in a row, one after the other."""
         split: Literal["train", "held_out"] = "train"
         seed: int = 0
         skips: tuple[tuple[int, int], ...] = incidental(())
@@ -79,6 +82,7 @@ class TokenInput(Component):
             config.corpus.build(),
             config.tokenizer.build(),
             config.packing.build(),
+            [transform.build() for transform in config.transforms],
             config.sequence_length,
         )
 
@@ -193,10 +197,15 @@ class _PreparedRows:
     """The packed rows of a corpus, prepared at first use; shared with an input's evaluations."""
 
     def __init__(
-        self, corpus: Corpus, tokenizer: Tokenizer, packing: Packing, sequence_length: int
+        self,
+        corpus: Corpus,
+        tokenizer: Tokenizer,
+        packing: Packing,
+        transforms: Sequence[TokenTransform],
+        sequence_length: int,
     ) -> None:
         self.tokenizer = tokenizer
-        self._corpus, self._packing = corpus, packing
+        self._corpus, self._packing, self._transforms = corpus, packing, transforms
         self._sequence_length = sequence_length
         # The prefetching thread and the main thread may both be the first to prepare.
         self._lock = threading.Lock()
@@ -267,4 +276,6 @@ class _PreparedRows:
         )
 
     def take(self, split: str, rows: NDArray[np.int64]) -> HostBatch:
-        return self.packed(split).batch(rows, self.tokenizer.end_of_text, self._token_bytes)
+        packed = self.packed(split)
+        vocabulary = self.tokenizer.end_of_text, self._token_bytes
+        return packed.batch(rows, *vocabulary, self._transforms)

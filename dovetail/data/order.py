@@ -120,6 +120,15 @@ def permute(positions: NDArray[np.int64], size: int, keys: NDArray[np.uint64]) -
     return values.astype(np.int64)
 
 
+def draws(seed: int, count: int, *keys: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Returns random numbers in [0, 1) that the seed and the keys decide: [count, keys]."""
+    words = _mix(np.full(keys[0].shape, seed + _GOLDEN & _WORD, np.uint64))
+    for key in keys:
+        words = _mix(words + key.astype(np.uint64))
+    drawn = _mix(words + _mix(np.arange(1, count + 1, dtype=np.uint64))[:, None])
+    return (drawn >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
 def _feistel(
     values: NDArray[np.uint64], round_keys: NDArray[np.uint64], bits: int
 ) -> NDArray[np.uint64]:

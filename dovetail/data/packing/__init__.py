@@ -22,6 +22,12 @@ from dovetail.data.packing.long_documents import (
     TruncateLong,
 )
 from dovetail.data.packing.pieces import Pieces
+from dovetail.data.packing.transforms import (
+    FillInTheMiddle,
+    PieceTokens,
+    PrefixLM,
+    TokenTransform,
+)
 
 __all__ = [
     "TARGET_BYTES",
@@ -30,6 +36,7 @@ __all__ = [
     "ConcatenateAndSplit",
     "DocumentPiece",
     "DropLong",
+    "FillInTheMiddle",
     "IndexPlace",
     "IndexedPacking",
     "LongDocuments",
@@ -37,7 +44,10 @@ __all__ = [
     "Packing",
     "PackingStatistics",
     "PadEach",
+    "PieceTokens",
     "Pieces",
+    "PrefixLM",
     "SplitLong",
+    "TokenTransform",
     "TruncateLong",
 ]

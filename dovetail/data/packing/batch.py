@@ -8,12 +8,14 @@ P pieces, N tokens of all pieces, B rows, S sequence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.data.packing.pieces import Pieces, count_up, ends_of
+from dovetail.data.packing.transforms import PieceTokens, TokenTransform
 from dovetail.data.store import TokenSplit
 
 if TYPE_CHECKING:
@@ -29,24 +31,18 @@ def make_batch(
     shape: tuple[int, int],
     end_of_text: int,
     token_bytes: NDArray[np.int32],
+    transforms: Sequence[TokenTransform] = (),
 ) -> HostBatch:
     """Returns the batch [B, S] of some pieces; the rest of the rows is padding."""
     # Imported here because it imports JAX, which preparing data does not need.
     from dovetail.module import TokenBatch
 
-    # A piece counts its positions from its own start: earlier tokens of its document are not in
-    # the row, and positions stay below the sequence length.
-    positions_N = count_up(pieces.lengths_P)
-    offsets_N = np.repeat(pieces.starts_P, pieces.lengths_P) + positions_N
+    found = _read(split, pieces, end_of_text, token_bytes)
+    for transform in transforms:
+        found = transform(found)
     cells_P = pieces.rows_P * shape[1] + pieces.positions_P
-    cells_N = np.repeat(cells_P, pieces.lengths_P) + positions_N
-
-    num_tokens = len(split.tokens)
-    next_N = offsets_N + 1
-    targets_N = split.tokens[np.minimum(next_N, num_tokens - 1)] if num_tokens else next_N
-    targets_N = np.where(next_N < num_tokens, targets_N, end_of_text)
-    documents_P, _ = pieces.documents(split)
-    counted_N = next_N < np.repeat(ends_of(documents_P, split), pieces.lengths_P)
+    cells_N = np.repeat(cells_P, pieces.lengths_P) + found.positions_N
+    sizes_N = np.where(found.weights_N > 0, token_bytes[found.targets_N], 0)
 
     def rows(dtype: type, values_N: NDArray[Any], padding: int = 0) -> NDArray[Any]:
         values_BS: NDArray[Any] = np.full(shape, padding, dtype)
@@ -54,12 +50,38 @@ def make_batch(
         return values_BS
 
     return TokenBatch(
-        tokens=rows(np.int32, split.tokens[offsets_N], end_of_text),
-        targets=rows(np.int32, targets_N, end_of_text),
-        positions=rows(np.int32, positions_N),
+        tokens=rows(np.int32, found.tokens_N, end_of_text),
+        targets=rows(np.int32, found.targets_N, end_of_text),
+        positions=rows(np.int32, found.positions_N),
         segment_ids=rows(np.int32, np.repeat(_segment_ids(pieces), pieces.lengths_P)),
-        loss_weights=rows(np.float32, counted_N),
-        extras={TARGET_BYTES: rows(np.int32, np.where(counted_N, token_bytes[targets_N], 0))},
+        loss_weights=rows(np.float32, found.weights_N),
+        extras={TARGET_BYTES: rows(np.int32, sizes_N)},
+    )
+
+
+def _read(
+    split: TokenSplit, pieces: Pieces, end_of_text: int, token_bytes: NDArray[np.int32]
+) -> PieceTokens:
+    """Reads the tokens of some pieces, and the token after each."""
+    documents_P, document_offsets_P = pieces.documents(split)
+    # A piece counts its positions from its own start: earlier tokens of its document are not in
+    # the row, and positions stay below the sequence length.
+    positions_N = count_up(pieces.lengths_P)
+    offsets_N = np.repeat(pieces.starts_P, pieces.lengths_P) + positions_N
+    next_N = offsets_N + 1
+    num_tokens = len(split.tokens)
+    targets_N = split.tokens[np.minimum(next_N, num_tokens - 1)] if num_tokens else next_N
+    counted_N = next_N < np.repeat(ends_of(documents_P, split), pieces.lengths_P)
+    return PieceTokens(
+        documents_P=documents_P,
+        offsets_P=document_offsets_P,
+        lengths_P=pieces.lengths_P,
+        positions_N=positions_N,
+        tokens_N=split.tokens[offsets_N],
+        targets_N=np.where(next_N < num_tokens, targets_N, end_of_text),
+        weights_N=counted_N.astype(np.float32),
+        end_of_text=end_of_text,
+        token_bytes=token_bytes,
     )
 
 

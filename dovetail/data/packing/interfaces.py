@@ -9,6 +9,7 @@ P pieces of documents, B rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from dovetail.data.packing.batch import make_batch
 from dovetail.data.packing.pieces import Pieces
+from dovetail.data.packing.transforms import TokenTransform
 from dovetail.data.store import TokenSplit
 
 if TYPE_CHECKING:
@@ -123,11 +125,15 @@ class PackedRows(ABC):
         return found
 
     def batch(
-        self, rows_B: NDArray[np.int64], end_of_text: int, token_bytes: NDArray[np.int32]
+        self,
+        rows_B: NDArray[np.int64],
+        end_of_text: int,
+        token_bytes: NDArray[np.int32],
+        transforms: Sequence[TokenTransform] = (),
     ) -> HostBatch:
         """Returns the batch of some rows; a negative row number makes a row of padding."""
-        shape = len(rows_B), self.sequence_length
-        return make_batch(self.split, self.pieces(rows_B), shape, end_of_text, token_bytes)
+        shape, pieces = (len(rows_B), self.sequence_length), self.pieces(rows_B)
+        return make_batch(self.split, pieces, shape, end_of_text, token_bytes, transforms)
 
 
 class Packing(Protocol):
