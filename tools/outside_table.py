@@ -25,6 +25,7 @@ PACKAGES = {
     "sophia.py": "Sophia: an optimizer with an estimate of the curvature",
     "sam.py": "SAM: an optimizer with a second gradient",
     "skip_spikes.py": "a fault policy that skips loss spikes",
+    "next_fit.py": "a packing of documents that follow each other",
     "own_components.py": "a checkpointer and an input",
 }
 

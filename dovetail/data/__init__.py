@@ -23,6 +23,7 @@ from dovetail.data.interfaces import (
     has_tokenizer,
 )
 from dovetail.data.packing import (
+    Arrangement,
     BestFit,
     ConcatenateAndSplit,
     DocumentPiece,
@@ -52,6 +53,7 @@ from dovetail.data.trigram import trigram_bits_per_byte
 __all__ = [
     "TRAIN",
     "Answers",
+    "Arrangement",
     "BestFit",
     "BytePairTokenizer",
     "ByteTokenizer",

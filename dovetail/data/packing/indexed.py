@@ -74,7 +74,8 @@ class IndexedPacking(Component):
         kept_N = self._long_documents.kept_tokens(lengths_N, sequence_length)
         counts_N = -(-kept_N // sequence_length)
         starts_P, lengths_P = _cut(split, kept_N, counts_N, sequence_length)
-        order_P, row_starts = self.arrange(lengths_P, sequence_length)
+        order_P, row_starts = arranged = self.arrange(lengths_P, sequence_length)
+        self._check(arranged, lengths_P, sequence_length)
         statistics = PackingStatistics(
             rows=len(row_starts) - 1,
             sequence_length=sequence_length,
@@ -85,6 +86,27 @@ class IndexedPacking(Component):
             tokens_dropped=int((lengths_N - kept_N).sum()),
         )
         return PackingIndex(starts_P[order_P], lengths_P[order_P], row_starts, statistics)
+
+    def _check(
+        self, arranged: Arrangement, lengths_P: NDArray[np.int32], sequence_length: int
+    ) -> None:
+        """Refuses an arrangement that loses or repeats a piece, or fills a row too much."""
+        order_P, row_starts = arranged
+        num_pieces = len(lengths_P)
+        is_found_P = np.zeros(num_pieces, bool)
+        is_found_P[order_P] = True
+        begins = np.concatenate([[0], np.cumsum(lengths_P[order_P], dtype=np.int64)])
+        is_rising = (np.diff(row_starts) > 0).all()
+        longest = int(np.diff(begins[row_starts]).max(initial=0))
+        if len(order_P) != num_pieces or not is_found_P.all():
+            problem = f"expected each of {num_pieces:,} pieces once"
+        elif not is_rising or (row_starts[0], row_starts[-1]) != (0, num_pieces):
+            problem = f"expected rising row starts from 0 to {num_pieces:,}"
+        elif longest > sequence_length:
+            problem = f"expected rows of at most {sequence_length} tokens, got one of {longest}"
+        else:
+            return
+        raise ValueError(f"{type(self).__name__}.arrange: {problem}.")
 
 
 class PadEach(IndexedPacking):

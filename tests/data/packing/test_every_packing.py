@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.data import DocumentPiece
+from dovetail.data import Arrangement, DocumentPiece, IndexedPacking
 from tests.data.packing.cases import (
     END,
     PACKINGS,
@@ -143,3 +143,30 @@ def test_documents_of_rows():
         "padding": 3,
         "fill_rate": 0.8,
     }
+
+
+class Arranged(IndexedPacking):
+    """Arranges pieces as told."""
+
+    def __init__(self, order, row_starts):
+        super().__init__(IndexedPacking.Config())
+        self.arrangement = Arrangement(np.array(order), np.array(row_starts))
+
+    def arrange(self, lengths_P, sequence_length):
+        return self.arrangement
+
+
+@pytest.mark.parametrize(
+    ("order", "row_starts", "message"),
+    [
+        ([0, 1], [0, 2], "expected each of 3 pieces once"),
+        ([0, 1, 1], [0, 2, 3], "expected each of 3 pieces once"),
+        ([0, 1, 2], [0, 2], "expected rising row starts from 0 to 3"),
+        ([0, 1, 2], [1, 3], "expected rising row starts from 0 to 3"),
+        ([0, 1, 2], [0, 2, 2, 3], "expected rising row starts from 0 to 3"),
+        ([2, 1, 0], [0, 1, 3], "expected rows of at most 5 tokens, got one of 6"),
+    ],
+)
+def test_a_wrong_arrangement_is_refused(order, row_starts, message):
+    with pytest.raises(ValueError, match=f"^Arranged.arrange: {message}"):
+        Arranged(order, row_starts).pack(split_of([[1], [2] * 3, [4]]), 5)
