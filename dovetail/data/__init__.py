@@ -22,6 +22,7 @@ from dovetail.data.interfaces import (
     Tokenizer,
     has_tokenizer,
 )
+from dovetail.data.kept import keep_data
 from dovetail.data.packing import (
     Arrangement,
     BestFit,
@@ -93,6 +94,7 @@ __all__ = [
     "TruncateLong",
     "data_folder",
     "has_tokenizer",
+    "keep_data",
     "list_stores",
     "prepare",
     "prune_stores",

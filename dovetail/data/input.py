@@ -6,30 +6,23 @@ model can be planned and compiled without data. The data is prepared by `prepare
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dovetail.config import REQUIRED, Component, ConfigError, ConfigOf, incidental
+from dovetail.config import REQUIRED, Component, ConfigError, ConfigOf, T_co, incidental
 from dovetail.data.corpus import StandardLibrary
 from dovetail.data.interfaces import HELD_OUT, TRAIN, Corpus, PreparedData, Tokenizer
 from dovetail.data.order import SequentialOrder, ShuffledOrder, merged_ranges
 from dovetail.data.packing import (
-    TARGET_BYTES,
     ConcatenateAndSplit,
     DocumentPiece,
-    IndexPlace,
-    PackedRows,
     Packing,
     PackingStatistics,
     TokenTransform,
 )
-from dovetail.data.preparation import open_store, prepare_store
-from dovetail.data.store import TokenSplit, TokenStore, data_folder
+from dovetail.data.rows import PreparedRows, RowFormat, SourceRows
 from dovetail.data.tokenizer import BytePairTokenizer
 from dovetail.utils import plural
 
@@ -42,13 +35,12 @@ _MAX_TOKENS = 2**31 - 1  # of a global batch; token positions are int32
 _MANY_EPOCHS = 50
 
 
-class TokenInput(Component):
-    """Training batches of a tokenized corpus, in a shuffled order that the config determines."""
+class PackedInput(Component):
+    """The base of inputs of packed token sequences: a tokenizer, rows of one length, a seed."""
 
-    class Config(Component.Config["TokenInput"]):
-        """Every field that the tokens of a step depend on."""
+    class Config(Component.Config[T_co], Generic[T_co]):
+        """What all corpora share."""
 
-        corpus: ConfigOf[Corpus] = StandardLibrary.Config()
         tokenizer: ConfigOf[Tokenizer] = BytePairTokenizer.Config()
         sequence_length: int = REQUIRED
         batch_size: int = REQUIRED
@@ -56,12 +48,11 @@ class TokenInput(Component):
         packing: ConfigOf[Packing] = ConcatenateAndSplit.Config()
         transforms: tuple[ConfigOf[TokenTransform], ...] = ()
         """Changes of the tokens of each document in a row, one after the other."""
-        split: Literal["train", "held_out"] = "train"
         seed: int = 0
         skips: tuple[tuple[int, int], ...] = incidental(())
         """Half-open ranges of batches to skip; a resumed run may have more of them."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config[Any], corpora: Mapping[str, Corpus]) -> None:
         super().__init__(config)
         for name, value in (
             ("sequence_length", config.sequence_length),
@@ -76,15 +67,14 @@ class TokenInput(Component):
                 f"{_MAX_TOKENS:,} tokens per step, which no machine holds."
             )
         merged_ranges(config.skips)
-        self._batch_size = config.batch_size
-        self._split, self._seed, self._skips = config.split, config.seed, config.skips
-        self._rows = _PreparedRows(
-            config.corpus.build(),
+        self._batch_size, self._seed, self._skips = config.batch_size, config.seed, config.skips
+        form = RowFormat(
             config.tokenizer.build(),
             config.packing.build(),
             [transform.build() for transform in config.transforms],
             config.sequence_length,
         )
+        self._rows = PreparedRows(corpora, form)
 
     def spec(self) -> BatchSpec:
         """Returns shapes, dtypes and logical axes of the global batch, with no data."""
@@ -93,7 +83,7 @@ class TokenInput(Component):
     @property
     def vocab_size(self) -> int:
         """The number of token ids, known with no data."""
-        return self._rows.vocab_size
+        return self._rows.tokenizer.vocab_size
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -106,19 +96,42 @@ class TokenInput(Component):
         self._rows.tokenizer.load(folder)
         return self._rows.tokenizer
 
-    def prepare(self, progress: bool = True) -> PreparedData:
-        """Builds the token store and the packing's index if need be, and returns a summary."""
-        prepared = self._rows.prepare(progress)
-        self._rows.packed(self._split, progress)
-        return prepared
-
     def use_prepared(self, folder: Path) -> None:
         """Uses a token store by its folder from now on; the corpus is not read."""
         self._rows.use_prepared(folder)
 
     def check_data(self) -> None:
         """Raises a ConfigError if the corpus is missing or unreadable; writes no token store."""
-        self._rows.check_corpus()
+        self._rows.check_corpora()
+
+    def skip_batches(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Leaves out half-open ranges of batches from now on; later steps move up."""
+        self._skips = tuple(merged_ranges((*self._skips, *ranges)))
+
+    @abstractmethod
+    def batch(self, step: int, rows: slice | None = None) -> HostBatch:
+        """Returns the global batch of a step, or some of its rows."""
+
+
+class TokenInput(PackedInput):
+    """Training batches of a tokenized corpus, in a shuffled order that the config determines."""
+
+    class Config(PackedInput.Config["TokenInput"]):
+        """Every field that the tokens of a step depend on."""
+
+        corpus: ConfigOf[Corpus] = StandardLibrary.Config()
+        split: Literal["train", "held_out"] = "train"
+
+    def __init__(self, config: Config) -> None:
+        corpus = config.corpus.build()
+        super().__init__(config, {corpus.name: corpus})
+        self._name, self._split = corpus.name, config.split
+
+    def prepare(self, progress: bool = True) -> PreparedData:
+        """Builds the token store and the packing's index if need be, and returns a summary."""
+        prepared = self._rows.prepare(progress)
+        self._source.packed(self._split, progress)
+        return prepared
 
     def warnings(self, steps: int) -> list[str]:
         """Warns if this many steps repeat the data far too often; prepares the data."""
@@ -138,42 +151,47 @@ class TokenInput(Component):
 
     def batch(self, step: int, rows: slice | None = None) -> HostBatch:
         """Returns the global batch of a step, or some of its rows."""
-        return self._rows.take(self._split, self._order().examples(step, rows))
+        return self._source.take(self._split, self._order().examples(step, rows))
 
     def documents(self, step: int, rows: slice | None = None) -> list[list[DocumentPiece]]:
         """Returns which documents each row of a step's global batch holds, or some of its rows."""
-        return self._rows.packed(self._split).documents(self._order().examples(step, rows))
+        return self._source.packed(self._split).documents(self._order().examples(step, rows))
 
     def packing_statistics(self, split: str = TRAIN) -> PackingStatistics:
         """Returns how well the documents of a split fill its rows; prepares the data."""
-        return self._rows.packed(split).statistics()
+        return self._source.packed(split).statistics()
 
     def batch_number(self, step: int) -> int:
         """Returns the number of the batch of a step; batches are numbered without skips."""
         return self._order().batch_number(step)
 
-    def skip_batches(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Leaves out half-open ranges of batches from now on; later steps move up."""
-        self._skips = tuple(merged_ranges((*self._skips, *ranges)))
+    @property
+    def _source(self) -> SourceRows:
+        return self._rows.source(self._name)
 
     def _order(self) -> ShuffledOrder:
-        rows = self._rows.count(self._split)
+        rows = self._source.count(self._split)
         return ShuffledOrder(rows, self._batch_size, self._seed, self._skips)
 
     def held_out(self, num_batches: int | None = None) -> TokenEvaluation:
         """Returns the held-out split in batches of the same shape: all, or evenly spaced ones."""
-        return TokenEvaluation(self._rows, HELD_OUT, self._batch_size, num_batches)
+        return TokenEvaluation(self._rows, self._name, HELD_OUT, self._batch_size, num_batches)
 
 
 class TokenEvaluation:
     """A fixed number of batches of a split, in order; the last one may end in rows of padding."""
 
     def __init__(
-        self, rows: _PreparedRows, split: str, batch_size: int, num_batches: int | None
+        self,
+        rows: PreparedRows,
+        corpus: str,
+        split: str,
+        batch_size: int,
+        num_batches: int | None,
     ) -> None:
         if num_batches is not None and num_batches < 1:
             raise ConfigError(f"num_batches: expected at least 1 or None (all), got {num_batches}.")
-        self._rows, self._split = rows, split
+        self._rows, self._name, self._split = rows, corpus, split
         self._batch_size, self._limit = batch_size, num_batches
 
     def spec(self) -> BatchSpec:
@@ -187,95 +205,11 @@ class TokenEvaluation:
 
     def batch(self, index: int, rows: slice | None = None) -> HostBatch:
         """Returns one batch, or some of its rows."""
-        return self._rows.take(self._split, self._order().examples(index, rows))
-
-    def _order(self) -> SequentialOrder:
-        return SequentialOrder.of(self._rows.count(self._split), self._batch_size, self._limit)
-
-
-class _PreparedRows:
-    """The packed rows of a corpus, prepared at first use; shared with an input's evaluations."""
-
-    def __init__(
-        self,
-        corpus: Corpus,
-        tokenizer: Tokenizer,
-        packing: Packing,
-        transforms: Sequence[TokenTransform],
-        sequence_length: int,
-    ) -> None:
-        self.tokenizer = tokenizer
-        self._corpus, self._packing, self._transforms = corpus, packing, transforms
-        self._sequence_length = sequence_length
-        # The prefetching thread and the main thread may both be the first to prepare.
-        self._lock = threading.Lock()
-        self._prepared: PreparedData | None = None
-        self._store_name = ""
-        self._splits: dict[str, TokenSplit] = {}
-        self._packed: dict[str, PackedRows] = {}
-        self._token_bytes = np.zeros(0, np.int32)
+        return self._source.take(self._split, self._order().examples(index, rows))
 
     @property
-    def vocab_size(self) -> int:
-        return self.tokenizer.vocab_size
+    def _source(self) -> SourceRows:
+        return self._rows.source(self._name)
 
-    def spec(self, batch_size: int) -> BatchSpec:
-        # Imported here because it imports JAX, which preparing data does not need.
-        from dovetail.module import sequence_batch_spec
-
-        return sequence_batch_spec(batch_size, self._sequence_length, {TARGET_BYTES: "int32"})
-
-    def prepare(self, progress: bool = True) -> PreparedData:
-        with self._lock:
-            if self._prepared is None:
-                self._adopt(*prepare_store(self._corpus, self.tokenizer, progress))
-            assert self._prepared is not None
-            return self._prepared
-
-    def use_prepared(self, folder: Path) -> None:
-        with self._lock:
-            self._adopt(*open_store(folder, self.tokenizer))
-
-    def _adopt(self, store: TokenStore, prepared: PreparedData) -> None:
-        self._store_name = store.folder.name
-        self._splits = {name: store.split(name) for name in (TRAIN, HELD_OUT)}
-        self._packed = {}
-        self._token_bytes = self.tokenizer.token_bytes
-        self._prepared = prepared
-
-    def check_corpus(self) -> None:
-        if self._prepared is None and next(iter(self._corpus.documents()), None) is None:
-            raise ConfigError(f"corpus {self._corpus.name}: it has no documents.")
-
-    def packed(self, split: str, progress: bool = True) -> PackedRows:
-        """Returns the rows of a split; packs it at first use."""
-        self.prepare(progress)
-        with self._lock:
-            if split not in self._packed:
-                # The token store may be that of a run, which may be another user's.
-                place = IndexPlace(data_folder(), f"{self._store_name}-{split}", progress)
-                self._packed[split] = self._packing.pack(
-                    self._splits[split], self._sequence_length, place
-                )
-            return self._packed[split]
-
-    def count(self, split: str) -> int:
-        """Returns the number of rows of a split, which must not be empty."""
-        packed = self.packed(split)
-        if packed.num_rows:
-            return packed.num_rows
-        if len(self._splits[split].starts):
-            raise ConfigError(
-                f"corpus {self._corpus.name}: packing leaves no row of its {split} split. "
-                f"{packed.statistics().documents_dropped:,} documents are dropped. Make "
-                "input.sequence_length longer, or split long documents."
-            )
-        raise ConfigError(
-            f"corpus {self._corpus.name}: its {split} split is empty, because the corpus is a "
-            "single document. Add documents, or cut it into more (TextFiles.passage_bytes)."
-        )
-
-    def take(self, split: str, rows: NDArray[np.int64]) -> HostBatch:
-        packed = self.packed(split)
-        vocabulary = self.tokenizer.end_of_text, self._token_bytes
-        return packed.batch(rows, *vocabulary, self._transforms)
+    def _order(self) -> SequentialOrder:
+        return SequentialOrder.of(self._source.count(self._split), self._batch_size, self._limit)

@@ -79,6 +79,8 @@ class PreparedData:
     seconds: float
     report: dict[str, Any] = field(default_factory=dict)
     """What else was counted: duplicates, and records without text."""
+    parts: dict[str, PreparedData] = field(default_factory=dict)
+    """The summary of each corpus, where there are several."""
 
     @property
     def documents(self) -> int:
@@ -99,20 +101,32 @@ class PreparedData:
         """Returns the summary as text, with what was skipped."""
         rows = [
             (
-                name,
+                label,
                 plural(split.documents, "document"),
                 format_bytes(split.bytes),
                 f"{format_count(split.tokens)} tokens",
             )
-            for name, split in self.splits.items()
+            for name, part in (*self.parts.items(), ("", self))
+            for label, split in part.labelled_splits(name)
         ]
         lines = [format_table(rows, align="<>>>")]
-        if count := self.report.get("duplicates"):
-            lines.append(f"{plural(count, 'document')} with the text of another one")
-        for problem, count in self.report.get("problems", {}).items():
-            lines.append(f"{plural(count, 'record')} skipped: {problem}")
+        lines += [line for name, part in self.parts.items() for line in part.remarks(f"{name}: ")]
+        lines += self.remarks()
         lines.append(f"{self.vocabulary} tokens in the vocabulary; in {self.folder}")
         return "\n".join(lines)
+
+    def labelled_splits(self, corpus: str) -> list[tuple[str, SplitSummary]]:
+        """Returns the splits with their names, after that of a corpus."""
+        return [(f"{corpus} {name}".strip(), split) for name, split in self.splits.items()]
+
+    def remarks(self, begin: str = "") -> list[str]:
+        """Returns lines about what was skipped or repeated."""
+        lines = []
+        if count := self.report.get("duplicates"):
+            lines.append(f"{begin}{plural(count, 'document')} with the text of another one")
+        for problem, count in self.report.get("problems", {}).items():
+            lines.append(f"{begin}{plural(count, 'record')} skipped: {problem}")
+        return lines
 
 
 class Corpus(Protocol):

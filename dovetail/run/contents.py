@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.config import RunError
-from dovetail.data import DamagedStoreError, HasPreparedData, data_folder, has_tokenizer
+from dovetail.data import (
+    DamagedStoreError,
+    HasPreparedData,
+    data_folder,
+    has_tokenizer,
+    keep_data,
+)
 from dovetail.runtime import RunFolder
 from dovetail.utils import atomic_folder, file_digest, file_digests
 
@@ -62,14 +67,9 @@ def save_data(folder: RunFolder, source: Input) -> str | None:
     """Keeps small prepared data with the run, and returns its name; None without prepared data."""
     if not isinstance(source, HasPreparedData):
         return None
-    prepared = source.prepare().folder
-    kept = folder.data / prepared.name
-    files = [file for file in prepared.rglob("*") if file.is_file()]
-    if not kept.is_dir() and sum(file.stat().st_size for file in files) <= _MAX_DATA_BYTES:
-        with atomic_folder(kept) as temporary:
-            for file in files:
-                _link(file, temporary / file.relative_to(prepared))
-    return prepared.name
+    prepared = source.prepare()
+    keep_data(prepared, folder.data / prepared.folder.name, _MAX_DATA_BYTES)
+    return prepared.folder.name
 
 
 def use_saved_data(folder: RunFolder, about: Mapping[str, Any], source: Input) -> str | None:
@@ -98,12 +98,3 @@ def save_source(folder: RunFolder, source: Path | None) -> None:
     if source is not None and not folder.source.is_dir():
         with atomic_folder(folder.source) as temporary:
             shutil.copytree(source, temporary, dirs_exist_ok=True)
-
-
-def _link(source: Path, target: Path) -> None:
-    """Makes a hard link, or a copy where that cannot be."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
