@@ -6,7 +6,7 @@ class and no edit. None of them imports JAX.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard, runtime_checkable
@@ -224,6 +224,26 @@ class Tokenizer(Protocol):
 
     def load(self, folder: Path) -> None:
         """Reads what `save` wrote."""
+        ...
+
+
+@runtime_checkable
+class HasOffsets(Tokenizer, Protocol):
+    """A tokenizer that knows of which characters each token is, as loss masks need."""
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """The ids of the tokens that no ordinary text may become, such as `<|im_end|>`."""
+        ...
+
+    def encode_with_offsets(
+        self, text: str, literal: bool = False
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Returns the ids of a text, and the range of characters of each, [tokens, 2].
+
+        Special tokens in the text are encoded as such, or as ordinary text if `literal`. None are
+        added.
+        """
         ...
 
 

@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.config import REQUIRED, Component, ConfigError, incidental
-from dovetail.data.tokenizer import MAIN_FILE, byte_characters, digest_of, read_file
+from dovetail.data.tokenizer import (
+    MAIN_FILE,
+    byte_characters,
+    digest_of,
+    ids_and_offsets,
+    read_file,
+)
 
 if TYPE_CHECKING:
     import tokenizers
@@ -55,6 +61,7 @@ class PretrainedTokenizer(Component):
         self._config = config
         self._folder: Path | None = None
         self._model: tokenizers.Tokenizer | None = None
+        self._literal: tokenizers.Tokenizer | None = None
         self._pieces: list[bytes] = []
 
     @property
@@ -78,6 +85,12 @@ class PretrainedTokenizer(Component):
         self._ready()
         return np.array([len(piece) for piece in self._pieces], np.int32)
 
+    @property
+    def special_tokens(self) -> dict[str, int]:
+        """The ids of the tokens that the files mark as special."""
+        added: dict[int, Any] = self._ready().get_added_tokens_decoder()
+        return {token.content: index for index, token in added.items() if token.special}
+
     def fingerprint(self) -> str:
         """Returns a hash of everything that decides how a given corpus is tokenized."""
         digest = self._config.digest or digest_of(self._source() / MAIN_FILE)
@@ -89,6 +102,19 @@ class PretrainedTokenizer(Component):
         An end-of-text token is removed; preparing data adds it.
         """
         return self._without_end(self._ready().encode(text).ids)
+
+    def encode_with_offsets(
+        self, text: str, literal: bool = False
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Returns the ids of a text, and the characters of each; adds no special tokens."""
+        model = self._ready()
+        if literal:
+            if self._literal is None:  # a copy, because the switch is a state of the object
+                copy = type(model).from_str(model.to_str())
+                copy.encode_special_tokens = True
+                self._literal = copy
+            model = self._literal
+        return ids_and_offsets(model.encode(text, add_special_tokens=False))
 
     def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Returns the ids of several texts, on all cores."""
@@ -124,7 +150,9 @@ class PretrainedTokenizer(Component):
                 f"{path} is not the tokenizer of this config: its digest is {found}, "
                 f"expected {self._config.digest}. Restore the file, or import the model again."
             )
-        self._model = read_file(path)
+        self._model, self._literal = read_file(path), None
+        self._model.no_truncation()  # some files cut texts at a length
+        self._model.no_padding()
         self._pieces = _pieces(self._model, self.vocab_size, path)
         self._folder = folder
 

@@ -50,6 +50,11 @@ class ByteTokenizer(Component):
         """One byte for each id, none for end of text."""
         return np.array([1] * _NUM_BYTES + [0], np.int32)
 
+    @property
+    def special_tokens(self) -> dict[str, int]:
+        """None: every text is ordinary, also `<|endoftext|>`."""
+        return {}
+
     def fingerprint(self) -> str:
         """Returns a constant: there is nothing to configure."""
         return "bytes/1"
@@ -57,6 +62,14 @@ class ByteTokenizer(Component):
     def encode(self, text: str) -> NDArray[np.int32]:
         """Returns the bytes of a text."""
         return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int32)
+
+    def encode_with_offsets(
+        self, text: str, literal: bool = False
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Returns the bytes of a text, and the character of each."""
+        lengths = [len(character.encode()) for character in text]
+        starts = np.repeat(np.arange(len(text)), lengths)
+        return self.encode(text), np.stack([starts, starts + 1], axis=1)
 
     def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Returns the bytes of several texts."""
@@ -132,6 +145,11 @@ class BytePairTokenizer(Component):
         self._ready()
         return np.array([len(piece) for piece in self._pieces], np.int32)
 
+    @property
+    def special_tokens(self) -> dict[str, int]:
+        """None: every text is ordinary, also `<|endoftext|>`."""
+        return {}
+
     def fingerprint(self) -> str:
         """Returns a hash of what decides how a given corpus is tokenized."""
         new = f"byte-pair/1/{self._vocab_size}"
@@ -140,6 +158,12 @@ class BytePairTokenizer(Component):
     def encode(self, text: str) -> NDArray[np.int32]:
         """Returns the ids of a text."""
         return np.array(self._ready().encode(text, add_special_tokens=False).ids, np.int32)
+
+    def encode_with_offsets(
+        self, text: str, literal: bool = False
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Returns the ids of a text, and the characters of each."""
+        return ids_and_offsets(self._ready().encode(text, add_special_tokens=False))
 
     def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Returns the ids of several texts, on all cores."""
@@ -210,6 +234,14 @@ class BytePairTokenizer(Component):
                 "tokenizer of an input, which prepares it."
             )
         return self._model
+
+
+def ids_and_offsets(
+    encoding: tokenizers.Encoding,
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Returns the ids of an encoding, and the range of characters of each, [tokens, 2]."""
+    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    return np.array(encoding.ids, np.int32), offsets
 
 
 def digest_of(path: Path) -> str:
