@@ -15,7 +15,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dovetail.data.chat.errors import ConversationError, Span, show, show_difference
+from dovetail.data.chat.errors import (
+    ConversationError,
+    Span,
+    common_length,
+    show,
+    show_difference,
+)
 from dovetail.data.chat.records import ASSISTANT, Conversation
 from dovetail.data.chat.template import ChatTemplate, RenderedPrefix
 from dovetail.data.chat.typed_tokens import MarkedText, Marks
@@ -139,10 +145,21 @@ def answer_spans(example: Example, uses_blocks: bool, trained: Sequence[bool]) -
     """Returns the ranges to train on: the answers, or the template's own generation blocks."""
     spans = []
     for turn in example.turns:
-        own = _blocks_of(turn) if uses_blocks else [(turn.start, turn.end)]
+        own = _blocks_in(turn, example) if uses_blocks else [(turn.start, turn.end)]
         if trained[turn.message]:
             spans += own
     return spans
+
+
+def _blocks_in(turn: Turn, example: Example) -> list[Span]:
+    """Returns the blocks of an answer in a text that goes on after it.
+
+    What a template writes after the token that ends the turn may differ there: Phi 3 closes the
+    last turn with an end of text. Then a block ends with that token.
+    """
+    same = common_length(turn.text, example.rendered.text)
+    cut = [(start, end if end <= same else turn.end) for start, end in _blocks_of(turn)]
+    return [(start, end) for start, end in cut if end > start]
 
 
 def _blocks_of(turn: Turn) -> list[Span]:

@@ -78,3 +78,18 @@ def test_a_template_that_drops_all_reasoning_is_refused(tmp_path: Path) -> None:
     assert "reasoning" not in text
     with pytest.raises(ChatTemplateError, match=r"goes on with '<think>\\n'"):
         ChatEncoder(ChatTemplate(text, form.special_tokens, now=NOW), form.tokenizer(tmp_path))
+
+
+def test_a_block_after_the_last_turn_is_not_one_of_earlier_turns(tmp_path: Path) -> None:
+    """As trl writes Phi's: an end of text in a block of its own, after the last turn alone."""
+    form, text = FORMATS["phi"], template_text("phi", blocks=True)
+    last = "{% elif messages[-1].role == 'assistant' %}{% generation %}{{ eos_token }}"
+    last += "{% endgeneration %}{% endif %}"
+    text = text.replace("{% else %}{{ eos_token }}{% endif %}", last)
+    encoder = ChatEncoder(ChatTemplate(text, form.special_tokens), form.tokenizer(tmp_path))
+    first, second = form.answers
+    found = encoder.encode(CONVERSATIONS["multi-turn"])
+    assert isinstance(found, list)
+    assert answers(found) == [first, second, "<|endoftext|>"]
+    (example,) = found
+    assert example.text.count("<|endoftext|>") == 1
