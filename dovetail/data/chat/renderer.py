@@ -7,6 +7,7 @@ its program; one process serves all templates.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib.util
 import json
 import os
@@ -60,7 +61,7 @@ class Renderer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
-        self._owner = 0
+        self._of_parent: subprocess.Popen[str] | None = None
 
     def render(
         self, requests: Sequence[RenderRequest], limits: RenderLimits, now: datetime | None
@@ -86,15 +87,17 @@ class Renderer:
         return renderings, answer["clock"]
 
     def close(self) -> None:
-        """Ends the process, if it is ours."""
+        """Ends the process."""
         process, self._process = self._process, None
-        if process is not None and self._owner == os.getpid():
-            assert process.stdin is not None
-            assert process.stdout is not None
+        if process is not None:
             process.kill()
-            process.wait()
-            process.stdin.close()
-            process.stdout.close()
+            with contextlib.suppress(BrokenPipeError), process:  # closes the pipes, and waits
+                pass
+
+    def forget(self) -> None:
+        """Leaves the process to the parent of a forked process, which must not end it."""
+        self._lock = threading.Lock()
+        self._of_parent, self._process = self._process, None
 
     def _exchange(self, message: str, limits: RenderLimits) -> dict[str, Any]:
         process = self._running()
@@ -108,17 +111,19 @@ class Renderer:
         except BrokenPipeError:
             pass
         except BaseException:  # interrupted: the answer would be that of the next request
-            process.kill()
+            self.close()
             raise
         if line:
             return dict(json.loads(line))
         code = process.wait()
-        self._process = None
+        self.close()
         kind = "time" if code == -signal.SIGPROF else "memory" if code < 0 else "ended"
         return {"kind": kind, "message": f"exit code {code}"}
 
     def _running(self) -> subprocess.Popen[str]:
-        if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
+        if self._process is not None and self._process.poll() is not None:
+            self.close()
+        if self._process is None:
             if importlib.util.find_spec("jinja2") is None:
                 raise ConfigError(
                     "Chat templates need jinja2. Install it: pip install 'jinja2>=3.1.6'."
@@ -127,12 +132,12 @@ class Renderer:
             command = [sys.executable, "-P", str(_PROGRAM)]
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
             self._process = subprocess.Popen(command, text=True, encoding="utf-8", **pipes)
-            self._owner = os.getpid()
         return self._process
 
 
 shared_renderer = Renderer()
 atexit.register(shared_renderer.close)
+os.register_at_fork(after_in_child=shared_renderer.forget)
 
 
 def _error(kind: str, message: str, limits: RenderLimits) -> ConfigError:
