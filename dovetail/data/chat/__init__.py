@@ -10,8 +10,10 @@ from dovetail.data.chat.errors import ChatTemplateError, ConversationError
 from dovetail.data.chat.records import Conversation, read_conversation
 from dovetail.data.chat.renderer import RenderLimits
 from dovetail.data.chat.template import ChatTemplate, load_chat_template
+from dovetail.data.interfaces import BadRecord
 
 __all__ = [
+    "BadRecord",
     "ChatEncoder",
     "ChatTemplate",
     "ChatTemplateError",

@@ -7,7 +7,7 @@ refused with an example that fits on a line, and not in the middle of a corpus.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail.data.chat.answers import TurnEnds
@@ -19,11 +19,19 @@ from dovetail.data.chat.errors import (
     show_difference,
 )
 from dovetail.data.chat.renderer import Rendering
-from dovetail.data.chat.template import ChatTemplate, RenderedPrefix
+from dovetail.data.chat.template import ChatTemplate, Message, RenderedPrefix
 from dovetail.data.chat.typed_tokens import MarkedText, pattern_of
 
 # Words that no template has in its own text.
 _ASKED, _ANSWERED, _ASKED_AGAIN, _REASONED = "qwzasked", "qwzanswered", "qwzagain", "qwzreasoned"
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "qwztool",
+        "description": "A tool.",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
 
 USES_BLOCKS = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
@@ -50,32 +58,37 @@ class _Probe:
         return self.answered.text.startswith(self.prompt.text)
 
 
-def check_template(template: ChatTemplate, special_tokens: Mapping[str, int]) -> TurnEnds:
+def check_template(
+    template: ChatTemplate, special_tokens: Mapping[str, int], with_tools: bool = False
+) -> TurnEnds:
     """Returns what ends a turn, or raises a ChatTemplateError that says what is wrong."""
+    tools = [_TOOL] if with_tools else None
     special = pattern_of({*template.special_tokens.values(), *special_tokens})
-    probe = _probe(template, {})
+    probe = _probe(template, tools, {})
     if not probe.is_separable and _ANSWERED in probe.answered.text:
-        reasoned = _probe(template, {"reasoning_content": _REASONED})
+        reasoned = _probe(template, tools, {"reasoning_content": _REASONED})
         probe = reasoned if reasoned.is_separable else probe
     _check_presence(probe)
     _check_separable(probe)
     _check_header(probe)
     usual = _usual_end(probe, template, special)
     ends = TurnEnds(special, usual)
-    if USES_BLOCKS.search(template.text):
+    if USES_BLOCKS.search(template.text_for(with_tools)):
         _check_blocks(probe, ends)
     return ends
 
 
-def _probe(template: ChatTemplate, reasoning: Mapping[str, str]) -> _Probe:
+def _probe(
+    template: ChatTemplate, tools: Sequence[Message] | None, reasoning: Mapping[str, str]
+) -> _Probe:
     question = {"role": "user", "content": _ASKED}
     answer = {"role": "assistant", "content": _ANSWERED, **reasoning}
     again = {"role": "user", "content": _ASKED_AGAIN}
     prefixes = [
-        RenderedPrefix([question]),
-        RenderedPrefix([question], add_generation_prompt=True),
-        RenderedPrefix([question, answer]),
-        RenderedPrefix([question, answer, again]),
+        RenderedPrefix([question], tools),
+        RenderedPrefix([question], tools, add_generation_prompt=True),
+        RenderedPrefix([question, answer], tools),
+        RenderedPrefix([question, answer, again], tools),
     ]
     try:
         return _Probe(*template.render_all(prefixes, may_read_clock=False))

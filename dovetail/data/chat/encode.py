@@ -47,16 +47,20 @@ class ChatEncoder:
         """Refuses a template that cannot say where answers are (ChatTemplateError)."""
         self._template = template
         self._tokenizer = tokenizer
-        self._ends = check_template(template, tokenizer.special_tokens)
         # Special tokens of the template alone are ordinary text for this tokenizer.
-        self._special = tuple(tokenizer.special_tokens)
-        self._check_end()
+        self._special = tokenizer.special_tokens
+        self._ends = check_template(template, self._special)
+        self._ends_with_tools = self._ends
+        if template.text_with_tools is not None:
+            self._ends_with_tools = check_template(template, self._special, with_tools=True)
+        self._check_end(self._ends.usual)
+        self._check_end(self._ends_with_tools.usual)
 
     def encode(self, record: object, name: str = "record") -> list[EncodedChat] | BadRecord:
         """Returns the examples of a record, or what is wrong with it.
 
         There are several if the template rewrites history, such as by dropping the reasoning of
-        earlier turns; else one.
+        earlier turns; else one. Messages after the last answer are left out.
         """
         conversation = (
             record if isinstance(record, Conversation) else read_conversation(record, name)
@@ -71,12 +75,11 @@ class ChatEncoder:
     def _encode(self, conversation: Conversation) -> list[EncodedChat]:
         if not any(conversation.trained):
             raise ConversationError("All messages of the assistant have the weight 0.")
-        text = self._template.text
-        if conversation.tools is not None:
-            text = self._template.text_with_tools or text
-        uses_blocks = USES_BLOCKS.search(text) is not None
+        has_tools = conversation.tools is not None
+        uses_blocks = USES_BLOCKS.search(self._template.text_for(has_tools)) is not None
+        ends = self._ends_with_tools if has_tools else self._ends
         marked, marks = mark_typed_tokens(conversation, self._special)
-        turns = find_turns(marked, self._template, marks, self._ends)
+        turns = find_turns(marked, self._template, marks, ends)
         found = [
             (example, answer_spans(example, uses_blocks, conversation.trained))
             for example in examples_of(turns)
@@ -86,9 +89,10 @@ class ChatEncoder:
     def _tokenized(self, example: Example, spans: Sequence[Span]) -> EncodedChat:
         marked = example.rendered
         ids, offsets = encode_marked(self._tokenizer, marked)
-        weights = token_weights(offsets, spans)
+        is_special = np.isin(ids, list(self._special.values()))
+        weights = token_weights(offsets, spans, is_special)
         for start, end in spans:
-            if not token_weights(offsets, [(start, end)]).any():
+            if not token_weights(offsets, [(start, end)], is_special).any():
                 raise ConversationError(
                     "An answer has no token of its own: the tokenizer drops its characters: "
                     f"{show(marked.text, [(start, end)])}."
@@ -100,9 +104,9 @@ class ChatEncoder:
             )
         return EncodedChat(ids, weights, marked.text, tuple(spans))
 
-    def _check_end(self) -> None:
+    def _check_end(self, end: str) -> None:
         """Refuses an end of turn that is many tokens, if the tokenizer has special ones."""
-        end, known = self._ends.usual, self._tokenizer.special_tokens
+        known = self._special
         count = len(self._tokenizer.encode_with_offsets(end)[0])
         if known and count != 1:
             raise ChatTemplateError(
@@ -113,22 +117,27 @@ class ChatEncoder:
             )
 
 
-def token_weights(offsets: NDArray[np.int64], spans: Sequence[Span]) -> NDArray[np.float32]:
+def token_weights(
+    offsets: NDArray[np.int64], spans: Sequence[Span], is_special: NDArray[np.bool_]
+) -> NDArray[np.float32]:
     """Returns 1 for every token that has a character of a span, as in transformers.
 
     So a token across the border of an answer counts. It exists where an answer begins with
-    characters that the tokenizer joins with the end of the prompt, such as a second line end.
+    characters that the tokenizer joins with the end of the prompt, such as a second line end. But a
+    special token that begins before the answer is one of the prompt: some take the whitespace
+    after them (`rstrip`), and no model should learn to write them.
 
     Args:
         offsets: the characters of each token, [tokens, 2].
         spans: ranges of characters.
+        is_special: whether each token is a special one.
     """
     starts, ends = offsets[:, 0].copy(), np.maximum.accumulate(offsets[:, 1])
     # Some tokenizers leave spaces out of the offsets; they belong to the token after the gap.
     starts[1:] = np.minimum(starts[1:], ends[:-1])
     weights = np.zeros(len(offsets), np.float32)
     for start, end in spans:
-        weights[(starts < end) & (ends > start)] = 1
+        weights[(starts < end) & (ends > start) & ~(is_special & (offsets[:, 0] < start))] = 1
     return weights
 
 

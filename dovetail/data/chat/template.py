@@ -54,6 +54,10 @@ class ChatTemplate:
     """The moment that `strftime_now` gives. None is the present, which training refuses."""
     limits: RenderLimits = field(default_factory=RenderLimits)
 
+    def text_for(self, has_tools: bool) -> str:
+        """Returns the template of conversations with tools, or without."""
+        return (self.text_with_tools if has_tools else None) or self.text
+
     def without_generation_blocks(self) -> ChatTemplate:
         """Returns the template without `{% generation %}`: answers are found by their prompts."""
         with_tools = self.text_with_tools
@@ -94,8 +98,6 @@ class ChatTemplate:
         return renderings
 
     def _request(self, prefix: RenderedPrefix) -> RenderRequest:
-        has_tools = prefix.tools is not None
-        text = (self.text_with_tools if has_tools else None) or self.text
         variables = {
             "messages": [_prepared(message) for message in prefix.messages],
             "tools": list(prefix.tools) if prefix.tools is not None else None,
@@ -104,7 +106,7 @@ class ChatTemplate:
             **self.special_tokens,
             **self.variables,
         }
-        return RenderRequest(text, variables)
+        return RenderRequest(self.text_for(prefix.tools is not None), variables)
 
 
 def _kept_whitespace(tag: re.Match[str]) -> str:

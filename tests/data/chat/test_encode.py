@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
 
 from dovetail.data import BytePairTokenizer, ByteTokenizer
 from dovetail.data.chat import (
@@ -30,6 +31,7 @@ from tests.data.chat.formats import (
     MULTI_TURN,
     WITH_REASONING,
     chat_template,
+    load,
     template_text,
 )
 
@@ -196,7 +198,31 @@ def test_tokenizers_without_special_tokens_write_markers_as_text(trained: bool) 
 def test_weights_of_tokens(
     offsets: list[tuple[int, int]], spans: list[tuple[int, int]], weights: list[int]
 ) -> None:
-    assert token_weights(np.array(offsets), spans).tolist() == weights
+    no_special = np.zeros(len(offsets), bool)
+    assert token_weights(np.array(offsets), spans, no_special).tolist() == weights
+
+
+def test_a_role_marker_that_takes_the_whitespace_after_it_has_no_weight(tmp_path: Path) -> None:
+    """As those of Phi 3 do; transformers counts it as a token of the answer."""
+    tokenizer = FORMATS["phi"].tokenizer(tmp_path)
+    model = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    model.add_special_tokens([AddedToken("<|assistant|>", rstrip=True, normalized=False)])
+    model.save(str(tmp_path / "tokenizer.json"))
+    result = ChatEncoder(chat_template("phi"), load(tmp_path)).encode(exchange("a", "\n\nb"))
+    assert isinstance(result, list)
+    trained = result[0].ids[result[0].weights > 0]
+    marker = tokenizer.special_tokens["<|assistant|>"]
+    assert marker in result[0].ids
+    assert marker not in trained
+    assert tokenizer.special_tokens["<|end|>"] == trained[-1]
+
+
+def test_a_template_for_tools_is_checked_too() -> None:
+    text = template_text("chatml", blocks=False)
+    broken = text.replace("add_generation_prompt", "false")
+    template = ChatTemplate(text, FORMATS["chatml"].special_tokens, text_with_tools=broken)
+    with pytest.raises(ChatTemplateError, match="ignores add_generation_prompt"):
+        ChatEncoder(template, ByteTokenizer.Config().build())
 
 
 def test_importing_loads_neither_jax_nor_jinja2() -> None:
