@@ -23,7 +23,8 @@ from dovetail.data.chat.errors import (
     show_difference,
 )
 from dovetail.data.chat.records import ASSISTANT, Conversation
-from dovetail.data.chat.template import ChatTemplate, RenderedPrefix
+from dovetail.data.chat.renderer import Prefix
+from dovetail.data.chat.template import ChatTemplate
 from dovetail.data.chat.typed_tokens import MarkedText, Marks
 
 
@@ -100,11 +101,11 @@ def find_turns(
         prefix
         for n in numbers
         for prefix in (
-            RenderedPrefix(messages[:n], tools, add_generation_prompt=True),
-            RenderedPrefix(messages[: n + 1], tools),
+            Prefix(n, add_generation_prompt=True),
+            Prefix(n + 1),
         )
     ]
-    rendered = [marks.remove(r) for r in template.render_all(prefixes, may_read_clock=False)]
+    rendered = [marks.remove(r) for r in template.render_prefixes(messages, tools, prefixes)]
     pairs = zip(numbers, rendered[::2], rendered[1::2], strict=True)
     return [_turn(number, prompt.text, answered, ends) for number, prompt, answered in pairs]
 

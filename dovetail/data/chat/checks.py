@@ -18,8 +18,8 @@ from dovetail.data.chat.errors import (
     show,
     show_difference,
 )
-from dovetail.data.chat.renderer import Rendering
-from dovetail.data.chat.template import ChatTemplate, Message, RenderedPrefix
+from dovetail.data.chat.renderer import Prefix, Rendering
+from dovetail.data.chat.template import ChatTemplate, Message
 from dovetail.data.chat.typed_tokens import MarkedText, pattern_of
 
 # Words that no template has in its own text.
@@ -84,14 +84,9 @@ def _probe(
     question = {"role": "user", "content": _ASKED}
     answer = {"role": "assistant", "content": _ANSWERED, **reasoning}
     again = {"role": "user", "content": _ASKED_AGAIN}
-    prefixes = [
-        RenderedPrefix([question], tools),
-        RenderedPrefix([question], tools, add_generation_prompt=True),
-        RenderedPrefix([question, answer], tools),
-        RenderedPrefix([question, answer, again], tools),
-    ]
+    prefixes = [Prefix(1), Prefix(1, add_generation_prompt=True), Prefix(2), Prefix(3)]
     try:
-        return _Probe(*template.render_all(prefixes, may_read_clock=False))
+        return _Probe(*template.render_prefixes([question, answer, again], tools, prefixes))
     except ConversationError as error:
         raise ChatTemplateError(
             f"The chat template cannot render a question, its answer and a second question. {error}"
@@ -170,11 +165,7 @@ def _usual_end(probe: _Probe, template: ChatTemplate, special: re.Pattern[str]) 
     shared = special.findall(final[: common_length(final, in_history)])
     if shared:
         return str(shared[-1])
-    openers = {template.special_tokens.get("bos_token", "")}
-    openers.update(
-        special.findall(probe.prompt.text[common_length(probe.prompt.text, probe.bare.text) :])
-    )
-    openers.update(special.findall(probe.bare.text.partition(_ASKED)[0])[-1:])
+    openers = {template.special_tokens.get("bos_token", ""), *_openers(probe, special)}
     end = special.search(in_history)
     if end is None or in_history[: end.start()].strip() or end.group() in openers:
         raise ChatTemplateError(
@@ -184,6 +175,14 @@ def _usual_end(probe: _Probe, template: ChatTemplate, special: re.Pattern[str]) 
             "message of the assistant."
         )
     return str(found[0])  # history has an end of its own
+
+
+def _openers(probe: _Probe, special: re.Pattern[str]) -> list[str]:
+    """Returns the special tokens that begin a turn, of the assistant or of the user."""
+    prompt, bare = probe.prompt.text, probe.bare.text
+    of_assistant = special.findall(prompt[common_length(prompt, bare) :])
+    of_user = special.findall(bare.partition(_ASKED)[0])
+    return [*of_assistant, *of_user[-1:]]
 
 
 def _check_history(probe: _Probe, before: str) -> None:

@@ -48,11 +48,23 @@ class Rendering:
 
 
 @dataclass(frozen=True)
+class Prefix:
+    """The first messages of a conversation, to be rendered."""
+
+    count: int
+    add_generation_prompt: bool = False
+
+
+@dataclass(frozen=True)
 class RenderRequest:
-    """A template and the variables that it is rendered with."""
+    """A template, its variables (the messages are one), and the prefixes to render.
+
+    All prefixes of a conversation are one request, so that its messages are sent once.
+    """
 
     template: str
     variables: Mapping[str, Any]
+    prefixes: Sequence[Prefix]
 
 
 class Renderer:
@@ -64,13 +76,13 @@ class Renderer:
         self._of_parent: subprocess.Popen[str] | None = None
 
     def render(
-        self, requests: Sequence[RenderRequest], limits: RenderLimits, now: datetime | None
+        self, request: RenderRequest, limits: RenderLimits, now: datetime | None
     ) -> tuple[list[Rendering], bool]:
         """Renders, and says whether a template has read the clock."""
         message = {
-            "renderings": [
-                {"template": each.template, "variables": each.variables} for each in requests
-            ],
+            "template": request.template,
+            "variables": request.variables,
+            "prefixes": [(each.count, each.add_generation_prompt) for each in request.prefixes],
             "now": now.isoformat() if now else None,
             "seconds": limits.seconds,
             "characters": limits.characters,

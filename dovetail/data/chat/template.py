@@ -15,7 +15,13 @@ from typing import Any
 
 from dovetail.config import ConfigError
 from dovetail.data.chat.errors import ChatTemplateError
-from dovetail.data.chat.renderer import Rendering, RenderLimits, RenderRequest, shared_renderer
+from dovetail.data.chat.renderer import (
+    Prefix,
+    Rendering,
+    RenderLimits,
+    RenderRequest,
+    shared_renderer,
+)
 
 TEMPLATE_FILE = "chat_template.jinja"
 CONFIG_FILE = "tokenizer_config.json"
@@ -28,15 +34,6 @@ _TOKEN_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "p
 _BLOCK_TAGS = re.compile(r"\{%([-+]?)\s*(?:end)?generation\s*([-+]?)%\}")
 
 Message = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class RenderedPrefix:
-    """The first messages of a conversation, to be rendered."""
-
-    messages: Sequence[Message]
-    tools: Sequence[Message] | None = None
-    add_generation_prompt: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,16 +77,21 @@ class ChatTemplate:
             tools: the JSON schemas of tools that the assistant may call.
             add_generation_prompt: whether to end with the beginning of an assistant's turn.
         """
-        prefix = RenderedPrefix(messages, tools, add_generation_prompt)
-        return self.render_all([prefix])[0].text
+        whole = Prefix(len(messages), add_generation_prompt)
+        return self._render(messages, tools, [whole])[0][0].text
 
-    def render_all(
-        self, prefixes: Sequence[RenderedPrefix], may_read_clock: bool = True
+    def render_prefixes(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message] | None,
+        prefixes: Sequence[Prefix],
     ) -> list[Rendering]:
-        """Returns several renderings at once, with their generation blocks."""
-        requests = [self._request(prefix) for prefix in prefixes]
-        renderings, read_clock = shared_renderer.render(requests, self.limits, self.now)
-        if read_clock and self.now is None and not may_read_clock:
+        """Returns prefixes of a conversation with their generation blocks, for training.
+
+        A text that depends on today's date is refused.
+        """
+        renderings, read_clock = self._render(messages, tools, prefixes)
+        if read_clock and self.now is None:
             raise ChatTemplateError(
                 "The chat template writes today's date (strftime_now), so tomorrow the same "
                 "conversation would have other tokens. Set the date: "
@@ -97,16 +99,21 @@ class ChatTemplate:
             )
         return renderings
 
-    def _request(self, prefix: RenderedPrefix) -> RenderRequest:
+    def _render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message] | None,
+        prefixes: Sequence[Prefix],
+    ) -> tuple[list[Rendering], bool]:
         variables = {
-            "messages": [_prepared(message) for message in prefix.messages],
-            "tools": list(prefix.tools) if prefix.tools is not None else None,
+            "tools": list(tools) if tools is not None else None,
             "documents": None,
-            "add_generation_prompt": prefix.add_generation_prompt,
             **self.special_tokens,
             **self.variables,
+            "messages": [_prepared(message) for message in messages],
         }
-        return RenderRequest(self.text_for(prefix.tools is not None), variables)
+        request = RenderRequest(self.text_for(tools is not None), variables, prefixes)
+        return shared_renderer.render(request, self.limits, self.now)
 
 
 def _kept_whitespace(tag: re.Match[str]) -> str:

@@ -164,10 +164,12 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     CLOCK.now = datetime.fromisoformat(request["now"]) if request["now"] else None
     CLOCK.was_read = False
     try:
-        results = [
-            render(each["template"], each["variables"], request["characters"])
-            for each in request["renderings"]
-        ]
+        variables, results = request["variables"], []
+        for count, prompt in request["prefixes"]:
+            prefix = {"messages": variables["messages"][:count], "add_generation_prompt": prompt}
+            results.append(
+                render(request["template"], {**variables, **prefix}, request["characters"])
+            )
         return {"renderings": results, "clock": CLOCK.was_read}
     except RefusedRequest as error:
         return {"kind": error.kind, "message": str(error)}

@@ -203,7 +203,7 @@ def test_a_missing_jinja2_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renderer.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(renderer, "shared_renderer", renderer.Renderer())
     with pytest.raises(ConfigError, match="pip install 'jinja2"):
-        renderer.shared_renderer.render([], RenderLimits(), None)
+        renderer.shared_renderer.render(renderer.RenderRequest("", {}, []), RenderLimits(), None)
 
 
 FORK = """
