@@ -97,6 +97,8 @@ def parse_value(text: str, hint: Any, where: str) -> Any:
     """Parses what a person typed, by the expected type."""
     text = text.strip()
     options = get_args(hint) if is_union(hint) else (hint,)
+    if str in options and not _is_list(text):  # of a `str | tuple[str, ...]`
+        options = tuple(each for each in options if get_origin(each) not in _SEQUENCES)
     problem = ConfigError(f"{where}: expected {describe(hint)}, got {text!r}.")
     for option in sorted(options, key=_rank):
         try:
@@ -136,6 +138,11 @@ def _rank(option: Any) -> int:
     if is_config_class(kind) or kind in _FUNCTIONS:
         return 2
     return 0 if kind in (type(None), bool, Literal) else 1
+
+
+def _is_list(text: str) -> bool:
+    """Says whether a text is written as a list: in brackets, or with commas."""
+    return _BRACKETS.get(text[:1]) == text[-1:] or len(split_outside(text)) > 1
 
 
 def _parse_as(text: str, option: Any, where: str) -> Any:
