@@ -79,6 +79,7 @@ OLD_FIELDS: dict[tuple[str, str], str] = {
     ("Pipeline", "rounds"): "repeats",
     ("ShortConvolution", "memory"): "cache",
     ("SmoothedLoss", "share"): "smoothing",
+    ("TextFiles", "pattern"): "include",
     ("Trainer", "start"): "initialization",
 }
 

@@ -4,7 +4,6 @@ Importing this package imports no JAX.
 """
 
 from dovetail.data.answers import Answers
-from dovetail.data.corpus import StandardLibrary, TextFiles
 from dovetail.data.input import TokenInput
 from dovetail.data.interfaces import (
     TRAIN,
@@ -46,6 +45,13 @@ from dovetail.data.prefetch import Prefetcher
 from dovetail.data.preparation import prepare
 from dovetail.data.pretrained_tokenizer import PretrainedTokenizer
 from dovetail.data.python_lines import PythonLines
+from dovetail.data.sources import (
+    BadRecordCount,
+    FileFormat,
+    Files,
+    StandardLibrary,
+    TextFiles,
+)
 from dovetail.data.store import DamagedStoreError, data_folder
 from dovetail.data.store_listing import list_stores, prune_stores, stores_report, verify_stores
 from dovetail.data.tokenizer import BytePairTokenizer, ByteTokenizer
@@ -56,6 +62,7 @@ __all__ = [
     "Answers",
     "Arrangement",
     "BestFit",
+    "BadRecordCount",
     "BytePairTokenizer",
     "ByteTokenizer",
     "CanSkipBatches",
@@ -67,6 +74,8 @@ __all__ = [
     "DropLong",
     "EvaluationInput",
     "FillInTheMiddle",
+    "FileFormat",
+    "Files",
     "HasHeldOut",
     "HasPreparedData",
     "HasTokenizer",

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from dovetail.config import REQUIRED, Component, ConfigError, ConfigOf, T_co, incidental
-from dovetail.data.corpus import StandardLibrary
 from dovetail.data.interfaces import HELD_OUT, TRAIN, Corpus, PreparedData, Tokenizer
 from dovetail.data.order import SequentialOrder, ShuffledOrder, merged_ranges
 from dovetail.data.packing import (
@@ -23,6 +22,7 @@ from dovetail.data.packing import (
     TokenTransform,
 )
 from dovetail.data.rows import PreparedRows, RowFormat, SourceRows
+from dovetail.data.sources import StandardLibrary
 from dovetail.data.tokenizer import BytePairTokenizer
 from dovetail.utils import plural
 

@@ -76,7 +76,7 @@ class SourceRows:
             )
         raise ConfigError(
             f"corpus {self._name}: its {split} split is empty, because the corpus is a "
-            "single document. Add documents, or cut it into more (TextFiles.passage_bytes)."
+            "single document. Add documents, or cut it into more (Files.passage_bytes)."
         )
 
     def take(self, split: str, rows_B: NDArray[np.int64]) -> HostBatch:

@@ -117,7 +117,7 @@ def test_empty_and_missing_corpora_write_nothing(small_input, texts, tmp_path):
         ("missing", "there is no file or folder"),
         ("empty", "no file in .*empty matches"),
         ("blank.txt", "corpus blank-txt: it has no text"),
-        ("texts", r"bad\.txt is not UTF-8"),
+        ("texts", r"bad\.txt: not UTF-8"),
     ):
         config = small_input.clone(corpus=TextFiles.Config(files=str(tmp_path / files)))
         with pytest.raises(ConfigError, match=message):

@@ -1,6 +1,6 @@
+import io
 import os
 import re
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -8,46 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.config import ConfigError
-from dovetail.data import StandardLibrary, TextFiles
-from dovetail.data import corpus as corpus_module
-from dovetail.data.corpus import split_into_passages
+from dovetail.data import TextFiles
+from dovetail.data.sources import fingerprint as fingerprint_module
+from dovetail.data.sources.formats.plain_text import cut_passages
 from tests.data.conftest import TEXTS
 
 
 def documents(**values):
     return {each.name: each.text for each in TextFiles.Config(**values).build().documents()}
-
-
-def test_standard_library_has_the_sources_and_nothing_else():
-    corpus = StandardLibrary.Config().build()
-    found = {each.name: each.text for each in corpus.documents()}
-    assert "import abc" in found["os.py"]
-    assert "asyncio/events.py" in found
-    assert len(found) > 300
-    assert sum(map(len, found.values())) > 5_000_000
-    parts = {part for name in found for part in name.split("/")[:-1]}
-    assert not parts & {"site-packages", "test", "tests", "__pycache__", "idle_test"}
-    assert list(found) == sorted(found)
-
-
-def test_standard_library_fingerprint_depends_on_what_is_left_out():
-    all_of_it = StandardLibrary.Config()
-    less = StandardLibrary.Config(exclude=(*all_of_it.exclude, "asyncio"))
-    assert all_of_it.build().fingerprint() == all_of_it.build().fingerprint()
-    assert all_of_it.build().fingerprint() != less.build().fingerprint()
-
-
-def test_a_python_without_sources_is_explained(tmp_path, monkeypatch):
-    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / "none"))
-    with pytest.raises(ConfigError, match=r"no Python sources in .*none.*TextFiles"):
-        StandardLibrary.Config().build().fingerprint()
-
-
-def test_a_library_file_that_is_not_utf8_is_left_out(tmp_path, monkeypatch):
-    (tmp_path / "old.py").write_bytes(b"# caf\xe9")
-    (tmp_path / "new.py").write_bytes("# café".encode())
-    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
-    assert [each.name for each in StandardLibrary.Config().build().documents()] == ["new.py"]
 
 
 def test_text_files_of_a_folder(texts):
@@ -99,9 +67,16 @@ def test_a_long_file_becomes_passages(texts):
 
 @given(st.text(), st.integers(4, 40))
 def test_passages_join_up_and_keep_characters_whole(text, limit):
-    pieces = list(split_into_passages(text, limit))
-    assert "".join(pieces) == text
-    assert all(len(piece.encode()) <= limit for piece in pieces)
+    pieces = list(cut_passages(io.BytesIO(text.encode()), limit))
+    assert "".join(piece.decode() for piece in pieces) == text
+    assert all(len(piece) <= limit for piece in pieces)
+
+
+@given(st.binary(max_size=200), st.integers(4, 40))
+def test_passages_of_bytes_that_are_no_text_join_up(data, limit):
+    pieces = list(cut_passages(io.BytesIO(data), limit))
+    assert b"".join(pieces) == data
+    assert all(len(piece) <= limit for piece in pieces)
 
 
 def test_fingerprint_follows_names_and_contents(texts):
@@ -122,10 +97,10 @@ def test_fingerprint_follows_names_and_contents(texts):
 def test_the_hash_of_a_large_corpus_is_remembered(texts, cache_folder, monkeypatch):
     config = TextFiles.Config(files=str(texts))
     plain = config.build().fingerprint()
-    monkeypatch.setattr(corpus_module, "_ALWAYS_HASHED_BYTES", 0)
+    monkeypatch.setattr(fingerprint_module, "_ALWAYS_HASHED_BYTES", 0)
     assert config.build().fingerprint() == plain
     with monkeypatch.context() as patch:
-        patch.setattr(corpus_module, "_hash_contents", lambda files: pytest.fail("read again"))
+        patch.setattr(fingerprint_module, "_hash_contents", lambda files: pytest.fail("read again"))
         assert config.build().fingerprint() == plain
     (texts / "one.txt").write_text("changed")
     assert config.build().fingerprint() != plain
@@ -141,14 +116,14 @@ def test_missing_path_says_where_it_looked(tmp_path, monkeypatch):
 
 
 def test_a_folder_without_matches_says_what_it_holds(texts):
-    with pytest.raises(ConfigError, match=r"matches '\*\*/\*\.md'.*end in \.txt.*Set pattern"):
-        documents(files=str(texts), pattern="**/*.md")
+    with pytest.raises(ConfigError, match=r"matches '\*\*/\*\.md'.*end in \.txt.*Set include"):
+        documents(files=str(texts), include="**/*.md")
 
 
 def test_a_file_that_is_not_text_is_named(texts):
     (texts / "bad.txt").write_bytes(b"abc\xff\xfe")
     with pytest.raises(
-        ConfigError, match=r"bad\.txt is not UTF-8 text \(byte 3 is 0xff\).*pattern"
+        ConfigError, match=r"(?s)bad\.txt: not UTF-8 text \(byte 3 is 0xff\).*exclude"
     ):
         documents(files=str(texts))
 
