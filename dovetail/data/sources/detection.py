@@ -112,7 +112,7 @@ def _heads(files: Sequence[SourceFile]) -> list[tuple[SourceFile, FileHead]]:
             continue
         data = file.head(FileHead.HEAD_BYTES)
         if data:
-            heads.append((file, FileHead(file.name, data)))
+            heads.append((file, FileHead(file.name, data, is_cut=len(data) == FileHead.HEAD_BYTES)))
     return heads
 
 
@@ -149,6 +149,9 @@ def _appearance(head: FileHead) -> str:
     for start, meaning in _KNOWN_STARTS.items():
         if head.data.startswith(start):
             return f"it looks like {meaning}"
+    if head.name.lower().endswith(".json"):
+        lines = f"jq -c '.[]' {PurePosixPath(head.name).name}"
+        return f"it is one JSON document, and not an object a line, as {lines!r} writes it"
     if head.name.endswith(".bin"):
         return "token ids of Megatron are named by their .idx"
     return f"it begins with the bytes {head.data[:8].hex(' ')}"

@@ -185,7 +185,9 @@ def _find_remote(fs: Any, path: str, url: str, choice: Choice) -> list[RemoteFil
         return [RemoteFile(path.rpartition("/")[2], path, fs, fs.info(path))]
     patterns = [pattern] if pattern else list(choice.include)
     depth = depth_of(patterns)
-    listed: dict[str, Any] = fs.find(root, maxdepth=depth and depth + 1, detail=True)
+    listed: dict[str, Any] = fs.find(
+        root, maxdepth=None if depth is None else depth + 1, detail=True
+    )
     if not listed and not fs.exists(root):
         raise FileNotFoundError(root)
     named = {_relative(name, root): (name, info) for name, info in listed.items()}

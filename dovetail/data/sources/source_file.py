@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import hashlib
-from collections.abc import Mapping
+import io
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from dovetail.config import ConfigError, StorageError
 
 # Requests to an object store are of this size, so that their latency does not matter.
 _BLOCK_BYTES = 8 * 2**20
+_BUFFER_BYTES = 2**20
 
 # What file systems call the hash, the generation or the version of an object.
 _VERSION_KEYS = ("etag", "md5hash", "md5", "checksum", "sha256", "crc32c", "version", "generation")
@@ -133,10 +136,7 @@ class RemoteFile(SourceFile):
 
     def open(self) -> BinaryIO:
         """Opens it for reading, ahead of the reader."""
-        return cast(
-            BinaryIO,
-            self.fs.open(self.path, "rb", block_size=_BLOCK_BYTES, cache_type="readahead"),
-        )
+        return io.BufferedReader(_RemoteStream(self), _BUFFER_BYTES)
 
     def size(self) -> int:
         """Returns its size in bytes; 0 if the server does not say."""
@@ -167,6 +167,50 @@ class RemoteFile(SourceFile):
         except OSError as error:
             raise unreadable(self, error) from error
         return RemoteFile(self.name.removesuffix(old) + new, path, self.fs, info)
+
+
+class _RemoteStream(io.RawIOBase):
+    """The bytes of a remote file; whatever its library raises becomes one kind of error."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._file = file
+        with self._explained_errors():
+            self._stream = file.fs.open(
+                file.path, "rb", block_size=_BLOCK_BYTES, cache_type="readahead"
+            )
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with self._explained_errors():
+            data = self._stream.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        with self._explained_errors():
+            return int(self._stream.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def close(self) -> None:
+        if not self.closed and hasattr(self, "_stream"):
+            self._stream.close()
+        super().close()
+
+    @contextlib.contextmanager
+    def _explained_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise unreadable(self._file, error) from error
+        except Exception as error:  # libraries of object stores have errors of their own
+            raise StorageError(f"cannot read {self._file.where}: {error!r}.") from error
 
 
 def unreadable(file: SourceFile, error: OSError) -> ConfigError | StorageError:

@@ -18,7 +18,6 @@ _TYPES = {
     float: "a number",
     list: "a list",
     dict: "an object",
-    bytes: "not UTF-8",
 }
 
 
@@ -89,6 +88,8 @@ def _text_of(record: Mapping[str, Any], column: str) -> str:
     value = _lookup(record, column)
     if value is _MISSING:
         raise NoTextError(f"no column {column!r}; {_listing(record)}")
+    if isinstance(value, bytes):
+        raise NoTextError(f"column {column!r} is not UTF-8 text")
     if not isinstance(value, str):
         found = _TYPES.get(type(value), f"of type {type(value).__name__}")
         raise NoTextError(f"column {column!r} is {found}, not text")

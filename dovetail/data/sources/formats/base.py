@@ -16,6 +16,9 @@ from dovetail.data.interfaces import BadRecord, Document, Shard
 from dovetail.data.sources.source_file import SourceFile, unreadable
 from dovetail.data.sources.text_field import TextField
 
+# Errors that a program causes and not a file.
+_OF_PROGRAMS = (AssertionError, AttributeError, NameError, TypeError)
+
 
 @dataclass(frozen=True)
 class ReadSettings:
@@ -35,11 +38,8 @@ class FileHead:
 
     name: str
     data: bytes
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the file has no more bytes than these."""
-        return len(self.data) < self.HEAD_BYTES
+    is_cut: bool = False
+    """Whether the file may have more bytes than these."""
 
 
 class FileFormat(Component):
@@ -101,6 +101,8 @@ class FileFormat(Component):
                 raise unreadable(file, error) from error
             raise self.damaged(file, str(error)) from error
         except Exception as error:  # parsers of damaged bytes raise nearly anything
+            if type(error) in _OF_PROGRAMS:
+                raise
             raise self.damaged(file, str(error) or type(error).__name__) from error
 
     def damaged(self, file: SourceFile, problem: str) -> ConfigError:

@@ -38,7 +38,9 @@ def decompressed_start(data: bytes, zstandard: Callable[[], Any]) -> bytes:
             return b""
     library = zstandard()
     try:
-        with library.ZstdDecompressor().stream_reader(io.BytesIO(data)) as stream:
+        with library.ZstdDecompressor().stream_reader(
+            io.BytesIO(data), read_across_frames=True
+        ) as stream:
             return bytes(stream.read(limit))
     except (library.ZstdError, MemoryError):
         return b""

@@ -40,7 +40,7 @@ class JSONLines(FileFormat):
             )
             if not data:
                 return compressed.without_suffix(head.name).endswith(self.suffixes)
-            head = FileHead(compressed.without_suffix(head.name), data)
+            head = FileHead(compressed.without_suffix(head.name), data, is_cut=True)
         if b"\0" in head.data:
             return False
         if head.name.lower().endswith(self.suffixes):
@@ -50,7 +50,7 @@ class JSONLines(FileFormat):
     def shards(self, file: SourceFile, settings: ReadSettings) -> list[Shard]:
         """Cuts a plain file at line ends."""
         with self.explained_errors(file):
-            if compressed.compression(file.head(4)):
+            if compressed.compression(file.head(4)) or not file.size():
                 return super().shards(file, settings)
             return self._lines.shards(file, settings.shard_bytes)
 
@@ -118,7 +118,7 @@ def _looks_like_objects(head: FileHead) -> bool:
     """Says whether the first two lines are JSON objects; one is enough for the name .json."""
     data = head.data.removeprefix(_BYTE_ORDER_MARK)
     lines = [line for line in data.split(b"\n") if line.strip()]
-    is_cut = not head.is_whole and not data.endswith(b"\n")
+    is_cut = head.is_cut and not data.endswith(b"\n")
     objects = [
         line.lstrip().startswith(b'{"') if is_cut and line is lines[-1] else _is_object(line)
         for line in lines[:2]

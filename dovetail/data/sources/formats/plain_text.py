@@ -23,8 +23,11 @@ class PlainText(FileFormat):
     suffixes = (".txt", ".md", ".rst", ".text")
 
     def recognizes(self, head: FileHead) -> bool:
-        """Says whether the bytes are UTF-8, or the name is that of a text."""
-        if b"\0" in head.data:
+        """Says whether the bytes are UTF-8, or the name is that of a text.
+
+        JSON that is not JSON Lines is text only for those who name this format.
+        """
+        if b"\0" in head.data or head.name.lower().endswith(".json"):
             return False
         return is_utf8(head) or head.name.lower().endswith(self.suffixes)
 
@@ -73,8 +76,7 @@ def is_utf8(head: FileHead) -> bool:
     try:
         head.data.decode("utf-8")
     except UnicodeDecodeError as error:
-        is_cut = "unexpected end" in error.reason
-        return is_cut and not head.is_whole
+        return head.is_cut and "unexpected end" in error.reason
     return True
 
 
