@@ -142,5 +142,8 @@ def _read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]
         if version == (1, 0)
         else np.lib.format.read_array_header_2_0
     )
-    shape, fortran, dtype = read(stream)
+    try:
+        shape, fortran, dtype = read(stream)
+    except TypeError as error:  # a key that is no text
+        raise ValueError(f"its header is damaged: {error}") from error
     return tuple(int(size) for size in shape), bool(fortran), dtype, stream.tell()
