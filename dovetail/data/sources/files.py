@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from dovetail.config import REQUIRED, Component, ConfigError, ConfigOf, incidental
-from dovetail.data.interfaces import BadRecord, Document, Shard
+from dovetail.data.interfaces import BadRecord, CorpusShard, Document
 from dovetail.data.sources.bad_records import BadRecordCount
 from dovetail.data.sources.detection import (
     built_in_formats,
@@ -73,12 +73,12 @@ class Files(Component):
         parts = [part for file in self._files for part in self._format.parts(file)]
         return f"{fingerprint_files(parts)}/{self._format.identity(self._settings)}"
 
-    def shards(self) -> Sequence[Shard]:
+    def shards(self) -> Sequence[CorpusShard]:
         """Returns the pieces of all files, in the order of the files' names."""
         files = [file for file in self._files if file.size() or file.local_path is None]
         return [shard for file in files for shard in self._format.shards(file, self._settings)]
 
-    def read(self, shard: Shard) -> Iterator[Document | BadRecord]:
+    def read(self, shard: CorpusShard) -> Iterator[Document | BadRecord]:
         """Yields the documents of a piece, and the records that have none."""
         file = self._by_name.get(shard.file)
         if file is None:

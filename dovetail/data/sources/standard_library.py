@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dovetail.config import Component, ConfigError
-from dovetail.data.interfaces import Document, Shard
+from dovetail.data.interfaces import CorpusShard, Document
 from dovetail.data.sources.fingerprint import fingerprint_files
 from dovetail.data.sources.listing import find_files
 from dovetail.data.sources.source_file import LocalFile, unreadable
@@ -45,11 +45,11 @@ class StandardLibrary(Component):
         """Returns a hash of the names and contents of all source files."""
         return fingerprint_files(self._files())
 
-    def shards(self) -> Sequence[Shard]:
+    def shards(self) -> Sequence[CorpusShard]:
         """Returns one shard a file."""
-        return [Shard(file.name, size=file.size()) for file in self._files()]
+        return [CorpusShard(file.name, size=file.size()) for file in self._files()]
 
-    def read(self, shard: Shard) -> Iterator[Document]:
+    def read(self, shard: CorpusShard) -> Iterator[Document]:
         """Yields a source file if it is UTF-8; the few in older encodings are left out."""
         file = LocalFile(shard.file, _root() / shard.file)
         try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dovetail.config import ConfigError
-from dovetail.data.interfaces import BadRecord, Document, Shard
+from dovetail.data.interfaces import BadRecord, CorpusShard, Document
 from dovetail.data.sources.formats.base import FileFormat, FileHead, ReadSettings, range_shards
 from dovetail.data.sources.formats.json_lines import read_object
 from dovetail.data.sources.formats.plain_text import not_utf8
@@ -34,7 +34,7 @@ class ArrayRecord(FileFormat):
         """Says whether the file begins as Riegeli's files do."""
         return head.data.startswith(_MAGIC)
 
-    def shards(self, file: SourceFile, settings: ReadSettings) -> list[Shard]:
+    def shards(self, file: SourceFile, settings: ReadSettings) -> list[CorpusShard]:
         """Cuts a file into ranges of records."""
         size = file.size()
         with self._opened(file) as reader:
@@ -42,7 +42,7 @@ class ArrayRecord(FileFormat):
         return range_shards(file.name, count, size, settings.shard_bytes)
 
     def read(
-        self, file: SourceFile, shard: Shard, settings: ReadSettings
+        self, file: SourceFile, shard: CorpusShard, settings: ReadSettings
     ) -> Iterator[Document | BadRecord]:
         """Yields the records of a range."""
         with self._opened(file) as reader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from dovetail.data.interfaces import BadRecord, Document, Shard
+from dovetail.data.interfaces import BadRecord, CorpusShard, Document
 from dovetail.data.sources.formats.base import FileFormat, FileHead, ReadSettings
 from dovetail.data.sources.formats.columns import columns_to_read, read_batches
 from dovetail.data.sources.source_file import SourceFile
@@ -30,7 +30,7 @@ class Arrow(FileFormat):
         return is_stream or head.data.startswith(_FILE_MAGIC)
 
     def read(
-        self, file: SourceFile, shard: Shard, settings: ReadSettings
+        self, file: SourceFile, shard: CorpusShard, settings: ReadSettings
     ) -> Iterator[Document | BadRecord]:
         """Yields the rows of a file, one record batch in memory at a time."""
         ipc = self.load("pyarrow.ipc", file.where)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dovetail.config import Component, ConfigError, Error
-from dovetail.data.interfaces import BadRecord, Document, Shard
+from dovetail.data.interfaces import BadRecord, CorpusShard, Document
 from dovetail.data.sources.source_file import SourceFile, unreadable
 from dovetail.data.sources.text_field import TextField
 
@@ -65,12 +65,12 @@ class FileFormat(Component):
         """Says whether a file is part of another one of these, by their names."""
         return False
 
-    def shards(self, file: SourceFile, settings: ReadSettings) -> list[Shard]:
+    def shards(self, file: SourceFile, settings: ReadSettings) -> list[CorpusShard]:
         """Cuts a file into shards, always the same ones; by default, it is one."""
-        return [Shard(file.name, size=file.size())]
+        return [CorpusShard(file.name, size=file.size())]
 
     def read(
-        self, file: SourceFile, shard: Shard, settings: ReadSettings
+        self, file: SourceFile, shard: CorpusShard, settings: ReadSettings
     ) -> Iterator[Document | BadRecord]:
         """Yields the documents of a shard in bounded memory, and the records that have none."""
         raise NotImplementedError
@@ -114,10 +114,11 @@ class FileFormat(Component):
         )
 
 
-def range_shards(file: str, count: int, size: int, shard_bytes: int) -> list[Shard]:
+def range_shards(file: str, count: int, size: int, shard_bytes: int) -> list[CorpusShard]:
     """Cuts `count` records of `size` bytes together into ranges of about `shard_bytes`."""
     per_shard = max(1, count * shard_bytes // max(size, 1))
     starts = range(0, count, per_shard)
     return [
-        Shard(file, start, min(start + per_shard, count), size // len(starts)) for start in starts
+        CorpusShard(file, start, min(start + per_shard, count), size // len(starts))
+        for start in starts
     ]

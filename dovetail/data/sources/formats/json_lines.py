@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO
 
-from dovetail.data.interfaces import BadRecord, Document, Shard
+from dovetail.data.interfaces import BadRecord, CorpusShard, Document
 from dovetail.data.sources.formats import compressed
 from dovetail.data.sources.formats.base import FileFormat, FileHead, ReadSettings
 from dovetail.data.sources.formats.line_index import LineIndex
@@ -47,7 +47,7 @@ class JSONLines(FileFormat):
             return True
         return is_utf8(head) and _looks_like_objects(head)
 
-    def shards(self, file: SourceFile, settings: ReadSettings) -> list[Shard]:
+    def shards(self, file: SourceFile, settings: ReadSettings) -> list[CorpusShard]:
         """Cuts a plain file at line ends."""
         with self.explained_errors(file):
             if compressed.compression(file.head(4)) or not file.size():
@@ -55,7 +55,7 @@ class JSONLines(FileFormat):
             return self._lines.shards(file, settings.shard_bytes)
 
     def read(
-        self, file: SourceFile, shard: Shard, settings: ReadSettings
+        self, file: SourceFile, shard: CorpusShard, settings: ReadSettings
     ) -> Iterator[Document | BadRecord]:
         """Yields the objects of a shard."""
         with self.explained_errors(file), file.open() as stream:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from itertools import pairwise
 
-from dovetail.data.interfaces import Shard
+from dovetail.data.interfaces import CorpusShard
 from dovetail.data.sources.source_file import SourceFile
 from dovetail.data.store import data_folder, write_file
 
@@ -23,16 +23,16 @@ class LineIndex:
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], dict[int, int]] = {}
 
-    def shards(self, file: SourceFile, shard_bytes: int) -> list[Shard]:
+    def shards(self, file: SourceFile, shard_bytes: int) -> list[CorpusShard]:
         """Cuts a file at line ends into pieces of about `shard_bytes`."""
         cuts = [*self._cuts(file, shard_bytes), file.size()]
         return [
-            Shard(file.name, start, stop, stop - start)
+            CorpusShard(file.name, start, stop, stop - start)
             for start, stop in pairwise(cuts)
             if stop > start
         ]
 
-    def line(self, file: SourceFile, shard: Shard, shard_bytes: int) -> int:
+    def line(self, file: SourceFile, shard: CorpusShard, shard_bytes: int) -> int:
         """Returns the number of a shard's first line."""
         return 1 if shard.start == 0 else self._cuts(file, shard_bytes)[shard.start]
 

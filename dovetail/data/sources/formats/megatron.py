@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.config import ConfigError
-from dovetail.data.interfaces import BadRecord, Document, Shard
+from dovetail.data.interfaces import BadRecord, CorpusShard, Document
 from dovetail.data.sources.formats.base import FileHead, ReadSettings, range_shards
 from dovetail.data.sources.formats.tokens import TokenFormat, read_array
 from dovetail.data.sources.source_file import SourceFile
@@ -83,7 +83,7 @@ class MegatronTokens(TokenFormat):
         """Says whether a file has the tokens of an `.idx`."""
         return name.endswith(".bin") and name.removesuffix(".bin") + ".idx" in names
 
-    def shards(self, file: SourceFile, settings: ReadSettings) -> list[Shard]:
+    def shards(self, file: SourceFile, settings: ReadSettings) -> list[CorpusShard]:
         """Cuts the documents into ranges."""
         with self.explained_errors(file), file.open() as stream:
             count = self._index(file, stream).documents
@@ -91,7 +91,7 @@ class MegatronTokens(TokenFormat):
         return range_shards(file.name, count, size, settings.shard_bytes)
 
     def read(
-        self, file: SourceFile, shard: Shard, settings: ReadSettings
+        self, file: SourceFile, shard: CorpusShard, settings: ReadSettings
     ) -> Iterator[Document | BadRecord]:
         """Yields the documents of a range."""
         tokens = self._tokens(file)

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from dovetail.data.interfaces import BadRecord, Document, Shard
+from dovetail.data.interfaces import BadRecord, CorpusShard, Document
 from dovetail.data.sources.formats.base import FileHead, ReadSettings, range_shards
 from dovetail.data.sources.formats.tokens import TokenFormat, read_array
 from dovetail.data.sources.source_file import SourceFile
@@ -54,14 +54,14 @@ class NumPyTokens(TokenFormat):
         """Says whether a file has the starts of the documents of another one."""
         return name.endswith(_STARTS) and name.removesuffix(_STARTS) + ".npy" in names
 
-    def shards(self, file: SourceFile, settings: ReadSettings) -> list[Shard]:
+    def shards(self, file: SourceFile, settings: ReadSettings) -> list[CorpusShard]:
         """Cuts the documents into ranges."""
         array, starts = self._headers(file)
         count = _count(array, starts)
         return range_shards(file.name, count, file.size(), settings.shard_bytes)
 
     def read(
-        self, file: SourceFile, shard: Shard, settings: ReadSettings
+        self, file: SourceFile, shard: CorpusShard, settings: ReadSettings
     ) -> Iterator[Document | BadRecord]:
         """Yields the documents of a range."""
         array, starts = self._headers(file)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from dovetail.data.interfaces import BadRecord, Document, Shard
+from dovetail.data.interfaces import BadRecord, CorpusShard, Document
 from dovetail.data.sources.formats.base import FileFormat, FileHead, ReadSettings
 from dovetail.data.sources.formats.columns import columns_to_read, read_batches
 from dovetail.data.sources.source_file import SourceFile
@@ -28,21 +28,21 @@ class Parquet(FileFormat):
         """Says whether the file begins as Parquet does."""
         return head.data.startswith(_MAGIC)
 
-    def shards(self, file: SourceFile, settings: ReadSettings) -> list[Shard]:
+    def shards(self, file: SourceFile, settings: ReadSettings) -> list[CorpusShard]:
         """Groups row groups to about the wanted size."""
-        shards: list[Shard] = []
+        shards: list[CorpusShard] = []
         start = size = 0
         with self._opened(file) as parquet:
             metadata = parquet.metadata
             for index in range(metadata.num_row_groups):
                 size += metadata.row_group(index).total_byte_size
                 if size >= settings.shard_bytes or index + 1 == metadata.num_row_groups:
-                    shards.append(Shard(file.name, start, index + 1, size))
+                    shards.append(CorpusShard(file.name, start, index + 1, size))
                     start, size = index + 1, 0
         return shards
 
     def read(
-        self, file: SourceFile, shard: Shard, settings: ReadSettings
+        self, file: SourceFile, shard: CorpusShard, settings: ReadSettings
     ) -> Iterator[Document | BadRecord]:
         """Yields the rows of some row groups."""
         with self._opened(file) as parquet:

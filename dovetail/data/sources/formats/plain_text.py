@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from dovetail.data.interfaces import BadRecord, Document, Shard
+from dovetail.data.interfaces import BadRecord, CorpusShard, Document
 from dovetail.data.sources.formats.base import FileFormat, FileHead, ReadSettings
 from dovetail.data.sources.source_file import SourceFile
 
@@ -32,7 +32,7 @@ class PlainText(FileFormat):
         return is_utf8(head) or head.name.lower().endswith(self.suffixes)
 
     def read(
-        self, file: SourceFile, shard: Shard, settings: ReadSettings
+        self, file: SourceFile, shard: CorpusShard, settings: ReadSettings
     ) -> Iterator[Document | BadRecord]:
         """Yields the passages of a file."""
         with self.explained_errors(file), file.open() as stream:
