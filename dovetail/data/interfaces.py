@@ -150,13 +150,9 @@ class Corpus(Protocol):
 class ShardedCorpus(Corpus, Protocol):
     """A corpus in independent pieces, so that several processes can read it, and start again.
 
-    `documents()` yields the documents of all shards, in their order.
+    `documents()` yields the documents of all shards, in their order. An attribute `max_bad` is the
+    share of bad records that are skipped; without it, none is.
     """
-
-    @property
-    def max_bad(self) -> float:
-        """The share of records that may have no text; they are skipped and counted."""
-        ...
 
     def shards(self) -> Sequence[CorpusShard]:
         """Returns the pieces, always the same and in the same order; reads no documents."""

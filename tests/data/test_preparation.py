@@ -149,8 +149,8 @@ def test_a_corpus_of_a_script_is_prepared_in_this_process(
 def test_bad_records_are_refused_with_examples(many: TokenInput.Config) -> None:
     many.corpus.set(bad_every=50)
     message = (
-        r"corpus numbered: 40 of 2,040 records have no text \(numbered#0\.bad: no column 'text'; "
-        r".*Mend them, or skip them: max_bad=0\.02 allows"
+        r"corpus numbered: 40 of 2,040 records are bad, and max_bad=0 allows 0\.\n"
+        r"  numbered#0\.bad: no column 'text'\n.*"
     )
     with pytest.raises(ConfigError, match=message):
         prepare(many, progress=False)

@@ -37,8 +37,6 @@ class CorpusPiece:
 class WholeCorpus:
     """A corpus without shards of its own, as a single one."""
 
-    max_bad = 0.0
-
     def __init__(self, corpus: Corpus) -> None:
         self._corpus = corpus
 

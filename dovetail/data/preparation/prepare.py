@@ -277,9 +277,9 @@ class _Preparation:
         survey, size = self.surveyed, self.tokenizer.vocab_size
         report = {
             "duplicates": survey.duplicates,
-            "bad_records": survey.bad,
+            "bad_records": survey.records.bad,
             "problems": dict(survey.problems),
-            "examples": survey.examples,
+            "examples": [(each.name, each.problem) for each in survey.records.examples],
         }
         dtype = token_dtype_for(size).str
         return StoreMeta(self.corpus.name, self.tokenizer.name, size, dtype, splits, {}, report)

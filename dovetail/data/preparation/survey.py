@@ -19,11 +19,10 @@ from dovetail.data.interfaces import BadRecord, Document, ShardedCorpus
 from dovetail.data.preparation.ledger import Ledger
 from dovetail.data.preparation.pieces import CorpusPiece, documents_of, pieces_of
 from dovetail.data.preparation.splits import held_out_limit, key_of
-from dovetail.utils import plural
+from dovetail.data.sources.bad_records import BadRecordCount
 
 Advance = Callable[[int], None]
 
-_EXAMPLES = 3
 _KEYS = "keys"
 
 
@@ -33,19 +32,15 @@ class Survey:
 
     Attributes:
         bytes: of the text of all documents.
-        records: documents and bad records.
-        bad: how many records have no text.
+        records: documents and bad records, with examples of these.
         problems: how many bad records have each problem.
-        examples: the first bad records: their name and problem.
         keys: the hash of the name of each document.
         contents: the hash of the content of each document.
     """
 
     bytes: int = 0
-    records: int = 0
-    bad: int = 0
+    records: BadRecordCount = field(default_factory=BadRecordCount)
     problems: Counter[str] = field(default_factory=Counter)
-    examples: list[tuple[str, str]] = field(default_factory=list)
     keys: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
     contents: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
 
@@ -65,14 +60,11 @@ def survey_piece(
 ) -> dict[str, Any]:
     """Surveys a piece, records it in the ledger, and returns its counts."""
     keys, contents = [], []
-    total = bad = 0
-    problems: Counter[str] = Counter()
-    examples: list[tuple[str, str]] = []
+    total, records, problems = 0, BadRecordCount(), Counter[str]()
     for found in documents_of(corpus, piece):
+        records.add(found)
         if isinstance(found, BadRecord):
-            bad += 1
             problems[found.problem] += 1
-            examples += [(found.name, found.problem)] if len(examples) < _EXAMPLES else []
             continue
         content = _content(found)
         keys.append(key_of(found.name))
@@ -83,9 +75,9 @@ def survey_piece(
     result = {
         "documents": len(keys),
         "bytes": total,
-        "bad": bad,
+        "bad": records.bad,
         "problems": dict(problems),
-        "examples": examples,
+        "examples": [(each.name, each.problem) for each in records.examples],
     }
     ledger.record(piece.number, result, [_KEYS])
     return result
@@ -96,11 +88,10 @@ def join_surveys(results: Iterable[dict[str, Any]], ledger: Ledger) -> Survey:
     survey, arrays = Survey(), []
     for number, result in enumerate(results):
         survey.bytes += result["bytes"]
-        survey.records += result["documents"] + result["bad"]
-        survey.bad += result["bad"]
         survey.problems.update(result["problems"])
-        room = _EXAMPLES - len(survey.examples)
-        survey.examples += [(name, problem) for name, problem in result["examples"][:room]]
+        examples = [BadRecord(*each) for each in result["examples"]]
+        count = result["documents"] + result["bad"]
+        survey.records.merge(BadRecordCount(0.0, count, result["bad"], examples))
         shape = (2, result["documents"])
         arrays.append(np.fromfile(ledger.file(number, _KEYS), "<u8").reshape(shape))
     if arrays:
@@ -110,13 +101,8 @@ def join_surveys(results: Iterable[dict[str, Any]], ledger: Ledger) -> Survey:
 
 def check_survey(survey: Survey, corpus: ShardedCorpus) -> None:
     """Raises a ConfigError for a corpus without text, with too many bad records, or equal names."""
-    if survey.bad > corpus.max_bad * survey.records:
-        shown = "; ".join(f"{name}: {problem}" for name, problem in survey.examples)
-        raise ConfigError(
-            f"corpus {corpus.name}: {survey.bad:,} of {plural(survey.records, 'record')} "
-            f"{'has' if survey.bad == 1 else 'have'} no text ({shown}). Mend them, or skip them: "
-            f"max_bad={_share(survey.bad / survey.records)} allows this share."
-        )
+    survey.records.allowed = BadRecordCount.of(corpus).allowed
+    survey.records.check(corpus.name)
     if not len(survey.keys):
         raise ConfigError(
             f"corpus {corpus.name}: it has no text: all its documents are empty. "
@@ -148,9 +134,3 @@ def all_documents(corpus: ShardedCorpus) -> Iterator[Document]:
         for found in documents_of(corpus, piece):
             if isinstance(found, Document):
                 yield found
-
-
-def _share(value: float) -> str:
-    """Formats a share, rounded up, so that it allows what was found."""
-    digits = next(n for n in range(2, 12) if value >= 10**-n or n == 11)
-    return f"{np.ceil(value * 10**digits) / 10**digits:g}"
