@@ -75,8 +75,11 @@ class Files(Component):
 
     def shards(self) -> Sequence[CorpusShard]:
         """Returns the pieces of all files, in the order of the files' names."""
-        files = [file for file in self._files if file.size() or file.local_path is None]
-        return [shard for file in files for shard in self._format.shards(file, self._settings)]
+        return [
+            shard
+            for file in _without_empty(self._files)
+            for shard in self._format.shards(file, self._settings)
+        ]
 
     def read(self, shard: CorpusShard) -> Iterator[Document | BadRecord]:
         """Yields the documents of a piece, and the records that have none."""
@@ -94,8 +97,9 @@ class Files(Component):
     def documents(self) -> Iterator[Document]:
         """Yields the documents of all files; a ConfigError if too many records are bad."""
         count = BadRecordCount.of(self)
-        for shard in self.shards():
-            for record in self.read(shard):
+        for file in _without_empty(self._files):
+            # Without cutting files into shards, for which those of lines are read once.
+            for record in self.read(Shard(file.name)):
                 count.add(record)
                 if isinstance(record, Document):
                     yield record
@@ -131,6 +135,11 @@ class Files(Component):
 
 def _patterns(value: str | tuple[str, ...]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else value
+
+
+def _without_empty(files: Sequence[SourceFile]) -> list[SourceFile]:
+    """Leaves out local files without a byte, which have no format and no documents."""
+    return [file for file in files if file.local_path is None or file.size()]
 
 
 def _check_ranges(config: Files.Config) -> None:

@@ -181,7 +181,8 @@ def _list_url(url: str, choice: Choice) -> list[RemoteFile]:
 
 def _find_remote(fs: Any, path: str, url: str, choice: Choice) -> list[RemoteFile]:
     root, pattern = split_pattern(path)
-    if not pattern and fs.isfile(path):
+    # A web server answers for a folder, too, with a page of its files.
+    if not pattern and not url.endswith("/") and fs.isfile(path):
         return [RemoteFile(path.rpartition("/")[2], path, fs, fs.info(path))]
     patterns = [pattern] if pattern else list(choice.include)
     depth = depth_of(patterns)

@@ -1,10 +1,14 @@
 """Which files a corpus has, what they are called, and what its fingerprint depends on."""
 
-import json
+import contextlib
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import fsspec
 import pytest
@@ -242,4 +246,23 @@ def test_a_text_with_a_comma_in_its_name_from_the_command_line(tmp_path: Path) -
     assert (config.files, config.include) == (("a", "b/*.md"), "*.md")
     config = apply_overrides(config, ["files='a,b'", r"text='{title}\n{body}'"])
     assert (config.files, config.text) == ("a,b", "{title}\n{body}")
-    assert json.dumps(config.text)
+
+
+def test_a_web_server(tmp_path: Path, cache_folder: Path) -> None:
+    lines(tmp_path / "web", "a.jsonl", *map(str, range(100)))
+    port = free_port()
+    command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
+    server = subprocess.Popen([*command, "-d", str(tmp_path / "web")], stderr=subprocess.DEVNULL)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(300):
+            with contextlib.suppress(OSError), urlopen(url):
+                break
+            time.sleep(0.1)
+        assert len(read(f"{url}/a.jsonl")) == 100
+        assert len(read(f"{url}/")) == 100  # a page with links to the files
+        with pytest.raises(StorageError, match=r"a\.jsonl: .*support range requests"):
+            read_shards(f"{url}/a.jsonl", shard_bytes=500)
+    finally:
+        server.kill()
+        server.wait()
