@@ -10,7 +10,12 @@ from dovetail.parallel.constraints import (
     record_activation,
     use_placement,
 )
-from dovetail.parallel.distributed import Processes, leave_distributed, start_distributed
+from dovetail.parallel.distributed import (
+    Processes,
+    leave_alone_on_error,
+    leave_distributed,
+    start_distributed,
+)
 from dovetail.parallel.host_offload import DeviceMemory, HostMemory, MemorySpace
 from dovetail.parallel.mesh import MESH_AXES, MeshLayout, max_steps_in_flight
 from dovetail.parallel.pipeline_schedule import PipelineSchedule
@@ -50,6 +55,7 @@ __all__ = [
     "capture_activations",
     "constrain",
     "current_placement",
+    "leave_alone_on_error",
     "leave_distributed",
     "max_steps_in_flight",
     "record_activation",

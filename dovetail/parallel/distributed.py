@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import jax
 
 from dovetail.config import ConfigError
+from dovetail.utils import skip_exit_handlers
 
 # Set by Slurm and MPI; `jax.distributed.initialize()` reads the rest.
 _CLUSTER_VARIABLES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 _LOG = logging.getLogger("dovetail")
+_LAST_WORDS_SECONDS = 1.0
 _ADDRESS = re.compile(r"\S+:\d+")
 
 
@@ -52,6 +56,23 @@ def leave_distributed() -> None:
             jax.distributed.shutdown()
         except RuntimeError as error:  # a process is gone already
             _LOG.warning("Not all processes left together: %s", str(error).splitlines()[0])
+
+
+@contextlib.contextmanager
+def leave_alone_on_error() -> Iterator[None]:
+    """Makes a process that fails in this block exit without its peers.
+
+    At exit JAX waits five minutes for all processes to come. If one has failed, the others wait for
+    it in a collective of the next step, and a supervisor sees nothing wrong with any of them.
+    """
+    try:
+        yield
+    except Exception:
+        if jax.distributed.is_initialized():
+            # Process 0 has the coordination service: when it ends, the others are aborted. They may
+            # have a message to print.
+            skip_exit_handlers(_LAST_WORDS_SECONDS if jax.process_index() == 0 else 0.0)
+        raise
 
 
 def _start(address: str | None = None, count: int | None = None, index: int | None = None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.config import ConfigError, Error
 from dovetail.data import has_tokenizer
-from dovetail.parallel import Processes, start_distributed
+from dovetail.parallel import Processes, leave_alone_on_error, start_distributed
 from dovetail.run.contents import save_data, save_source, save_tokenizer, use_contents
 from dovetail.run.initialization import ChecksTokenizer
 from dovetail.run.run import Run
@@ -79,6 +79,7 @@ class PreparedRun:
         )
 
 
+@leave_alone_on_error()
 def prepare_run(
     config: Trainer.Config,
     folder: Path,
@@ -162,6 +163,7 @@ def _open_trainer(
     return trainer
 
 
+@leave_alone_on_error()
 def train_run(
     trainer: Trainer,
     folder: RunFolder,

@@ -3,7 +3,7 @@
 Importing this package is cheap: Rich, filelock and platformdirs are imported where they are used.
 """
 
-from dovetail.utils.background import BackgroundCall, set_exit_code
+from dovetail.utils.background import BackgroundCall, set_exit_code, skip_exit_handlers
 from dovetail.utils.files import (
     TEMPORARY,
     atomic_folder,
@@ -64,6 +64,7 @@ __all__ = [
     "read_json_lines",
     "remove_folder",
     "set_exit_code",
+    "skip_exit_handlers",
     "try_lock",
     "user_cache_folder",
 ]

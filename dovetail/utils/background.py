@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -62,3 +63,19 @@ def _exit_or_wait(thread: threading.Thread) -> None:
         sys.stderr.flush()
         os._exit(_exit_code)
     thread.join()
+
+
+def skip_exit_handlers(seconds: float = 0.0) -> None:
+    """Ends the process, once it exits, before the exit handlers that were registered earlier.
+
+    Args:
+        seconds: how long to wait first.
+    """
+    atexit.register(_exit_now, seconds)
+
+
+def _exit_now(seconds: float) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(seconds)
+    os._exit(1 if _exit_code is None else _exit_code)

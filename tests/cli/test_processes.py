@@ -129,6 +129,29 @@ def test_a_process_that_cannot_prepare_its_data_ends_the_wait_of_its_peers(start
     assert "process 1 cannot go on: ConfigError: the disk of this host" in group[0].output.read()
 
 
+FAILING = """
+import jax
+from dovetail.config import ConfigError
+from dovetail.trainer import Trainer
+
+def batch(self, step, of=Trainer.batch):
+    if step == 5 and jax.process_index() == 0:
+        raise ConfigError("the folder of this host is gone")
+    return of(self, step)
+
+Trainer.batch = batch
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_alone_does_not_leave_its_peers_waiting(start):
+    """They wait for it in a collective, and it would wait for them at its exit, for minutes."""
+    group = start("failing", 2, script=FAILING + SCRIPT)
+    assert [process.wait(150) != 0 for process in group] == [True, True]
+    group[0].output.seek(0)
+    assert "the folder of this host is gone" in group[0].output.read()
+
+
 @pytest.mark.slow
 def test_two_processes_train_stop_and_resume_as_one(start, tmp_path):
     assert finish(start("alone", 1)) == [0]
