@@ -12,6 +12,7 @@ from dovetail.data.interfaces import (
     Document,
     EvaluationInput,
     HasHeldOut,
+    HasHeldOutSources,
     HasPreparedData,
     HasTokenizer,
     HasVocabulary,
@@ -22,6 +23,7 @@ from dovetail.data.interfaces import (
     has_tokenizer,
 )
 from dovetail.data.kept import keep_data
+from dovetail.data.mixture import MixtureInput, MixtureSource, MixtureStage
 from dovetail.data.packing import (
     Arrangement,
     BestFit,
@@ -77,12 +79,16 @@ __all__ = [
     "Files",
     "FillInTheMiddle",
     "HasHeldOut",
+    "HasHeldOutSources",
     "HasPreparedData",
     "HasTokenizer",
     "HasVocabulary",
     "IndexPlace",
     "IndexedPacking",
     "Input",
+    "MixtureInput",
+    "MixtureSource",
+    "MixtureStage",
     "PackedRows",
     "Packing",
     "PackingStatistics",

@@ -331,6 +331,15 @@ class HasHeldOut(Protocol):
         ...
 
 
+@runtime_checkable
+class HasHeldOutSources(Protocol):
+    """An input of several sources, each with a held-out split."""
+
+    def held_out_by_source(self, num_batches: int | None = None) -> Mapping[str, EvaluationInput]:
+        """Returns the held-out split of each source by its name."""
+        ...
+
+
 class EvaluationInput(Protocol):
     """A fixed number of batches, always the same ones in the same order."""
 

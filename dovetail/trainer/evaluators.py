@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+from collections.abc import Mapping
 from typing import Any, Generic, cast
 
 import jax
@@ -12,6 +13,7 @@ from dovetail.config import Component, ConfigError, T_co
 from dovetail.data import (
     EvaluationInput,
     HasHeldOut,
+    HasHeldOutSources,
     HasPreparedData,
     has_tokenizer,
     trigram_bits_per_byte,
@@ -44,7 +46,10 @@ class PeriodicEvaluator(Component):
 
 
 class HeldOutLoss(PeriodicEvaluator):
-    """The loss on held-out data, with every summary that the model adds."""
+    """The loss on held-out data, with every summary that the model adds.
+
+    An input of several sources has a loss for each, `SOURCE/loss`, beside that of all.
+    """
 
     class Config(PeriodicEvaluator.Config["HeldOutLoss"]):
         """The number of held-out batches; None means all."""
@@ -63,6 +68,8 @@ class HeldOutLoss(PeriodicEvaluator):
     def evaluate(self, evaluation: Evaluation) -> Metrics:
         """Returns the means over the held-out batches."""
         self.check_input(evaluation.input)
+        if isinstance(evaluation.input, HasHeldOutSources):
+            return mean_by_source(evaluation, evaluation.input.held_out_by_source(self.num_batches))
         source = cast("HasHeldOut", evaluation.input).held_out(self.num_batches)
         return mean_over_batches(evaluation, source)
 
@@ -77,6 +84,8 @@ class ByteTrigram(PeriodicEvaluator):
         """Raises a ConfigError for an input without prepared text."""
         if not isinstance(source, HasPreparedData) or not has_tokenizer(source):
             raise missing_from_input(self, source, "prepared text (`prepare`, `tokenizer`)")
+        if isinstance(source, HasHeldOutSources):
+            raise missing_from_input(self, source, "a single corpus")
 
     def evaluate(self, evaluation: Evaluation) -> Metrics:
         """Returns the trigram's bits per byte."""
@@ -130,6 +139,24 @@ def _predict_shapes(model: Module) -> None:
 
 def mean_over_batches(evaluation: Evaluation, source: EvaluationInput) -> dict[str, float]:
     """Returns the means of the loss and of every summary of the model over some batches."""
+    return _values(_merged(evaluation, source))
+
+
+def mean_by_source(
+    evaluation: Evaluation, sources: Mapping[str, EvaluationInput]
+) -> dict[str, float]:
+    """Returns the means over the batches of all sources, and over those of each."""
+    total: dict[str, Any] = {}
+    found: dict[str, float] = {}
+    for name, source in sources.items():
+        merged = _merged(evaluation, source)
+        found |= {f"{name}/{key}": value for key, value in _values(merged).items()}
+        merge_into(total, merged)
+    return _values(total) | found
+
+
+def _merged(evaluation: Evaluation, source: EvaluationInput) -> dict[str, Any]:
+    """Returns the sums and weights of the loss and of every summary over some batches."""
     spec = source.spec()
     shardings = jax.tree.map(lambda leaf: evaluation.placement.sharding(leaf.axes), spec)
     run = _evaluation_step(evaluation.model)
@@ -139,6 +166,10 @@ def mean_over_batches(evaluation: Evaluation, source: EvaluationInput) -> dict[s
         found = run(evaluation.params, evaluation.variables, batch)
         losses, summaries = jax.device_get(found)
         merge_into(merged, {"losses/loss": _main(losses), **summaries})
+    return merged
+
+
+def _values(merged: dict[str, Any]) -> dict[str, float]:
     return {name: float(value.value()) for name, value in short_names(merged).items()}
 
 

@@ -127,9 +127,8 @@ def test_empty_and_missing_corpora_write_nothing(small_input, texts, tmp_path):
 
 def test_two_documents_of_one_name_are_refused(small_input):
     class Twice(TextFiles):
-        def documents(self):
-            yield from super().documents()
-            yield from super().documents()
+        def shards(self):
+            return [*super().shards(), *super().shards()]
 
     corpus = Twice.Config(files=small_input.corpus.files)
     with pytest.raises(ConfigError, match=r"two documents are named 'deeper/four\.txt'"):
@@ -223,12 +222,11 @@ def stop_here():
 
 class SlowTexts(TextFiles):
     reads = 0
-    def documents(self):
+    def read(self, shard):
         SlowTexts.reads += 1
-        for number, document in enumerate(super().documents()):
-            if number == 2 and stage == f"read {SlowTexts.reads}":
-                stop_here()
-            yield document
+        if SlowTexts.reads == 9 and stage == "read 2":
+            stop_here()
+        yield from super().read(shard)
 
 class SlowPairs(BytePairTokenizer):
     def encode_all(self, texts):

@@ -23,7 +23,7 @@ from dovetail.data.chat.errors import (
     show_difference,
 )
 from dovetail.data.chat.records import ASSISTANT, Conversation
-from dovetail.data.chat.renderer import Prefix
+from dovetail.data.chat.renderer import MessagePrefix
 from dovetail.data.chat.template import ChatTemplate
 from dovetail.data.chat.typed_tokens import MarkedText, Marks
 
@@ -101,8 +101,8 @@ def find_turns(
         prefix
         for n in numbers
         for prefix in (
-            Prefix(n, add_generation_prompt=True),
-            Prefix(n + 1),
+            MessagePrefix(n, add_generation_prompt=True),
+            MessagePrefix(n + 1),
         )
     ]
     rendered = [marks.remove(r) for r in template.render_prefixes(messages, tools, prefixes)]

@@ -18,7 +18,7 @@ from dovetail.data.chat.errors import (
     show,
     show_difference,
 )
-from dovetail.data.chat.renderer import Prefix, Rendering
+from dovetail.data.chat.renderer import MessagePrefix, Rendering
 from dovetail.data.chat.template import ChatTemplate, Message
 from dovetail.data.chat.typed_tokens import MarkedText, pattern_of
 
@@ -84,7 +84,12 @@ def _probe(
     question = {"role": "user", "content": _ASKED}
     answer = {"role": "assistant", "content": _ANSWERED, **reasoning}
     again = {"role": "user", "content": _ASKED_AGAIN}
-    prefixes = [Prefix(1), Prefix(1, add_generation_prompt=True), Prefix(2), Prefix(3)]
+    prefixes = [
+        MessagePrefix(1),
+        MessagePrefix(1, add_generation_prompt=True),
+        MessagePrefix(2),
+        MessagePrefix(3),
+    ]
     try:
         return _Probe(*template.render_prefixes([question, answer, again], tools, prefixes))
     except ConversationError as error:

@@ -48,7 +48,7 @@ class Rendering:
 
 
 @dataclass(frozen=True)
-class Prefix:
+class MessagePrefix:
     """The first messages of a conversation, to be rendered."""
 
     count: int
@@ -64,7 +64,7 @@ class RenderRequest:
 
     template: str
     variables: Mapping[str, Any]
-    prefixes: Sequence[Prefix]
+    prefixes: Sequence[MessagePrefix]
 
 
 class Renderer:

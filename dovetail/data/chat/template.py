@@ -16,7 +16,7 @@ from typing import Any
 from dovetail.config import ConfigError
 from dovetail.data.chat.errors import ChatTemplateError
 from dovetail.data.chat.renderer import (
-    Prefix,
+    MessagePrefix,
     Rendering,
     RenderLimits,
     RenderRequest,
@@ -77,14 +77,14 @@ class ChatTemplate:
             tools: the JSON schemas of tools that the assistant may call.
             add_generation_prompt: whether to end with the beginning of an assistant's turn.
         """
-        whole = Prefix(len(messages), add_generation_prompt)
+        whole = MessagePrefix(len(messages), add_generation_prompt)
         return self._render(messages, tools, [whole])[0][0].text
 
     def render_prefixes(
         self,
         messages: Sequence[Message],
         tools: Sequence[Message] | None,
-        prefixes: Sequence[Prefix],
+        prefixes: Sequence[MessagePrefix],
     ) -> list[Rendering]:
         """Returns prefixes of a conversation with their generation blocks, for training.
 
@@ -103,7 +103,7 @@ class ChatTemplate:
         self,
         messages: Sequence[Message],
         tools: Sequence[Message] | None,
-        prefixes: Sequence[Prefix],
+        prefixes: Sequence[MessagePrefix],
     ) -> tuple[list[Rendering], bool]:
         variables = {
             "tools": list(tools) if tools is not None else None,

@@ -99,7 +99,7 @@ class Files(Component):
         count = BadRecordCount.of(self)
         for file in _without_empty(self._files):
             # Without cutting files into shards, for which those of lines are read once.
-            for record in self.read(Shard(file.name)):
+            for record in self.read(CorpusShard(file.name)):
                 count.add(record)
                 if isinstance(record, Document):
                     yield record
