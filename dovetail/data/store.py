@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.config import ConfigError, Error, StorageError
-from dovetail.data.blocks import VerifiedArray, block_checksums, checksum_of
+from dovetail.data.blocks import VerifiedArray, block_checksums, checksum_of, map_file
 from dovetail.data.interfaces import SPLITS, SplitSummary
 from dovetail.utils import (
     TEMPORARY,
@@ -120,9 +120,11 @@ class TokenStore:
         summary = self.meta.splits[name]
         token_dtype = np.dtype(self.meta.token_dtype)
         path = self.folder / f"{name}.tokens"
-        tokens: Any = _map(path, token_dtype, summary.tokens)
-        starts = _map(self.folder / f"{name}.starts", STARTS_DTYPE, summary.documents)
-        if self.meta.files[path.name][0] > _VERIFIED_AT_ONCE and self.meta.format > _OLDEST_FORMAT:
+        is_large = self.meta.files[path.name][0] > _VERIFIED_AT_ONCE
+        tokens: Any = map_file(path, token_dtype, summary.tokens, is_large)
+        starts_file = self.folder / f"{name}.starts"
+        starts = map_file(starts_file, STARTS_DTYPE, summary.documents, is_random=False)
+        if is_large and self.meta.format > _OLDEST_FORMAT:
             checksums = np.fromfile(self.folder / f"{name}.blocks", "<u4")
             tokens = VerifiedArray(tokens, checksums, lambda offset: self._damage(path, offset))
         return TokenSplit(tokens, starts)
@@ -258,12 +260,6 @@ def _old_checksum(path: Path) -> tuple[int, int]:
             size += len(chunk)
             checksum = zlib.crc32(chunk, checksum)
     return size, checksum
-
-
-def _map(path: Path, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
-    if not length:  # an empty file cannot be memory-mapped
-        return np.zeros(0, dtype)
-    return np.memmap(path, dtype, mode="r", shape=(length,))
 
 
 def _lock_file(final: Path) -> Path:

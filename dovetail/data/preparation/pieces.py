@@ -9,7 +9,7 @@ from typing import Any
 from dovetail.data.interfaces import BadRecord, Corpus, CorpusShard, Document, ShardedCorpus
 
 # Shards are joined up to this size: a kill loses little work, and there are few files.
-_PIECE_BYTES = 32 * 2**20
+_PIECE_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True)

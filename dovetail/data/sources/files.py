@@ -46,7 +46,7 @@ class Files(Component):
         """The share of bad records that are skipped. If there are more, no data is prepared."""
         passage_bytes: int = 65536
         """Plain text that is longer becomes several documents."""
-        shard_bytes: int = incidental(64 * 2**20)
+        shard_bytes: int = incidental(8 * 2**20)
         """About how much of the files is one shard, the unit of parallel work."""
 
     def __init__(self, config: Config) -> None:
