@@ -7,6 +7,7 @@ from dovetail.data.answers import Answers
 from dovetail.data.input import TokenInput
 from dovetail.data.interfaces import (
     TRAIN,
+    CanChangeData,
     CanSkipBatches,
     Corpus,
     Document,
@@ -67,6 +68,7 @@ __all__ = [
     "BestFit",
     "BytePairTokenizer",
     "ByteTokenizer",
+    "CanChangeData",
     "CanSkipBatches",
     "ConcatenateAndSplit",
     "Corpus",

@@ -323,6 +323,24 @@ class CanSkipBatches(Protocol):
 
 
 @runtime_checkable
+class CanChangeData(Protocol):
+    """An input whose data may change in the middle of a run, from some batch on."""
+
+    def check_change(self, before: Any, step: int) -> None:
+        """Raises a ConfigError unless the batches of all earlier steps are those of a config.
+
+        Args:
+            before: the config of the input until now.
+            step: the step that the run continues from.
+        """
+        ...
+
+    def keep_tokenizer(self, folder: Path) -> None:
+        """Uses the tokenizer of a folder from now on; none is trained."""
+        ...
+
+
+@runtime_checkable
 class HasHeldOut(Protocol):
     """An input with a held-out split."""
 

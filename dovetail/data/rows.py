@@ -90,6 +90,7 @@ class PreparedRows:
 
     def __init__(self, corpora: Mapping[str, Corpus], form: RowFormat) -> None:
         self._corpora, self._form = corpora, form
+        self._trained: Path | None = None
         # The prefetching thread and the main thread may both be the first to prepare.
         self._lock = threading.Lock()
         self._prepared: PreparedData | None = None
@@ -108,11 +109,17 @@ class PreparedRows:
         length = self._form.sequence_length
         return sequence_batch_spec(batch_size, length, {TARGET_BYTES: "int32"})
 
+    def keep_tokenizer(self, folder: Path) -> None:
+        """Uses the tokenizer of a folder for all corpora; none is trained."""
+        self.tokenizer.load(folder)
+        self._trained = folder
+
     def prepare(self, progress: bool = True) -> PreparedData:
         """Builds the token stores that do not exist, and returns a summary."""
         with self._lock:
             if self._prepared is None:
-                self._adopt(prepare_stores(self._corpora, self.tokenizer, progress))
+                stores = prepare_stores(self._corpora, self.tokenizer, progress, self._trained)
+                self._adopt(stores)
             assert self._prepared is not None
             return self._prepared
 

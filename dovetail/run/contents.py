@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.config import RunError
 from dovetail.data import (
+    CanChangeData,
     DamagedStoreError,
     HasPreparedData,
     data_folder,
     has_tokenizer,
     keep_data,
 )
+from dovetail.run.data_changes import KEY
 from dovetail.runtime import RunFolder
 from dovetail.utils import atomic_folder, file_digest, file_digests
 
@@ -35,11 +37,20 @@ def save_tokenizer(folder: RunFolder, source: Input) -> dict[str, str] | None:
     return file_digests(folder.tokenizer)
 
 
-def use_contents(folder: RunFolder, source: Input, log: Callable[[str], None]) -> None:
-    """Gives an input what its run began with, if it has begun: the tokenizer, and the data."""
+def use_contents(
+    folder: RunFolder, source: Input, log: Callable[[str], None], is_changed: bool = False
+) -> None:
+    """Gives an input what its run began with, if it has begun: the tokenizer, and the data.
+
+    If the data has changed, only the tokenizer.
+    """
     about = folder.about_if_any()
     if about is None:
         return
+    if isinstance(source, CanChangeData) and (is_changed or about.get(KEY)):
+        source.keep_tokenizer(folder.tokenizer)  # one trained on other sources has other tokens
+        if is_changed:
+            return
     if has_tokenizer(source) and folder.tokenizer.is_dir() and check_tokenizer(folder, about):
         source.load_tokenizer(folder.tokenizer)
     if (warning := use_saved_data(folder, about, source)) is not None:

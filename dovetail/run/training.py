@@ -13,6 +13,7 @@ from dovetail.config import ConfigError, Error
 from dovetail.data import has_tokenizer
 from dovetail.parallel import Processes, leave_alone_on_error, start_distributed
 from dovetail.run.contents import save_data, save_source, save_tokenizer, use_contents
+from dovetail.run.data_changes import KEY, accepted_change
 from dovetail.run.initialization import ChecksTokenizer
 from dovetail.run.run import Run
 from dovetail.runtime import (
@@ -155,11 +156,15 @@ def _open_trainer(
     shows_training: bool,
 ) -> Trainer:
     """Builds the trainer of a run; a run that is resumed uses the data that it began with."""
-    folder.check_identity(config)
     trainer = config.build()  # the config is saved as it is, whether progress is shown or not
     if not shows_training:
         trainer.hide_progress()
-    use_contents(folder, trainer.input, lambda text: log(f"warning: {text}"))
+    change = accepted_change(folder, trainer)
+    if change is not None:
+        log(f"the data changes from step {change['step']} on: {'; '.join(change['changes'])}")
+    use_contents(
+        folder, trainer.input, lambda text: log(f"warning: {text}"), is_changed=change is not None
+    )
     return trainer
 
 
@@ -265,13 +270,17 @@ def _checked(trainer: Trainer, outcome: Any) -> Outcome:
 def _claim(trainer: Trainer, folder: RunFolder, about: dict[str, Any]) -> None:
     """Locks the folder, and writes everything that the run needs to be used elsewhere."""
     config: Any = trainer.config
-    folder.claim(config)
+    change = accepted_change(folder, trainer)
+    folder.claim(config, accepts_change=change is not None)
     try:
         before = folder.about_if_any()
         about = about | {"device": local_device_kind()} | _base(config, before)
         if (data := save_data(folder, trainer.input)) is not None:
-            folder.check_data(data)
+            if change is None:
+                folder.check_data(data)
             about["data"] = data
+        if changes := [*(before or {}).get(KEY, []), *([] if change is None else [change])]:
+            about[KEY] = changes
         if (tokenizer := save_tokenizer(folder, trainer.input)) is not None:
             about["tokenizer"] = tokenizer
         if before is not None and "step" in before:

@@ -128,8 +128,18 @@ class RunFolder:
         except ConfigError:  # it may name a component that is not imported here
             return False
 
-    def claim(self, config: Config[Any]) -> None:
-        """Makes the folder and locks it for this process; refuses a run of another identity."""
+    def identity(self) -> Config[Any] | None:
+        """Returns the identity of the run; None if it has not begun."""
+        file = self.path / "identity.txt"
+        return _read_config(file) if file.exists() else None
+
+    def claim(self, config: Config[Any], accepts_change: bool = False) -> None:
+        """Makes the folder and locks it for this process; refuses a run of another identity.
+
+        Args:
+            config: of the run.
+            accepts_change: whether the identity may differ, because the caller has checked that.
+        """
         try:
             make_folder(self.path)
             self._lock = try_lock(self.path / ".lock")
@@ -140,7 +150,8 @@ class RunFolder:
                 f"{self.path}: another process is writing to this run. Wait for it, stop it, or "
                 "choose another folder with --run."
             )
-        self.check_identity(config)
+        if not accepts_change:
+            self.check_identity(config)
 
     def describe(self, config: Config[Any], about: dict[str, Any]) -> None:
         """Writes the description of the run to the folder, which must exist."""

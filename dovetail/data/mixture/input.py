@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dovetail.config import REQUIRED, Component, ConfigError, ConfigOf
 from dovetail.data.input import PackedInput, TokenEvaluation
 from dovetail.data.interfaces import HELD_OUT, TRAIN, Corpus, PreparedData
+from dovetail.data.mixture.changes import check_same_batches
 from dovetail.data.mixture.order import (
     MixtureOrder,
     StageQuotas,
@@ -18,6 +20,7 @@ from dovetail.data.mixture.order import (
     quotas,
     temperature_weights,
 )
+from dovetail.data.order import batch_number
 from dovetail.data.packing import DocumentPiece, PackingStatistics
 from dovetail.utils import plural
 
@@ -94,7 +97,7 @@ class MixtureInput(PackedInput):
         self._block, self._temperature = config.block, config.temperature
         if config.temperature is not None and not config.temperature > 0:
             raise ConfigError(f"{config.locate('temperature')}: expected more than 0.")
-        self._stage_weights()  # fails before any data is prepared
+        self.stage_weights()  # fails before any data is prepared
 
     def prepare(self, progress: bool = True) -> PreparedData:
         """Builds the token stores and indices that do not exist, and returns a summary."""
@@ -150,7 +153,7 @@ class MixtureInput(PackedInput):
 
     def batch_number(self, step: int) -> int:
         """Returns the number of the batch of a step; batches are numbered without skips."""
-        return self.order.batch_number(step)
+        return batch_number(step, tuple(self._skips))  # with no data
 
     def skip_batches(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Leaves out half-open ranges of batches from now on; later steps move up."""
@@ -166,7 +169,7 @@ class MixtureInput(PackedInput):
             by_size = temperature_weights(sizes, self._temperature)
         stages = [
             StageQuotas(start, quotas({n: w * by_size[n] for n, w in weights.items()}, self._block))
-            for start, weights in self._stage_weights()
+            for start, weights in self.stage_weights()
         ]
         names, counts = tuple(sizes), tuple(sizes.values())
         return MixtureOrder(
@@ -184,7 +187,15 @@ class MixtureInput(PackedInput):
             for name in self._sources
         }
 
-    def _stage_weights(self) -> list[tuple[int, dict[str, float]]]:
+    def keep_tokenizer(self, folder: Path) -> None:
+        """Uses the tokenizer of a folder from now on; none is trained."""
+        self._rows.keep_tokenizer(folder)
+
+    def check_change(self, before: Any, step: int) -> None:
+        """Raises a ConfigError unless the batches of all earlier steps are those of a config."""
+        check_same_batches(before, self.config, self.batch_number(step))
+
+    def stage_weights(self) -> list[tuple[int, dict[str, float]]]:
         """Returns the weights of all sources, with the batch from which they hold."""
         current = {name: source.weight for name, source in self._sources.items()}
         found = [(0, current)]

@@ -96,16 +96,22 @@ def prepare_store(
 
 
 def prepare_stores(
-    corpora: Mapping[str, Corpus], tokenizer: Tokenizer, progress: bool = True
+    corpora: Mapping[str, Corpus],
+    tokenizer: Tokenizer,
+    progress: bool = True,
+    trained: Path | None = None,
 ) -> dict[str, tuple[TokenStore, PreparedData]]:
-    """Does the same for several corpora that share a tokenizer, which is trained on all of them."""
+    """Does the same for several corpora that share a tokenizer.
+
+    It is trained on all of them, unless `trained` is the folder of a trained one.
+    """
     began = time.monotonic()
-    folders = store_folders(corpora, tokenizer)
+    folders = store_folders(corpora, tokenizer, trained)
     stores = {name: _open_if_intact(folder) for name, folder in folders.items()}
     missing = {name: folders[name] for name, store in stores.items() if store is None}
     if missing:
         with Progress(f"preparing {', '.join(missing)}", enabled=progress) as shown:
-            stores |= _build_exclusively(missing, folders, corpora, tokenizer, shown)
+            stores |= _build_exclusively(missing, folders, corpora, tokenizer, trained, shown)
     found = {name: store for name, store in stores.items() if store is not None}
     tokenizer.load(next(iter(found.values())).folder / TOKENIZER)
     seconds = time.monotonic() - began
@@ -115,13 +121,19 @@ def prepare_stores(
     }
 
 
-def store_folders(corpora: Mapping[str, Corpus], tokenizer: Tokenizer) -> dict[str, Path]:
+def store_folders(
+    corpora: Mapping[str, Corpus], tokenizer: Tokenizer, trained: Path | None = None
+) -> dict[str, Path]:
     """Returns the folder of each store, which need not exist.
 
     Where a tokenizer is trained on several corpora, the tokens of each depend on all of them.
     """
     prints = {name: corpus.fingerprint() for name, corpus in corpora.items()}
-    together = sorted(prints.values()) if len(prints) > 1 and learns(tokenizer) else []
+    together: list[str] = []
+    if learns(tokenizer) and trained is not None:
+        together = list(file_digests(trained).values())
+    elif learns(tokenizer) and len(prints) > 1:
+        together = sorted(prints.values())
     return {
         name: _store_folder(corpora[name], tokenizer, (own, tokenizer.fingerprint(), *together))
         for name, own in prints.items()
@@ -161,6 +173,7 @@ def _build_exclusively(
     folders: Mapping[str, Path],
     corpora: Mapping[str, Corpus],
     tokenizer: Tokenizer,
+    trained: Path | None,
     progress: Progress,
 ) -> dict[str, TokenStore]:
     """Builds the missing stores, unless another process does."""
@@ -181,8 +194,9 @@ def _build_exclusively(
             work[name] = _Preparation(unfinished, corpora[name], tokenizer, progress)
         for preparation in work.values():
             preparation.survey()
-        trained = [folder / TOKENIZER for name, folder in folders.items() if name not in work]
-        _prepare_tokenizer(list(work.values()), trained, tokenizer, progress)
+        ready = [folder / TOKENIZER for name, folder in folders.items() if name not in work]
+        ready = ready if trained is None else [trained]
+        _prepare_tokenizer(list(work.values()), ready, tokenizer, progress)
         for name, preparation in work.items():
             preparation.build(missing[name])
         return {name: TokenStore(folder) for name, folder in missing.items()}
@@ -190,12 +204,12 @@ def _build_exclusively(
 
 def _prepare_tokenizer(
     work: Sequence[_Preparation],
-    trained: Sequence[Path],
+    ready: Sequence[Path],
     tokenizer: Tokenizer,
     progress: Progress,
 ) -> None:
     """Trains the tokenizer on all corpora, unless that has been done, and saves it with each."""
-    done = [*trained, *(each.tokenizer_folder for each in work if each.has_tokenizer())]
+    done = [*ready, *(each.tokenizer_folder for each in work if each.has_tokenizer())]
     if done:
         tokenizer.load(done[0])
     elif work:
