@@ -112,7 +112,8 @@ class PreparedData:
         lines = [format_table(rows, align="<>>>")]
         lines += [line for name, part in self.parts.items() for line in part.remarks(f"{name}: ")]
         lines += self.remarks()
-        lines.append(f"{self.vocabulary} tokens in the vocabulary; in {self.folder}")
+        where = self.folder.parent if self.parts else self.folder
+        lines.append(f"{self.vocabulary} tokens in the vocabulary; in {where}")
         return "\n".join(lines)
 
     def labelled_splits(self, corpus: str) -> list[tuple[str, SplitSummary]]:
