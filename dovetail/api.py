@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from dovetail.plan import Plan, Planner
     from dovetail.run import DryRun, PreparedRun, RemoteDryRun, Run
     from dovetail.trainer import Trainer
+
+_BARE = re.compile(r"[\w./:~*@+-]+")  # needs no quotes as the value of a feature's option
 
 
 @explained_failures()
@@ -120,6 +123,17 @@ class Experiment:
         """Adds features or other modifiers, as `--with` takes them: "moe:num_experts=4"."""
         _check_texts("with_features", features, "NAME:option=value")
         return replace(self, features=(*self.features, *features))
+
+    def data(self, *files: str | Path, text: str = "") -> Experiment:
+        """Trains on your own files, as `--data` does.
+
+        Args:
+            files: files, folders, patterns or URLs.
+            text: the column of the text, or a template such as "{title}: {body}".
+        """
+        if not files:
+            raise ConfigError("data: expected a file, a folder, a pattern or a URL, got nothing.")
+        return self.with_features(data_feature([str(file) for file in files], text))
 
     def override(self, *changes: str, **values: Any) -> Experiment:
         """Sets values: "learner.schedule.peak=3e-4", or by name for fields of the trainer."""
@@ -335,6 +349,17 @@ class Experiment:
             is_analytic=not compile,
             is_mesh_set=any(text.startswith("mesh.") for text in self.about()["overrides"]),
         )
+
+
+def data_feature(files: Sequence[str], text: str = "") -> str:
+    """Returns the feature that trains on files, as `--with` takes it."""
+    named = _value(files[0]) if len(files) == 1 else repr(tuple(files))
+    return f"data:files={named}" + (f",text={_value(text)}" if text else "")
+
+
+def _value(text: str) -> str:
+    """Writes a text as the value of a feature's option, without quotes if it needs none."""
+    return text if _BARE.fullmatch(text) else repr(text)
 
 
 def _opened(folder: Path, imports: Sequence[str]) -> Run:

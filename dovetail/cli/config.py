@@ -144,12 +144,12 @@ def _compared_configs(arguments: argparse.Namespace) -> tuple[Config[Any], Confi
         raise ConfigError(f"config diff: expected one or two experiments, got {named}.")
     if others:
         return chosen.config, load_experiment(arguments, others[0]).config
-    options = (arguments.modifiers, arguments.overrides, arguments.target)
+    options = (arguments.data, arguments.modifiers, arguments.overrides, arguments.target)
     if not any(options) and arguments.seed is None and arguments.steps is None:
         raise ConfigError(
             f"config diff: there is nothing to compare {chosen.name} with. Name a second "
-            "experiment, or a change: --with NAME, --target MACHINE, key.path=value, --seed or "
-            "--steps."
+            "experiment, or a change: --data PATH, --with NAME, --target MACHINE, key.path=value, "
+            "--seed or --steps."
         )
     return chosen.resolved.base, chosen.config
 

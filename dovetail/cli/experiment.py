@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dovetail.api import Experiment
+from dovetail.api import Experiment, data_feature
 from dovetail.api import experiment as named_experiment
 from dovetail.cli.output import check_number
-from dovetail.config import modifiers
+from dovetail.config import ConfigError, modifiers
 from dovetail.experiments import (
     ConfigKeys,
     cache_keys,
@@ -49,6 +49,11 @@ def add_experiment_arguments(
 
 def add_change_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options that change an experiment."""
+    parser.add_argument(
+        "--data",
+        metavar="PATH,...",
+        help="trains on your own files: a file, a folder, a pattern or a URL; see docs/data.md",
+    )
     argument: Any = parser.add_argument(
         "--with",
         dest="modifiers",
@@ -90,7 +95,7 @@ def choose(arguments: argparse.Namespace, name: str | None = None) -> Experiment
     name = name or arguments.experiment
     chosen = replace(
         named_experiment(name, imports=arguments.imports),
-        features=tuple(arguments.modifiers),
+        features=(*_data_feature(arguments.data), *arguments.modifiers),
         target_name=arguments.target,
         overrides=tuple(_overrides(arguments)),
     )
@@ -103,6 +108,16 @@ def load_experiment(arguments: argparse.Namespace, name: str | None = None) -> E
     with Progress(name or arguments.experiment, enabled=not arguments.json) as progress:
         progress.stage("loading")
         return choose(arguments, name)
+
+
+def _data_feature(paths: str | None) -> list[str]:
+    """Returns the feature that --data is short for."""
+    if paths is None:
+        return []
+    files = tuple(filter(None, (path.strip() for path in paths.split(","))))
+    if not files:
+        raise ConfigError("--data: expected a file, a folder, a pattern or a URL, got nothing.")
+    return [data_feature(files)]
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:

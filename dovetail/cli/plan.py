@@ -130,7 +130,7 @@ def _check(arguments: argparse.Namespace) -> None:
     ):
         raise ConfigError("--html draws one plan: leave out --search, --targets and verify.")
     if arguments.experiment == _VERIFY and (
-        arguments.search or arguments.analytic or arguments.modifiers
+        arguments.search or arguments.analytic or arguments.modifiers or arguments.data
     ):
         raise ConfigError(
             "plan verify takes a run as it was trained: leave out the options of a plan."

@@ -58,6 +58,7 @@ from dovetail.data.sources import (
 from dovetail.data.store import DamagedStoreError, data_folder
 from dovetail.data.store_listing import list_stores, prune_stores, stores_report, verify_stores
 from dovetail.data.tokenizer import BytePairTokenizer, ByteTokenizer
+from dovetail.data.tokenizer_files import end_of_text_id, pretrained_tokenizer
 from dovetail.data.trigram import trigram_bits_per_byte
 
 __all__ = [
@@ -110,10 +111,12 @@ __all__ = [
     "Tokenizer",
     "TruncateLong",
     "data_folder",
+    "end_of_text_id",
     "has_tokenizer",
     "keep_data",
     "list_stores",
     "prepare",
+    "pretrained_tokenizer",
     "prune_stores",
     "stores_report",
     "trigram_bits_per_byte",

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.config import ConfigError
-from dovetail.data import PretrainedTokenizer, TokenInput
-from dovetail.data.pretrained_tokenizer import COMPANIONS, read_vocab_size, token_id
+from dovetail.data import PretrainedTokenizer, TokenInput, end_of_text_id
+from dovetail.data.pretrained_tokenizer import COMPANIONS, read_vocab_size
 from dovetail.data.tokenizer import MAIN_FILE, digest_of
 from dovetail.interop.model_folders import LocalFolder, ModelFolder, read_json
 from dovetail.models import ModelFamily
@@ -63,7 +63,8 @@ def imported_run(
         return Trainer.Config(model=model, input=source.set(batch_size=_BATCH_SIZE), steps=_STEPS)
     ends = end_tokens(hf_config, generation)
     if run is not None and not ends:
-        ends = _eos_token(run / "tokenizer")
+        found = end_of_text_id(run / "tokenizer")
+        ends = [] if found is None else [found]
     size = read_vocab_size(run / "tokenizer") if run is not None else model.vocab_size
     tokenizer = PretrainedTokenizer.Config(
         vocab_size=size,
@@ -132,17 +133,3 @@ def complete_tokenizer(folder: Path, end_of_text: int) -> None:
     file.write_text(json.dumps(tokenizer), encoding="utf-8")
     named = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": _END_TOKEN["content"]}
     config.write_text(json.dumps(named, indent=2) + "\n", encoding="utf-8")
-
-
-def _eos_token(folder: Path) -> list[int]:
-    """Looks up the eos_token of tokenizer_config.json."""
-    file = folder / "tokenizer_config.json"
-    if not file.is_file():
-        return []
-    try:
-        named = json.loads(file.read_text(encoding="utf-8")).get("eos_token")
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from error
-    text = named.get("content") if isinstance(named, dict) else named
-    found = token_id(folder, text) if isinstance(text, str) else None
-    return [found] if found is not None else []
