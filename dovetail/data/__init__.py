@@ -54,6 +54,7 @@ from dovetail.data.sources import (
     Files,
     StandardLibrary,
     TextFiles,
+    UnsetCorpus,
 )
 from dovetail.data.store import DamagedStoreError, data_folder
 from dovetail.data.store_listing import list_stores, prune_stores, stores_report, verify_stores
@@ -110,6 +111,7 @@ __all__ = [
     "TokenTransform",
     "Tokenizer",
     "TruncateLong",
+    "UnsetCorpus",
     "data_folder",
     "end_of_text_id",
     "has_tokenizer",

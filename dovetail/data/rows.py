@@ -101,6 +101,11 @@ class PreparedRows:
         """The tokenizer of all corpora; ready once the data is prepared."""
         return self._form.tokenizer
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the corpora."""
+        return list(self._corpora)
+
     def spec(self, batch_size: int) -> BatchSpec:
         """Returns shapes, dtypes and logical axes of a batch, with no data."""
         # Imported here because it imports JAX, which preparing data does not need.
@@ -134,8 +139,10 @@ class PreparedRows:
             self._adopt({name: open_store(path, self.tokenizer) for name, path in folders.items()})
 
     def check_corpora(self) -> None:
-        """Raises a ConfigError for a corpus that is missing, unreadable or empty."""
+        """Raises a ConfigError for a corpus that is missing, unreadable or empty; not if unset."""
         for name, corpus in self._corpora.items():
+            if getattr(corpus, "is_unset", False):
+                continue  # a plan or a dry run needs no data; preparing it says what to name
             if self._prepared is None and next(iter(corpus.documents()), None) is None:
                 raise ConfigError(f"corpus {name}: it has no documents.")
 

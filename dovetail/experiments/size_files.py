@@ -1,9 +1,9 @@
 """Published sizes of model families, read from files. Listing them loads no JAX.
 
 `<family>.toml` has a table per size: the values of its config.json, the known number of
-parameters, and the training recipe. `like` inherits from another size. The corpus of language
-models is Python's standard library, which every machine has; set `input.corpus` to train on
-another. A family of another modality has an input of its own (`ModelFamily.input`).
+parameters, and the training recipe. `like` inherits from another size. Language models have no
+corpus: a user names one with `--data` or `input.corpus`. Their tiny forms train on Python's
+standard library. A family of another modality has an input of its own (`ModelFamily.input`).
 """
 
 from __future__ import annotations
@@ -120,10 +120,13 @@ def _resolved(tables: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _config(size: PublishedSize) -> Trainer.Config:
     """Returns the experiment of a size: bfloat16 compute over float32 parameters."""
+    from dovetail.data import UnsetCorpus
     from dovetail.models import CausalLM
 
     config: Any = _experiment(size.family, size.values, size.recipe)
     config.model.dtype = "bfloat16"
+    if _family(size.family).input is None:
+        config.input.corpus = UnsetCorpus.Config()
     if size.recipe.z_loss or isinstance(config.model, CausalLM.Config):
         config.model.loss.z_loss = size.recipe.z_loss
     return config

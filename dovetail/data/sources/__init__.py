@@ -15,6 +15,7 @@ from dovetail.data.sources.formats import (
     ReadSettings,
 )
 from dovetail.data.sources.standard_library import StandardLibrary
+from dovetail.data.sources.unset import UnsetCorpus
 
 __all__ = [
     "ArrayRecord",
@@ -31,4 +32,5 @@ __all__ = [
     "ReadSettings",
     "StandardLibrary",
     "TextFiles",
+    "UnsetCorpus",
 ]
