@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +47,7 @@ from dovetail.targets import (
 from dovetail.utils import Progress, launched_index
 
 if TYPE_CHECKING:
+    from dovetail.data import DataInspection
     from dovetail.plan import Plan, Planner
     from dovetail.run import DryRun, PreparedRun, RemoteDryRun, Run
     from dovetail.trainer import Trainer
@@ -320,6 +322,32 @@ class Experiment:
         if machine is None or local_mismatch(machine) is None:
             return dry_run(config, run_folder.path, on_progress)
         return dry_run_elsewhere(config, machine, on_progress)
+
+    @explained_failures()
+    def inspect_data(
+        self, *, step: int = 0, rows: int | None = 2, split: str = "train", progress: bool = True
+    ) -> DataInspection:
+        """Prepares the data and says what it gives the model: sizes, packing, shares and rows.
+
+        Of a run it shows the data that the run was trained on, without batches that it skipped.
+
+        Args:
+            step: the step whose rows are decoded; of the held-out split, the number of the batch.
+            rows: how many of its rows; None decodes all.
+            split: "train" or "held_out".
+            progress: whether to show the progress of preparing data.
+        """
+        from dovetail.data import inspect_data
+        from dovetail.run import open_input
+
+        config = self.config
+        source = config.input.build()
+        if self.run is not None:
+            self.run.folder.check_identity(config)
+            open_input(self.run.folder, source, lambda text: warnings.warn(text, stacklevel=3))
+        return inspect_data(
+            source, steps=config.steps, step=step, rows=rows, split=split, progress=progress
+        )
 
     @explained_failures()
     def plan(self, target: str | None = None, *, compile: bool = True) -> Plan:

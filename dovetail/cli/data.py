@@ -1,6 +1,7 @@
-"""Prepare data, and look after what is prepared.
+"""Prepare data, look into it, and look after what is prepared.
 
   dovetail data prepare tiny-lm
+  dovetail data inspect tiny-lm
   dovetail data list
   dovetail data prune --unused 30
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
+from dovetail.cli import data_inspect
 from dovetail.cli.experiment import add_experiment_arguments, load_experiment
 from dovetail.cli.output import check_number, print_json
 from dovetail.utils import Progress, format_bytes
@@ -24,6 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prepare = actions.add_parser("prepare", help="tokenize the corpus of an experiment")
     add_experiment_arguments(prepare)
     prepare.set_defaults(handler=_prepare)
+    inspect = actions.add_parser(
+        "inspect",
+        help="decoded rows, documents, packing and shares",
+        description=data_inspect.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    data_inspect.add_arguments(inspect)
     listing = actions.add_parser("list", help="what is prepared, and when it was last used")
     listing.set_defaults(handler=_list)
     verify = actions.add_parser("verify", help="compare all that is prepared with its checksums")
@@ -34,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     prune.add_argument("--dry-run", action="store_true", help="only show it")
     prune.set_defaults(handler=_prune)
-    for each in (prepare, listing, verify, prune):
+    for each in (prepare, inspect, listing, verify, prune):
         each.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -5,6 +5,14 @@ Importing this package imports no JAX.
 
 from dovetail.data.answers import Answers
 from dovetail.data.input import TokenInput
+from dovetail.data.inspection import (
+    DataInspection,
+    InspectedPiece,
+    InspectedRow,
+    InspectedSource,
+    TextSpan,
+    inspect_data,
+)
 from dovetail.data.interfaces import (
     TRAIN,
     CanChangeData,
@@ -75,6 +83,7 @@ __all__ = [
     "ConcatenateAndSplit",
     "Corpus",
     "DamagedStoreError",
+    "DataInspection",
     "Document",
     "DocumentPiece",
     "DropLong",
@@ -90,6 +99,9 @@ __all__ = [
     "IndexPlace",
     "IndexedPacking",
     "Input",
+    "InspectedPiece",
+    "InspectedRow",
+    "InspectedSource",
     "MixtureInput",
     "MixtureSource",
     "MixtureStage",
@@ -107,6 +119,7 @@ __all__ = [
     "SplitSummary",
     "StandardLibrary",
     "TextFiles",
+    "TextSpan",
     "TokenInput",
     "TokenTransform",
     "Tokenizer",
@@ -115,6 +128,7 @@ __all__ = [
     "data_folder",
     "end_of_text_id",
     "has_tokenizer",
+    "inspect_data",
     "keep_data",
     "list_stores",
     "prepare",

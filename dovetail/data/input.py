@@ -9,14 +9,22 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol
 
 from dovetail.config import REQUIRED, Component, ConfigError, ConfigOf, T_co, incidental
-from dovetail.data.interfaces import HELD_OUT, TRAIN, Corpus, PreparedData, Tokenizer
+from dovetail.data.interfaces import (
+    HELD_OUT,
+    TRAIN,
+    Corpus,
+    EvaluationInput,
+    PreparedData,
+    Tokenizer,
+)
 from dovetail.data.order import SequentialOrder, ShuffledOrder, merged_ranges
 from dovetail.data.packing import (
     ConcatenateAndSplit,
     DocumentPiece,
+    PackedRows,
     Packing,
     PackingStatistics,
     TokenTransform,
@@ -33,6 +41,26 @@ if TYPE_CHECKING:
 _MAX_TOKENS = 2**31 - 1  # of a global batch; token positions are int32
 # A language model gains little from a fifth epoch; fifty are surely a mistake.
 _MANY_EPOCHS = 50
+
+
+class PackedBatches(Protocol):
+    """Batches whose rows hold pieces of documents: those of training, or of an evaluation."""
+
+    def batch(self, step: int, rows: slice | None = None, /) -> HostBatch:
+        """Returns a global batch, or some of its rows."""
+        ...
+
+    def documents(self, step: int, rows: slice | None = None, /) -> list[list[DocumentPiece]]:
+        """Returns which documents of its source each row of a batch holds."""
+        ...
+
+    def sources(self, step: int, rows: slice | None = None, /) -> list[str]:
+        """Returns the name of the source of each row of a batch."""
+        ...
+
+
+class PackedEvaluation(PackedBatches, EvaluationInput, Protocol):
+    """The batches of a held-out split."""
 
 
 class PackedInput(Component):
@@ -108,9 +136,37 @@ class PackedInput(Component):
         """Leaves out half-open ranges of batches from now on; later steps move up."""
         self._skips = tuple(merged_ranges((*self._skips, *ranges)))
 
+    def packed_rows(self, split: str = TRAIN) -> dict[str, PackedRows]:
+        """Returns the rows of a split of each source; prepares the data."""
+        return {name: self._rows.source(name).packed(split) for name in self._rows.names}
+
     @abstractmethod
     def batch(self, step: int, rows: slice | None = None) -> HostBatch:
         """Returns the global batch of a step, or some of its rows."""
+
+    @abstractmethod
+    def documents(self, step: int, rows: slice | None = None) -> list[list[DocumentPiece]]:
+        """Returns which documents of its source each row of a step's global batch holds."""
+
+    @abstractmethod
+    def sources(self, step: int, rows: slice | None = None) -> list[str]:
+        """Returns the name of the source of each row of a step's global batch."""
+
+    @abstractmethod
+    def prepare(self, progress: bool = True) -> PreparedData:
+        """Builds the token stores and indices that do not exist, and returns a summary."""
+
+    @abstractmethod
+    def batch_number(self, step: int) -> int:
+        """Returns the number of the batch of a step; batches are numbered without skips."""
+
+    @abstractmethod
+    def held_out(self, num_batches: int | None = None) -> PackedEvaluation:
+        """Returns the held-out split in batches of the same shape: all, or evenly spaced ones."""
+
+    @abstractmethod
+    def rows_taken(self, steps: int) -> dict[str, int]:
+        """Returns how many rows each source gives to the first so many steps."""
 
 
 class TokenInput(PackedInput):
@@ -156,6 +212,14 @@ class TokenInput(PackedInput):
     def documents(self, step: int, rows: slice | None = None) -> list[list[DocumentPiece]]:
         """Returns which documents each row of a step's global batch holds, or some of its rows."""
         return self._source.packed(self._split).documents(self._order().examples(step, rows))
+
+    def sources(self, step: int, rows: slice | None = None) -> list[str]:
+        """Returns the name of the corpus for each row of a step's global batch."""
+        return [self._name] * len(range(self._batch_size)[slice(None) if rows is None else rows])
+
+    def rows_taken(self, steps: int) -> dict[str, int]:
+        """Returns how many rows so many steps take, those of several epochs included."""
+        return {self._name: steps * self._batch_size}
 
     def packing_statistics(self, split: str = TRAIN) -> PackingStatistics:
         """Returns how well the documents of a split fill its rows; prepares the data."""
@@ -206,6 +270,14 @@ class TokenEvaluation:
     def batch(self, index: int, rows: slice | None = None) -> HostBatch:
         """Returns one batch, or some of its rows."""
         return self._source.take(self._split, self._order().examples(index, rows))
+
+    def documents(self, index: int, rows: slice | None = None) -> list[list[DocumentPiece]]:
+        """Returns which documents each row of a batch holds; a row of padding has none."""
+        return self._source.packed(self._split).documents(self._order().examples(index, rows))
+
+    def sources(self, index: int, rows: slice | None = None) -> list[str]:
+        """Returns the name of the corpus for each row of a batch."""
+        return [self._name] * len(self._order().examples(index, rows))
 
     @property
     def _source(self) -> SourceRows:

@@ -1,6 +1,7 @@
 """The run as an object: open, generate, evaluate, export, start from it, train."""
 
 from dovetail.run.comparison import RunComparison, compare_runs
+from dovetail.run.contents import open_input
 from dovetail.run.dry_runs import DryRun, RemoteDryRun, dry_run, dry_run_elsewhere
 from dovetail.run.initialization import InitFromRun, InitSubmoduleFromRun
 from dovetail.run.listing import (
@@ -39,6 +40,7 @@ __all__ = [
     "list_runs",
     "listed_run",
     "load_all_components",
+    "open_input",
     "prepare_run",
     "run_goodput",
     "run_path",

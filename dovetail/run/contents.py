@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.config import RunError
 from dovetail.data import (
     CanChangeData,
+    CanSkipBatches,
     DamagedStoreError,
     HasPreparedData,
     data_folder,
@@ -17,7 +18,7 @@ from dovetail.data import (
     keep_data,
 )
 from dovetail.run.data_changes import KEY
-from dovetail.runtime import RunFolder
+from dovetail.runtime import FaultLog, RunFolder
 from dovetail.utils import atomic_folder, file_digest, file_digests
 
 if TYPE_CHECKING:
@@ -55,6 +56,24 @@ def use_contents(
         source.load_tokenizer(folder.tokenizer)
     if (warning := use_saved_data(folder, about, source)) is not None:
         log(warning)
+
+
+def open_input(folder: RunFolder, source: Input, log: Callable[[str], None]) -> None:
+    """Makes an input give the batches of a run: its data, without the batches that it skipped.
+
+    Prepares the data. A RunError says if the run's data is gone, and the corpus gives other data.
+    """
+    use_contents(folder, source, log)
+    before = folder.about().get("data")
+    if before is not None and isinstance(source, HasPreparedData):
+        now = source.prepare().folder.name
+        if now != before:
+            raise RunError(
+                f"{folder.path}: the corpus has changed since this run was trained (its data was "
+                f"{before}, now it is {now}), so its batches would be others. Restore the corpus."
+            )
+    if (skips := FaultLog(folder.path).skips()) and isinstance(source, CanSkipBatches):
+        source.skip_batches(skips)
 
 
 def check_tokenizer(folder: RunFolder, about: Mapping[str, Any]) -> bool:

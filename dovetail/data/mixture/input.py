@@ -135,6 +135,25 @@ class MixtureInput(PackedInput):
         names = list(self._sources)
         return [names[index] for index in self.order.rows(step, rows)[0].tolist()]
 
+    def rows_taken(self, steps: int) -> dict[str, int]:
+        """Returns how many rows each source gives to the first so many steps, without skips."""
+        return dict(zip(self._sources, self.order.taken_by_steps(steps).tolist(), strict=True))
+
+    def shares(self) -> list[tuple[int, dict[str, float]]]:
+        """Returns the share of the rows of each source, with the batch from which it holds."""
+        return [
+            (
+                stage.start,
+                {n: q / self._block for n, q in zip(self._sources, stage.quotas, strict=True)},
+            )
+            for stage in self.order.stages
+        ]
+
+    @property
+    def block(self) -> int:
+        """The number of rows in which the shares are exact."""
+        return self._block
+
     def packing_statistics(self, split: str = TRAIN) -> dict[str, PackingStatistics]:
         """Returns how well the documents of each source fill its rows."""
         return {name: self._rows.source(name).packed(split).statistics() for name in self._sources}
@@ -257,8 +276,24 @@ class MixtureEvaluation:
 
     def batch(self, index: int, rows: slice | None = None) -> HostBatch:
         """Returns one batch, or some of its rows."""
+        part, own = self._part(index)
+        return part.batch(own, rows)
+
+    def documents(self, index: int, rows: slice | None = None) -> list[list[DocumentPiece]]:
+        """Returns which documents of its source each row of a batch holds."""
+        part, own = self._part(index)
+        return part.documents(own, rows)
+
+    def sources(self, index: int, rows: slice | None = None) -> list[str]:
+        """Returns the name of the source of each row of a batch."""
+        part, own = self._part(index)
+        return part.sources(own, rows)
+
+    def _part(self, index: int) -> tuple[TokenEvaluation, int]:
+        """Returns the source of a batch, and the number of the batch among those of the source."""
+        own = index
         for part in self._parts:
-            if index < part.num_batches:
-                return part.batch(index, rows)
-            index -= part.num_batches
+            if own < part.num_batches:
+                return part, own
+            own -= part.num_batches
         raise IndexError(f"batch {index} is beyond the last one")

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.config import ConfigError
-from dovetail.data.order import batch_number, permute, shuffle_keys
+from dovetail.data.order import batch_number, merged_ranges, permute, shuffle_keys
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,15 @@ class MixtureOrder:
         end = batches * self.batch_size
         stage = int(np.searchsorted(self._starts, end, side="right")) - 1
         return self._before[stage] + self._within(stage, end)
+
+    def taken_by_steps(self, steps: int) -> NDArray[np.int64]:
+        """Returns how many rows each source gives to the first so many steps, without skips."""
+        end = self.batch_number(steps - 1) + 1 if steps else 0
+        taken = self.taken(end)
+        for first, stop in merged_ranges(self.skips):
+            if first < end:
+                taken = taken - (self.taken(stop) - self.taken(first))
+        return taken
 
     def _ranks(self, numbers_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns the source of each row of the run, and how many that source gave before it."""

@@ -151,7 +151,7 @@ def test_each_source_has_a_held_out_split(mixture: MixtureInput.Config) -> None:
     assert together.num_batches == 3
     for index, part in enumerate(parts.values()):
         equal(together.batch(index), part.batch(0))
-    with pytest.raises(IndexError, match="batch 0 is beyond"):
+    with pytest.raises(IndexError, match="batch 3 is beyond"):
         together.batch(3)
 
 
