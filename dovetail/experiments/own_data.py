@@ -19,7 +19,8 @@ def use_files(config: Any, files: str | tuple[str, ...], text: str = "") -> Any:
     from dovetail.data import Files
 
     _check_input(config, "data", "corpus", "set input.sources.NAME.corpus of each source")
-    config.input.set(corpus=Files.Config(files=files, text=text))
+    corpus = Files.Config(files=files)
+    config.input.set(corpus=corpus.set(text=text) if text else corpus)
     return config
 
 

@@ -101,7 +101,10 @@ def complete(line, tmp_path):
         ("dovetail train tiny-lm --steps 5 kernels.strict=", ["true", "false"]),
         ("dovetail train tiny-lm kernels.strict=", ["true", "false"]),
         ("dovetail train tiny-lm input.split=", ["train", "held_out"]),
-        ("dovetail train tiny-lm input.corpus=", ["Files", "TextFiles", "StandardLibrary"]),
+        (
+            "dovetail train tiny-lm input.corpus=",
+            ["Files", "TextFiles", "StandardLibrary", "UnsetCorpus"],
+        ),
     ],
 )
 def test_tab_completes_keys_and_values(line, words, tmp_path):

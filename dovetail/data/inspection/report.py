@@ -113,7 +113,8 @@ def _lengths(found: DataInspection) -> str:
 def _shares(found: DataInspection) -> str:
     """Returns how often the training repeats each source; of a mixture, also the shares."""
     starts = list(found.sources[0].shares)
-    shown = starts if len(starts) <= _MAX_STAGES else [*starts[: _MAX_STAGES - 1], starts[-1]]
+    count = min(len(starts), _MAX_STAGES)  # a ramp has many
+    shown = [starts[number * (len(starts) - 1) // max(count - 1, 1)] for number in range(count)]
     header = ["training", f"rows in {plural(found.steps, 'step')}", "epochs"]
     header += [f"share from batch {start:,}" for start in shown]
     if starts:
