@@ -81,11 +81,11 @@ def _inspect(arguments: argparse.Namespace) -> DataInspection:
 def _print_samples(found: DataInspection, *, with_overview: bool) -> None:
     from dovetail.data.inspection.report import overview, plain, samples
 
+    if not _has_colour():
+        print(found.report() if with_overview else plain(samples(found)))
+        return
     if with_overview:
         print(overview(found), end="\n\n")
-    if not _has_colour():
-        print(plain(samples(found)))
-        return
     from rich.console import Console
     from rich.text import Text
 

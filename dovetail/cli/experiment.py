@@ -25,6 +25,9 @@ from dovetail.utils import Progress
 # The options that are short for a key of the trainer, with the range that it allows.
 _LIMITS = {"seed": (-(2**31), 2**32 - 1), "steps": (1, 2**31 - 1)}
 
+# Options of other programs that name the data.
+_MEANS_DATA = ("corpus", "dataset", "datasets", "files", "train-data", "train_data")
+
 
 def add_experiment_arguments(
     parser: argparse.ArgumentParser, words: str = "key.path=value"
@@ -145,6 +148,8 @@ def suggest_keys(experiment: str, option: str, value: str) -> str:
     """Returns the keys of an experiment that an unknown option may stand for, as advice."""
     if experiment not in experiments():
         return ""
+    if option in _MEANS_DATA:
+        return f"Did you mean --data {value}?".replace(" ?", "?")
     paths = _keys(experiment).suggest(option.replace("-", "_"))
     return did_you_mean_keys(paths, value) if paths else ""
 

@@ -36,7 +36,7 @@ VERBS = {
     "export": "export a run's model to Hugging Face files",
     "config": "show, compare and list experiments",
     "plan": "predict memory, step time and cost on a machine",
-    "data": "prepare data",
+    "data": "prepare data, and look into it",
     "modularity": "measure how far a feature is spread over a code base",
     "chaos": "inject faults into real training, and check that nothing is lost",
     "doctor": "check this machine and report what is missing",

@@ -101,6 +101,10 @@ CASES = {
         ["train", "tiny-lm", "--profile", "300:303"],
         ["--profile 300:303", "will take the steps 0:240", "--steps"],
     ),
+    "no data": (
+        ["data", "prepare", "llama2-7b"],
+        ["input.corpus: this experiment has no data of its own", "--data PATH", "docs/data.md"],
+    ),
     "a bare leaf name": (
         ["train", "tiny-lm", "num_layers=4"],
         ["num_layers", "Did you mean model.decoder.stack.num_layers=4?"],
@@ -229,6 +233,7 @@ def test_a_mistake_gives_one_clear_message_and_code_2(case, capsys, tmp_path, mo
             ["train", "tiny-lm", "--lr", "0.1"],
             ["there is no option --lr", "learner.schedule.peak=0.1?"],
         ),
+        (["train", "tiny-lm", "--dataset", "notes"], ["Did you mean --data notes?"]),
         (["train", "tiny-lm", "--batch-size=16"], ["Did you mean input.batch_size=16?"]),
         (["train", "tiny-lm", "--dryrun"], ["Did you mean --dry-run"]),
         (["doctor", "now"], ["unexpected argument 'now'"]),

@@ -156,7 +156,7 @@ class DataInspection:
         """
         from dovetail.data.inspection.report import overview, plain, samples
 
-        return f"{overview(self)}\n\n{plain(samples(self))}"
+        return f"{overview(self)}\n\n{plain(samples(self))}".rstrip("\n")
 
     def documents_report(self) -> str:
         """Returns which documents the rows hold, as a table."""

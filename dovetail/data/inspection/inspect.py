@@ -133,6 +133,8 @@ def _quantiles(lengths_N: NDArray[np.int64]) -> dict[str, int]:
 
 def _rows(source: PackedInput, split: str, step: int, wanted: slice) -> tuple[InspectedRow, ...]:
     batches = _batches(source, split, step)
+    if wanted.stop == 0:
+        return ()
     batch = batches.batch(step, wanted)
     names, documents = batches.sources(step, wanted), batches.documents(step, wanted)
     decoder = RowDecoder(

@@ -153,6 +153,12 @@ def test_documents_cannot_control_the_terminal(texts: Path, small_input: TokenIn
     assert r"\x1b" in report
 
 
+def test_no_rows(mixture: MixtureInput.Config) -> None:
+    found = inspected(mixture, rows=0)
+    assert found.rows == ()
+    assert found.report().endswith("75.0%")
+
+
 def test_facts_are_json(mixture: MixtureInput.Config) -> None:
     facts = json.loads(json.dumps(inspected(mixture, rows=1).facts()))
     assert facts["sources"][0]["packing"]["fill_rate"] > 0.5
