@@ -6,7 +6,7 @@ class and no edit. None of them imports JAX.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard, runtime_checkable
@@ -34,11 +34,28 @@ class Document:
 
 
 @dataclass(frozen=True)
+class EncodedDocument:
+    """The token ids of a document, or of one of its examples.
+
+    Attributes:
+        ids: without end of text, unless the last one is that.
+        weights: the loss weight of each token as a target, 0 or 1; None counts all of them.
+    """
+
+    ids: NDArray[np.int32]
+    weights: NDArray[np.uint8] | None = None
+
+
+@dataclass(frozen=True)
 class BadRecord:
     """A record of a corpus that has no text: where it is, and what is wrong with it."""
 
     name: str
     problem: str
+
+
+DocumentEncoder = Callable[[Document], Sequence[EncodedDocument] | BadRecord]
+"""From a document to its examples, or to what is wrong with it."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +178,22 @@ class ShardedCorpus(Corpus, Protocol):
 
     def read(self, shard: CorpusShard) -> Iterator[Document | BadRecord]:
         """Yields the documents of a piece, and the records that have none."""
+        ...
+
+
+@runtime_checkable
+class HasEncoder(Corpus, Protocol):
+    """A corpus that makes tokens and loss weights of its documents itself, as of conversations."""
+
+    def encoder(self, tokenizer: Tokenizer) -> DocumentEncoder:
+        """Returns what encodes a document; a ConfigError if that cannot work for any document.
+
+        It is also called to check that before any work, with a tokenizer that may be untrained.
+        """
+        ...
+
+    def encoder_fingerprint(self, tokenizer: Tokenizer) -> str:
+        """Returns a hash of what decides the tokens, beside the corpus and the tokenizer."""
         ...
 
 

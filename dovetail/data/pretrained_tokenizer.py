@@ -36,6 +36,8 @@ COMPANIONS = (
     "merges.txt",
     "chat_template.jinja",
 )
+TEMPLATES = "additional_chat_templates"
+"""The folder of further chat templates, which is copied, too."""
 
 _SPACE = "\u2581"  # how SentencePiece writes a space
 
@@ -90,6 +92,11 @@ class PretrainedTokenizer(Component):
         """The ids of the tokens that the files mark as special."""
         added: dict[int, Any] = self._ready().get_added_tokens_decoder()
         return {token.content: index for index, token in added.items() if token.special}
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the files, which may have more than a tokenizer: a chat template."""
+        return self._source()
 
     def fingerprint(self) -> str:
         """Returns a hash of everything that decides how a given corpus is tokenized."""
@@ -193,6 +200,8 @@ def copy_tokenizer(source: Path, target: Path) -> None:
     for name in (MAIN_FILE, *COMPANIONS):
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
+    if (source / TEMPLATES).is_dir():
+        shutil.copytree(source / TEMPLATES, target / TEMPLATES, dirs_exist_ok=True)
 
 
 def _pieces(model: tokenizers.Tokenizer, size: int, path: Path) -> list[bytes]:

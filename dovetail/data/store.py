@@ -7,6 +7,9 @@ The folder of a store:
     train.tokens, held_out.tokens  token ids, documents end to end, each with an end of text
     train.starts, held_out.starts  the offset of each document's first token (int64)
     train.blocks, held_out.blocks  the checksum of each block of the token ids (`blocks.py`)
+    train.weights, ...             the loss weight of each token as a target, 0 or 1 (uint8); only
+                                   where the corpus has some, as of conversations
+    train.weights-blocks, ...      the checksum of each block of the weights
     last-used                      an empty file: its time says when the store was last opened
 
 Stores are in the user's cache. One process at a time writes a store; readers see it complete or not
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import shutil
 import zlib
@@ -50,6 +54,9 @@ UNFINISHED = ".unfinished"
 """Ends the name of the folder of a preparation that is not complete."""
 TOKENIZER = "tokenizer"
 STARTS_DTYPE = np.dtype("<i8")
+WEIGHTS_DTYPE = np.dtype("u1")
+# The files that grow with the tokens, and those of their blocks.
+_LARGE_FILES = {"tokens": "blocks", "weights": "weights-blocks"}
 
 # Opening a store verifies token files up to this size, which takes about ten milliseconds.
 _VERIFIED_AT_ONCE = 64 * 2**20
@@ -95,6 +102,8 @@ class TokenSplit:
     """The token ids, memory-mapped (uint16 or uint32)."""
     starts: NDArray[np.int64]
     """The offset of each document's first token."""
+    weights: NDArray[np.uint8] | VerifiedArray | None = None
+    """The loss weight of each token as a target, 0 or 1, memory-mapped; None counts all of them."""
 
 
 class TokenStore:
@@ -103,7 +112,8 @@ class TokenStore:
     def __init__(self, folder: Path) -> None:
         self.folder, self.meta = folder, self.read_meta(folder)
         for name, (size, checksum) in self.meta.files.items():
-            is_lazy = name.endswith(".tokens") and size > _VERIFIED_AT_ONCE
+            is_large = name.rpartition(".")[2] in _LARGE_FILES
+            is_lazy = is_large and size > _VERIFIED_AT_ONCE
             check_file(folder / name, size, None if is_lazy else checksum, self._checksum_of)
         with contextlib.suppress(OSError):  # a store may be on a disk that is only read
             (folder / LAST_USED).touch()
@@ -118,16 +128,22 @@ class TokenStore:
     def split(self, name: str) -> TokenSplit:
         """Returns the documents of a split; they are read on access."""
         summary = self.meta.splits[name]
-        token_dtype = np.dtype(self.meta.token_dtype)
-        path = self.folder / f"{name}.tokens"
-        is_large = self.meta.files[path.name][0] > _VERIFIED_AT_ONCE
-        tokens: Any = map_file(path, token_dtype, summary.tokens, is_large)
+        tokens = self._mapped(name, "tokens", np.dtype(self.meta.token_dtype))
         starts_file = self.folder / f"{name}.starts"
         starts = map_file(starts_file, STARTS_DTYPE, summary.documents, is_random=False)
-        if is_large and self.meta.format > _OLDEST_FORMAT:
-            checksums = np.fromfile(self.folder / f"{name}.blocks", "<u4")
-            tokens = VerifiedArray(tokens, checksums, lambda offset: self._damage(path, offset))
-        return TokenSplit(tokens, starts)
+        has_weights = f"{name}.weights" in self.meta.files
+        weights = self._mapped(name, "weights", WEIGHTS_DTYPE) if has_weights else None
+        return TokenSplit(tokens, starts, weights)
+
+    def _mapped(self, split: str, kind: str, dtype: np.dtype[Any]) -> NDArray[Any] | VerifiedArray:
+        """Maps a large file, which is verified when it is read; a small one has been verified."""
+        path = self.folder / f"{split}.{kind}"
+        is_large = self.meta.files[path.name][0] > _VERIFIED_AT_ONCE
+        values = map_file(path, dtype, self.meta.splits[split].tokens, is_large)
+        if not is_large or self.meta.format == _OLDEST_FORMAT:
+            return values
+        checksums = np.fromfile(self.folder / f"{split}.{_LARGE_FILES[kind]}", "<u4")
+        return VerifiedArray(values, checksums, lambda offset: self._damage(path, offset))
 
     def verify(self) -> None:
         """Verifies every file completely, and raises a DamagedStoreError for one that differs."""
@@ -156,8 +172,9 @@ def token_dtype_for(vocab_size: int) -> np.dtype[Any]:
 
 def seal(folder: Path, meta: StoreMeta) -> None:
     """Completes a folder that has everything else: writes checksums and `meta.json`."""
-    for split in SPLITS:
-        block_checksums(folder / f"{split}.tokens").tofile(folder / f"{split}.blocks")
+    for split, (kind, blocks) in itertools.product(SPLITS, _LARGE_FILES.items()):
+        if (folder / f"{split}.{kind}").exists():
+            block_checksums(folder / f"{split}.{kind}").tofile(folder / f"{split}.{blocks}")
     files = {
         path.relative_to(folder).as_posix(): checksum_of(path)
         for path in sorted(folder.rglob("*"))

@@ -52,8 +52,12 @@ def file_digest(path: Path) -> str:
 
 
 def file_digests(folder: Path) -> dict[str, str]:
-    """Returns the digest of each file of a folder, by its name."""
-    return {file.name: file_digest(file) for file in sorted(folder.iterdir())}
+    """Returns the digest of each file of a folder, by its path in it."""
+    return {
+        file.relative_to(folder).as_posix(): file_digest(file)
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

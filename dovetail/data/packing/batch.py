@@ -72,6 +72,9 @@ def _read(
     num_tokens = len(split.tokens)
     targets_N = split.tokens[np.minimum(next_N, num_tokens - 1)] if num_tokens else next_N
     counted_N = next_N < np.repeat(ends_of(documents_P, split), pieces.lengths_P)
+    weights_N = counted_N.astype(np.float32)
+    if split.weights is not None and num_tokens:  # those of the targets, as of answers
+        weights_N *= split.weights[np.minimum(next_N, num_tokens - 1)]
     return PieceTokens(
         documents_P=documents_P,
         offsets_P=document_offsets_P,
@@ -79,9 +82,10 @@ def _read(
         positions_N=positions_N,
         tokens_N=split.tokens[offsets_N],
         targets_N=np.where(next_N < num_tokens, targets_N, end_of_text),
-        weights_N=counted_N.astype(np.float32),
+        weights_N=weights_N,
         end_of_text=end_of_text,
         token_bytes=token_bytes,
+        has_own_weights=split.weights is not None,
     )
 
 

@@ -37,6 +37,7 @@ class PieceTokens:
         weights_N: the loss weight of each target.
         end_of_text: the id that ends a document.
         token_bytes: the number of bytes of each id; special and unused ids have none.
+        has_own_weights: whether the data says which tokens count, as conversations do.
     """
 
     documents_P: NDArray[np.int64]
@@ -48,6 +49,7 @@ class PieceTokens:
     weights_N: NDArray[np.float32]
     end_of_text: int
     token_bytes: NDArray[np.int32]
+    has_own_weights: bool = False
 
 
 class TokenTransform(Protocol):
@@ -90,7 +92,8 @@ class FillInTheMiddle(Component):
     sentinels, in the order prefix, suffix, middle (PSM) or suffix, prefix and middle (SPM).
     Sentinels are no targets; all else has loss weight 1, so another transformation of weights comes
     after this one. The sentinels take the places of the last three tokens before the end of text. A
-    piece whose document goes on in another row ends in an end of text, too.
+    piece whose document goes on in another row ends in an end of text, too. Conversations stay as
+    they are: an answer belongs after its prompt.
     """
 
     class Config(Component.Config["FillInTheMiddle"]):
@@ -119,6 +122,8 @@ class FillInTheMiddle(Component):
 
     def __call__(self, pieces: PieceTokens) -> PieceTokens:
         """Returns the pieces, with some rearranged."""
+        if pieces.has_own_weights:
+            return pieces
         self._check(pieces)
         (chance_P,) = draws(self._seed, 1, pieces.documents_P)
         is_chosen_P = (chance_P < self._rate) & (pieces.lengths_P > _NUM_ADDED)

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import functools
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dovetail.config import ConfigError
 from dovetail.data.interfaces import (
     HELD_OUT,
     SPLITS,
     TRAIN,
+    BadRecord,
     Document,
+    EncodedDocument,
     ShardedCorpus,
     SplitSummary,
     Tokenizer,
 )
+from dovetail.data.preparation.encoders import PieceEncoder
 from dovetail.data.preparation.ledger import Ledger
 from dovetail.data.preparation.pieces import CorpusPiece, documents_of
 from dovetail.data.preparation.splits import key_of
-from dovetail.data.preparation.survey import Advance
-from dovetail.data.store import STARTS_DTYPE, token_dtype_for
+from dovetail.data.preparation.survey import Advance, content_of
+from dovetail.data.sources.bad_records import BadRecordCount
+from dovetail.data.store import STARTS_DTYPE, WEIGHTS_DTYPE, token_dtype_for
 
 # Text per call of the tokenizer: enough for all cores, and little memory.
 _BYTES_PER_CALL = 2**20
@@ -40,44 +41,45 @@ def encode_piece(
     advance: Advance,
 ) -> dict[str, Any]:
     """Writes the tokens of a piece by split, records it, and returns the size of each split."""
+    encoder, records = PieceEncoder(corpus, tokenizer), BadRecordCount.of(corpus)
     dtype = token_dtype_for(tokenizer.vocab_size)
-    token_bytes = functools.cache(lambda: tokenizer.token_bytes)
-    writers = {split: _SplitWriter(ledger, piece.number, split, dtype) for split in SPLITS}
+    writers = {
+        split: _SplitWriter(ledger, piece.number, split, dtype, encoder.has_weights)
+        for split in SPLITS
+    }
     try:
         for documents in _batches(corpus, piece):
-            for document, ids in zip(documents, _encode(tokenizer, documents), strict=True):
-                split = HELD_OUT if key_of(document.name) <= held_out_limit else TRAIN
-                size = (
-                    len(document.text.encode("utf-8"))
-                    if document.ids is None
-                    else int(token_bytes()[ids].sum())
-                )
-                writers[split].add(np.append(ids, tokenizer.end_of_text), size)
-                advance(size)
+            for document, found in encoder.encode(documents):
+                records.add(found)
+                if not isinstance(found, BadRecord):
+                    split = HELD_OUT if key_of(document.name) <= held_out_limit else TRAIN
+                    for each in found:
+                        writers[split].add(each, encoder.bytes_of(document, each))
+                advance(len(content_of(document)))
     finally:
         for writer in writers.values():
             writer.close()
-    result = {split: vars(writer.summary()) for split, writer in writers.items()}
-    suffixes = [suffix for split in SPLITS for suffix in (split, _starts(split))]
-    ledger.record(piece.number, result, suffixes)
+    if records.is_hopeless:
+        raise records.error(corpus.name)
+    sizes = {split: vars(writer.summary()) for split, writer in writers.items()}
+    result = {**sizes, "encoding": records.as_json()}
+    ledger.record(piece.number, result, [name for each in writers.values() for name in each.files])
     return result
 
 
 def join_pieces(
-    folder: Path, ledger: Ledger, results: Sequence[dict[str, Any]]
+    folder: Path, ledger: Ledger, results: Sequence[Mapping[str, Any]]
 ) -> dict[str, SplitSummary]:
-    """Joins the files of all pieces to `SPLIT.tokens` and `SPLIT.starts`."""
+    """Joins the files of all pieces to `SPLIT.tokens`, `SPLIT.starts` and `SPLIT.weights`."""
     summaries = {}
     for split in SPLITS:
         parts = [SplitSummary(**result[split]) for result in results]
+        _concatenate(folder / f"{split}.tokens", ledger, split, len(parts))
+        if any(ledger.file(number, _weights(split)).exists() for number in range(len(parts))):
+            _concatenate(folder / f"{split}.weights", ledger, _weights(split), len(parts))
         before = 0
-        with (
-            (folder / f"{split}.tokens").open("wb") as tokens,
-            (folder / f"{split}.starts").open("wb") as starts,
-        ):
+        with (folder / f"{split}.starts").open("wb") as starts:
             for number, part in enumerate(parts):
-                with ledger.file(number, split).open("rb") as stream:
-                    shutil.copyfileobj(stream, tokens, 2**22)
                 own = np.fromfile(ledger.file(number, _starts(split)), STARTS_DTYPE)
                 starts.write((own + before).astype(STARTS_DTYPE).tobytes())
                 before += part.tokens
@@ -87,6 +89,13 @@ def join_pieces(
             before,
         )
     return summaries
+
+
+def _concatenate(target: Path, ledger: Ledger, suffix: str, count: int) -> None:
+    with target.open("wb") as joined:
+        for number in range(count):
+            with ledger.file(number, suffix).open("rb") as stream:
+                shutil.copyfileobj(stream, joined, 2**22)
 
 
 def _batches(corpus: ShardedCorpus, piece: CorpusPiece) -> Iterator[list[Document]]:
@@ -104,52 +113,49 @@ def _batches(corpus: ShardedCorpus, piece: CorpusPiece) -> Iterator[list[Documen
         yield batch
 
 
-def _encode(tokenizer: Tokenizer, documents: Sequence[Document]) -> Iterator[NDArray[np.int32]]:
-    """Yields the ids of each document, without end of text."""
-    texts = [document.text for document in documents if document.ids is None]
-    encoded = iter(tokenizer.encode_all(texts) if texts else [])
-    for document in documents:
-        yield next(encoded) if document.ids is None else _checked_ids(document, tokenizer)
-
-
-def _checked_ids(document: Document, tokenizer: Tokenizer) -> NDArray[np.int32]:
-    """Returns the ids of a document that is tokenized already; the tokenizer must have them all."""
-    ids = document.ids
-    assert ids is not None
-    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < tokenizer.vocab_size:
-        raise ConfigError(
-            f"{document.name}: it has token ids from {int(ids.min())} to {int(ids.max())}, but the "
-            f"tokenizer has {tokenizer.vocab_size}. Set input.tokenizer to the one that made them."
-        )
-    has_end = len(ids) and int(ids[-1]) == tokenizer.end_of_text
-    return ids[:-1] if has_end else ids
-
-
 def _starts(split: str) -> str:
     """Returns the suffix of the file with the start of each document."""
     return f"{split}-starts"
 
 
+def _weights(split: str) -> str:
+    """Returns the suffix of the file with the loss weight of each token."""
+    return f"{split}-weights"
+
+
 class _SplitWriter:
     """Writes the documents of one split of a piece."""
 
-    def __init__(self, ledger: Ledger, number: int, split: str, dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, ledger: Ledger, number: int, split: str, dtype: np.dtype[Any], has_weights: bool
+    ) -> None:
         self._dtype = dtype
-        self._stream: BinaryIO = ledger.draft(number, split).open("wb")
+        self._tokens_file: BinaryIO = ledger.draft(number, split).open("wb")
+        self._weights_file: BinaryIO | None = None
+        self.files = [split, _starts(split)]
+        """The suffixes of what it writes."""
+        if has_weights:
+            self._weights_file = ledger.draft(number, _weights(split)).open("wb")
+            self.files.append(_weights(split))
         self._starts_file = ledger.draft(number, _starts(split))
         self._starts: list[int] = []
         self._bytes = self._tokens = 0
 
-    def add(self, ids: NDArray[Any], size: int) -> None:
-        """Appends a document."""
+    def add(self, encoded: EncodedDocument, size: int) -> None:
+        """Appends a document, which stands for so many bytes."""
         self._starts.append(self._tokens)
-        self._stream.write(ids.astype(self._dtype).tobytes())
-        self._tokens += len(ids)
+        self._tokens_file.write(encoded.ids.astype(self._dtype).tobytes())
+        if self._weights_file is not None:
+            assert encoded.weights is not None
+            self._weights_file.write(encoded.weights.astype(WEIGHTS_DTYPE).tobytes())
+        self._tokens += len(encoded.ids)
         self._bytes += size
 
     def close(self) -> None:
-        """Writes the starts, and closes the file."""
-        self._stream.close()
+        """Writes the starts, and closes the files."""
+        self._tokens_file.close()
+        if self._weights_file is not None:
+            self._weights_file.close()
         np.array(self._starts, STARTS_DTYPE).tofile(self._starts_file)
 
     def summary(self) -> SplitSummary:

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dovetail.data.interfaces import BadRecord, Corpus, CorpusShard, Document, ShardedCorpus
+from dovetail.data.interfaces import (
+    BadRecord,
+    Corpus,
+    CorpusShard,
+    Document,
+    HasEncoder,
+    ShardedCorpus,
+)
 
 # Shards are joined up to this size: a kill loses little work, and there are few files.
 _PIECE_BYTES = 8 * 2**20
@@ -38,20 +45,20 @@ class WholeCorpus:
     """A corpus without shards of its own, as a single one."""
 
     def __init__(self, corpus: Corpus) -> None:
-        self._corpus = corpus
+        self.corpus = corpus
 
     @property
     def name(self) -> str:
         """The name of the corpus."""
-        return self._corpus.name
+        return self.corpus.name
 
     def fingerprint(self) -> str:
         """Returns that of the corpus."""
-        return self._corpus.fingerprint()
+        return self.corpus.fingerprint()
 
     def documents(self) -> Iterator[Document]:
         """Yields those of the corpus."""
-        return self._corpus.documents()
+        return self.corpus.documents()
 
     def shards(self) -> Sequence[CorpusShard]:
         """Returns one shard."""
@@ -59,12 +66,18 @@ class WholeCorpus:
 
     def read(self, shard: CorpusShard) -> Iterator[Document | BadRecord]:
         """Yields all documents."""
-        yield from self._corpus.documents()
+        yield from self.corpus.documents()
 
 
 def with_shards(corpus: Corpus) -> ShardedCorpus:
     """Returns the corpus itself if it has shards, or as a single shard."""
     return corpus if isinstance(corpus, ShardedCorpus) else WholeCorpus(corpus)
+
+
+def with_encoder(corpus: Corpus) -> HasEncoder | None:
+    """Returns the corpus if it encodes its documents itself, else None."""
+    found = corpus.corpus if isinstance(corpus, WholeCorpus) else corpus
+    return found if isinstance(found, HasEncoder) else None
 
 
 def pieces_of(corpus: ShardedCorpus) -> list[CorpusPiece]:

@@ -31,10 +31,11 @@ from dovetail.data.interfaces import (
     Tokenizer,
 )
 from dovetail.data.preparation.encoding import join_pieces
-from dovetail.data.preparation.pieces import CorpusPiece, pieces_of, with_shards
+from dovetail.data.preparation.pieces import CorpusPiece, pieces_of, with_encoder, with_shards
 from dovetail.data.preparation.splits import SPLIT_VERSION, key_of
 from dovetail.data.preparation.survey import (
     Survey,
+    add_bad_records,
     all_documents,
     check_survey,
     join_surveys,
@@ -110,6 +111,7 @@ def prepare_stores(
     stores = {name: _open_if_intact(folder) for name, folder in folders.items()}
     missing = {name: folders[name] for name, store in stores.items() if store is None}
     if missing:
+        _check_encoders([corpora[name] for name in missing], tokenizer)
         with Progress(f"preparing {', '.join(missing)}", enabled=progress) as shown:
             stores |= _build_exclusively(missing, folders, corpora, tokenizer, trained, shown)
     found = {name: store for name, store in stores.items() if store is not None}
@@ -134,8 +136,11 @@ def store_folders(
         together = list(file_digests(trained).values())
     elif learns(tokenizer) and len(prints) > 1:
         together = sorted(prints.values())
+    encoders = {name: _encoder_prints(corpus, tokenizer) for name, corpus in corpora.items()}
     return {
-        name: _store_folder(corpora[name], tokenizer, (own, tokenizer.fingerprint(), *together))
+        name: _store_folder(
+            corpora[name], tokenizer, (own, tokenizer.fingerprint(), *together, *encoders[name])
+        )
         for name, own in prints.items()
     }
 
@@ -143,6 +148,19 @@ def store_folders(
 def learns(tokenizer: Tokenizer) -> bool:
     """Says whether a tokenizer depends on the texts that it is fitted to."""
     return bool(getattr(tokenizer, "learns", True))
+
+
+def _encoder_prints(corpus: Corpus, tokenizer: Tokenizer) -> list[str]:
+    """Returns the fingerprint of the corpus's own encoder, if it has one."""
+    own = with_encoder(corpus)
+    return [] if own is None else [own.encoder_fingerprint(tokenizer)]
+
+
+def _check_encoders(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> None:
+    """Refuses an encoder that cannot work, before documents are read."""
+    for corpus in corpora:
+        if (own := with_encoder(corpus)) is not None:
+            own.encoder(tokenizer)
 
 
 def _store_folder(corpus: Corpus, tokenizer: Tokenizer, prints: Sequence[str]) -> Path:
@@ -249,6 +267,7 @@ class _Preparation:
         """Does the second pass, and makes the store's folder."""
         this = Pass(ENCODE, self.folder, self.surveyed.held_out_limit)
         results = self._run("tokenizing", this, self.surveyed.bytes)
+        add_bad_records(self.surveyed, results, self.corpus)
         with new_folder(final) as temporary:
             splits = join_pieces(temporary, this.ledger, results)
             shutil.copytree(self.tokenizer_folder, temporary / TOKENIZER)
@@ -292,7 +311,7 @@ class _Preparation:
         report = {
             "duplicates": survey.duplicates,
             "bad_records": survey.records.bad,
-            "problems": dict(survey.problems),
+            "problems": survey.records.main_problems(),
             "examples": [(each.name, each.problem) for each in survey.records.examples],
         }
         dtype = token_dtype_for(size).str

@@ -6,7 +6,6 @@ It keeps 16 bytes of each document, so that ten million documents take 160 MB.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,15 +31,13 @@ class Survey:
 
     Attributes:
         bytes: of the text of all documents.
-        records: documents and bad records, with examples of these.
-        problems: how many bad records have each problem.
+        records: documents and bad records, with examples and problems of these.
         keys: the hash of the name of each document.
         contents: the hash of the content of each document.
     """
 
     bytes: int = 0
     records: BadRecordCount = field(default_factory=BadRecordCount)
-    problems: Counter[str] = field(default_factory=Counter)
     keys: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
     contents: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
 
@@ -60,25 +57,18 @@ def survey_piece(
 ) -> dict[str, Any]:
     """Surveys a piece, records it in the ledger, and returns its counts."""
     keys, contents = [], []
-    total, records, problems = 0, BadRecordCount(), Counter[str]()
+    total, records = 0, BadRecordCount()
     for found in documents_of(corpus, piece):
         records.add(found)
         if isinstance(found, BadRecord):
-            problems[found.problem] += 1
             continue
-        content = _content(found)
+        content = content_of(found)
         keys.append(key_of(found.name))
         contents.append(int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big"))
         total += len(content)
         advance(len(content))
     np.array([keys, contents], "<u8").tofile(ledger.draft(piece.number, _KEYS))
-    result = {
-        "documents": len(keys),
-        "bytes": total,
-        "bad": records.bad,
-        "problems": dict(problems),
-        "examples": [(each.name, each.problem) for each in records.examples],
-    }
+    result = {"documents": len(keys), "bytes": total, **records.as_json()}
     ledger.record(piece.number, result, [_KEYS])
     return result
 
@@ -88,10 +78,8 @@ def join_surveys(results: Iterable[dict[str, Any]], ledger: Ledger) -> Survey:
     survey, arrays = Survey(), []
     for number, result in enumerate(results):
         survey.bytes += result["bytes"]
-        survey.problems.update(result["problems"])
-        examples = [BadRecord(*each) for each in result["examples"]]
         count = result["documents"] + result["bad"]
-        survey.records.merge(BadRecordCount(0.0, count, result["bad"], examples))
+        survey.records.merge(BadRecordCount.from_json(result, count))
         shape = (2, result["documents"])
         arrays.append(np.fromfile(ledger.file(number, _KEYS), "<u8").reshape(shape))
     if arrays:
@@ -115,7 +103,20 @@ def check_survey(survey: Survey, corpus: ShardedCorpus) -> None:
         )
 
 
-def _content(document: Document) -> bytes:
+def add_bad_records(
+    survey: Survey, results: Iterable[dict[str, Any]], corpus: ShardedCorpus
+) -> None:
+    """Adds the bad records that the second pass found; a ConfigError if there are too many.
+
+    The first pass has counted them as documents.
+    """
+    for result in results:
+        survey.records.merge(BadRecordCount.from_json(result["encoding"], 0))
+    survey.records.check(corpus.name)
+
+
+def content_of(document: Document) -> bytes:
+    """Returns the text or the token ids of a document as bytes."""
     return document.text.encode("utf-8") if document.ids is None else document.ids.tobytes()
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from dovetail.config import ConfigError
 from dovetail.data.interfaces import BadRecord, Corpus
 from dovetail.utils import plural
 
 _EXAMPLES = 3
+_PROBLEMS = 10
 
 
 @dataclass
@@ -22,6 +26,8 @@ class BadRecordCount:
     bad: int = 0
     examples: list[BadRecord] = field(default_factory=list)
     """The first of the bad ones."""
+    problems: Counter[str] = field(default_factory=Counter)
+    """How many of the bad ones have each problem."""
 
     @classmethod
     def of(cls, corpus: Corpus) -> BadRecordCount:
@@ -33,6 +39,7 @@ class BadRecordCount:
         self.records += 1
         if isinstance(record, BadRecord):
             self.bad += 1
+            self.problems[record.problem] += 1
             if len(self.examples) < _EXAMPLES:
                 self.examples.append(record)
 
@@ -41,6 +48,27 @@ class BadRecordCount:
         self.records += later.records
         self.bad += later.bad
         self.examples = (self.examples + later.examples)[:_EXAMPLES]
+        self.problems.update(later.problems)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the bad ones as JSON values."""
+        return {
+            "bad": self.bad,
+            "problems": dict(self.problems),
+            "examples": [(each.name, each.problem) for each in self.examples],
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], records: int) -> BadRecordCount:
+        """Reads what `as_json` wrote, of so many records."""
+        examples = [BadRecord(*each) for each in values["examples"]]
+        return cls(0.0, records, values["bad"], examples, Counter(values["problems"]))
+
+    def main_problems(self) -> dict[str, int]:
+        """Returns the most frequent problems with their counts, and the sum of the others."""
+        main = dict(self.problems.most_common(_PROBLEMS))
+        others = self.problems.total() - sum(main.values())
+        return {**main, "other problems": others} if others else main
 
     @property
     def is_hopeless(self) -> bool:
