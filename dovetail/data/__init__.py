@@ -4,6 +4,7 @@ Importing this package imports no JAX.
 """
 
 from dovetail.data.answers import Answers
+from dovetail.data.chat import ChatFiles
 from dovetail.data.input import TokenInput
 from dovetail.data.inspection import (
     DataInspection,
@@ -80,6 +81,7 @@ __all__ = [
     "ByteTokenizer",
     "CanChangeData",
     "CanSkipBatches",
+    "ChatFiles",
     "ConcatenateAndSplit",
     "Corpus",
     "DamagedStoreError",

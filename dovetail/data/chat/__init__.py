@@ -5,6 +5,7 @@ in a process with limits. `answers.py` finds the answers by rendering prefixes; 
 a template for which that does not work. `ChatEncoder` does all of it.
 """
 
+from dovetail.data.chat.corpus import ChatFiles
 from dovetail.data.chat.encode import ChatEncoder, EncodedChat, encode_chat
 from dovetail.data.chat.errors import ChatTemplateError, ConversationError
 from dovetail.data.chat.records import Conversation, read_conversation
@@ -15,6 +16,7 @@ from dovetail.data.interfaces import BadRecord
 __all__ = [
     "BadRecord",
     "ChatEncoder",
+    "ChatFiles",
     "ChatTemplate",
     "ChatTemplateError",
     "Conversation",

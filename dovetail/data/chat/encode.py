@@ -107,8 +107,10 @@ class ChatEncoder:
     def _check_end(self, end: str) -> None:
         """Refuses an end of turn that is many tokens, if the tokenizer has special ones."""
         known = self._special
+        if not known:  # it may be untrained
+            return
         count = len(self._tokenizer.encode_with_offsets(end)[0])
-        if known and count != 1:
+        if count != 1:
             raise ChatTemplateError(
                 f"The chat template ends turns with {end!r}, which is {count} tokens of this "
                 f"tokenizer and none of its special ones ({', '.join(sorted(known)[:20])}). The "

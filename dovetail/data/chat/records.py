@@ -27,6 +27,20 @@ _SENDERS = {  # of ShareGPT and its relatives
     "observation": "tool",
     "tool_response": "tool",
 }
+RECORD_KEYS = (
+    "messages",
+    "conversations",
+    "prompt",
+    "completion",
+    "instruction",
+    "input",
+    "output",
+    "history",
+    "system",
+    "tools",
+)
+"""The keys of a record that its conversation depends on, whatever its shape."""
+
 _CALL_SENDERS = ("function_call", "tool_call")
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 

@@ -22,10 +22,10 @@ from dovetail.data.chat.renderer import (
     RenderRequest,
     shared_renderer,
 )
+from dovetail.data.pretrained_tokenizer import TEMPLATES
 
 TEMPLATE_FILE = "chat_template.jinja"
 CONFIG_FILE = "tokenizer_config.json"
-_NAMED = "additional_chat_templates"  # a folder of them
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 
 # The tokens that transformers passes to a template, under these names.
@@ -161,7 +161,7 @@ def load_chat_template(
         )
     return ChatTemplate(
         named[wanted],
-        _special_tokens(_read_json(folder / "special_tokens_map.json") | config),
+        read_special_tokens(folder),
         None if name else named.get(_WITH_TOOLS),
         variables or {},
         now,
@@ -170,7 +170,7 @@ def load_chat_template(
 
 def _named_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """Returns the templates by name; a file wins over the config, as in transformers."""
-    files = {path.stem: path for path in sorted((folder / _NAMED).glob("*.jinja"))}
+    files = {path.stem: path for path in sorted((folder / TEMPLATES).glob("*.jinja"))}
     if (folder / TEMPLATE_FILE).is_file():
         files[_DEFAULT] = folder / TEMPLATE_FILE
     if files:
@@ -181,8 +181,10 @@ def _named_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     return {_DEFAULT: str(found)} if found else {}
 
 
-def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the named tokens, which are strings or objects with a `content`."""
+def read_special_tokens(folder: Path) -> dict[str, str]:
+    """Returns the named tokens of a tokenizer's files, such as `{"eos_token": "</s>"}`."""
+    config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / CONFIG_FILE)
+    # They are strings, or objects with a `content`.
     tokens = {name: config.get(name) for name in _TOKEN_NAMES}
     return {
         name: str(token["content"] if isinstance(token, dict) else token)

@@ -54,8 +54,8 @@ class Files(Component):
         _check_ranges(config)
         self._entries = _patterns(config.files)
         self._choice = Choice(_patterns(config.include), _patterns(config.exclude), config.locate())
-        self._text = TextField(config.text, config.locate("text"))
-        self._settings = ReadSettings(self._text, config.passage_bytes, config.shard_bytes)
+        text = self.record_text()
+        self._settings = ReadSettings(text, config.passage_bytes, config.shard_bytes)
         self.max_bad = config.max_bad
 
     @property
@@ -64,6 +64,10 @@ class Files(Component):
         stem = stem_of(self._entries[0])
         safe = "".join(letter if letter.isalnum() else "-" for letter in stem).strip("-")
         return safe[:40] or "text"
+
+    def record_text(self) -> TextField:
+        """Returns what takes the text of a record."""
+        return TextField(self.config.text, self.config.locate("text"))
 
     def fingerprint(self) -> str:
         """Returns a hash of the names and contents of all files, and of how they are read.

@@ -50,6 +50,8 @@ class FileFormat(Component):
 
     title: ClassVar[str] = ""
     """What messages call the format."""
+    has_records: ClassVar[bool] = True
+    """Whether it has records with named values, and not text or token ids alone."""
     suffixes: ClassVar[tuple[str, ...]] = ()
     """How names of its files usually end; the first one is proposed in messages."""
 

@@ -20,6 +20,7 @@ class PlainText(FileFormat):
     """
 
     title = "text"
+    has_records = False
     suffixes = (".txt", ".md", ".rst", ".text")
 
     def recognizes(self, head: FileHead) -> bool:

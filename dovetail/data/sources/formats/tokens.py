@@ -17,6 +17,8 @@ _LARGEST_ID = 2**31 - 1
 class TokenFormat(FileFormat):
     """The base of formats of token ids."""
 
+    has_records = False
+
     class Config(FileFormat.Config):
         """What the files have beside the tokens of texts."""
 
