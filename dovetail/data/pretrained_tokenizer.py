@@ -6,6 +6,7 @@ holds what must be known without the files, and a digest that detects other file
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     import tokenizers
 
 # Copied with the main file, for the programs that a model is exported to.
+CONFIG_FILE = "tokenizer_config.json"
 COMPANIONS = (
-    "tokenizer_config.json",
+    CONFIG_FILE,
     "special_tokens_map.json",
     "added_tokens.json",
     "tokenizer.model",
@@ -97,6 +99,15 @@ class PretrainedTokenizer(Component):
     def folder(self) -> Path:
         """The folder of the files, which may have more than a tokenizer: a chat template."""
         return self._source()
+
+    @property
+    def stop_tokens(self) -> list[int]:
+        """The ids that end generation: end of text, and the `eos_token` of the files."""
+        model, config = self._ready(), self._source() / CONFIG_FILE
+        named = json.loads(config.read_text("utf-8")).get("eos_token") if config.is_file() else None
+        text = named.get("content") if isinstance(named, dict) else named
+        found = model.token_to_id(text) if isinstance(text, str) else None
+        return [self.end_of_text, *([found] if found not in (None, self.end_of_text) else [])]
 
     def fingerprint(self) -> str:
         """Returns a hash of everything that decides how a given corpus is tokenized."""

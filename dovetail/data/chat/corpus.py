@@ -20,7 +20,6 @@ from dovetail.config import ConfigError
 from dovetail.data.chat.encode import ChatEncoder
 from dovetail.data.chat.records import RECORD_KEYS, read_conversation
 from dovetail.data.chat.template import (
-    CONFIG_FILE,
     TEMPLATE_FILE,
     ChatTemplate,
     load_chat_template,
@@ -33,6 +32,7 @@ from dovetail.data.interfaces import (
     EncodedDocument,
     Tokenizer,
 )
+from dovetail.data.pretrained_tokenizer import CONFIG_FILE
 from dovetail.data.sources.files import Files
 from dovetail.data.sources.formats import FileFormat
 from dovetail.data.sources.source_file import SourceFile
@@ -76,6 +76,8 @@ class ChatFiles(Files):
         """A file with a chat template, or a folder with one; empty takes that of the tokenizer."""
         variables: dict[str, str | bool | int | float] = {}
         """Variables of the template, such as `enable_thinking`."""
+        generation_blocks: bool = True
+        """Whether to use `{% generation %}` blocks; False finds answers by their prompts alone."""
         date: str = ""
         """The date that the template writes, such as 2026-01-31, if it writes today's."""
 
@@ -125,7 +127,11 @@ class ChatFiles(Files):
         return f"chat/{_VERSION}/{hashlib.blake2b(content, digest_size=16).hexdigest()}"
 
     def _template(self, tokenizer: Tokenizer) -> ChatTemplate:
-        """Reads the template that the config names, or that of the tokenizer."""
+        """Returns the template that the config names, or that of the tokenizer."""
+        found = self._read_template(tokenizer)
+        return found if self._chat.generation_blocks else found.without_generation_blocks()
+
+    def _read_template(self, tokenizer: Tokenizer) -> ChatTemplate:
         variables, path = dict(self._chat.variables), Path(self._chat.template).expanduser()
         of_tokenizer: Path | None = getattr(tokenizer, "folder", None)
         where = self._chat.locate("template")

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dovetail.data.chat.template import CONFIG_FILE, TEMPLATE_FILE
-from dovetail.data.pretrained_tokenizer import PretrainedTokenizer
+from dovetail.data.chat.template import TEMPLATE_FILE
+from dovetail.data.pretrained_tokenizer import CONFIG_FILE, PretrainedTokenizer
 from dovetail.data.tokenizer import MAIN_FILE, digest_of
 
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"

@@ -22,10 +22,9 @@ from dovetail.data.chat.renderer import (
     RenderRequest,
     shared_renderer,
 )
-from dovetail.data.pretrained_tokenizer import TEMPLATES
+from dovetail.data.pretrained_tokenizer import CONFIG_FILE, TEMPLATES
 
 TEMPLATE_FILE = "chat_template.jinja"
-CONFIG_FILE = "tokenizer_config.json"
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 
 # The tokens that transformers passes to a template, under these names.

@@ -283,6 +283,23 @@ def test_the_template_decides_the_folder_of_the_store(
     assert prepare(chat_input, progress=False).documents == 40
 
 
+def test_generation_blocks_in_the_wrong_place_can_be_ignored(
+    chat_input: TokenInput.Config, tmp_path: Path
+) -> None:
+    path = tmp_path / "late.jinja"
+    path.write_text(
+        CHAT_TEMPLATE.replace(
+            "{{- '<|im_end|>' }}\n{%- endgeneration %}", "{%- endgeneration %}\n{{- '<|im_end|>' }}"
+        )
+    )
+    before = chat_input.build().batch(0)
+    chat_input.corpus.set(template=str(path))
+    with pytest.raises(ConfigError, match=r"misses the end-of-turn token"):
+        prepare(chat_input, progress=False)
+    chat_input.corpus.set(generation_blocks=False)
+    np.testing.assert_array_equal(chat_input.build().batch(0).loss_weights, before.loss_weights)
+
+
 @pytest.mark.parametrize("kind", [ByteTokenizer, BytePairTokenizer])
 def test_tokenizers_without_special_tokens_take_a_template_by_its_file(
     chat_input: TokenInput.Config, tmp_path: Path, kind: Any
