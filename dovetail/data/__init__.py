@@ -31,6 +31,7 @@ from dovetail.data.interfaces import (
     SplitSummary,
     Tokenizer,
     has_tokenizer,
+    stop_tokens_of,
 )
 from dovetail.data.kept import keep_data
 from dovetail.data.mixture import MixtureInput, MixtureSource, MixtureStage
@@ -136,6 +137,7 @@ __all__ = [
     "prepare",
     "pretrained_tokenizer",
     "prune_stores",
+    "stop_tokens_of",
     "stores_report",
     "trigram_bits_per_byte",
     "verify_stores",

@@ -277,6 +277,11 @@ class HasOffsets(Tokenizer, Protocol):
         ...
 
 
+def stop_tokens_of(tokenizer: Tokenizer) -> list[int]:
+    """Returns the ids that end generation: its `stop_tokens`, such as an end of turn, if any."""
+    return list(getattr(tokenizer, "stop_tokens", [tokenizer.end_of_text]))
+
+
 class Input(Protocol):
     """Training batches without end: a pure function of the config and the step.
 

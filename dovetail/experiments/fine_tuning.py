@@ -1,4 +1,4 @@
-"""Fine-tuning: any experiment, initialized from the model of another run."""
+"""Fine-tuning: any experiment, from the model of another run, and on conversations."""
 
 from __future__ import annotations
 
@@ -50,3 +50,44 @@ def _tokenizer(run: Run, config: Any) -> Any:
             "imported model."
         )
     return tokenizer
+
+
+@modifier("chat")
+def train_on_conversations(
+    config: Any, files: str, template: str = "", max_bad: float = 0.0
+) -> Any:
+    """Trains on files of conversations, with the loss on the answers; the rest stays.
+
+    Conversations are packed whole; one longer than a row is cut at its end. The evaluators that are
+    about the former text go: its prompts, and the trigram of all bytes.
+
+    Args:
+        config: the experiment.
+        files: a file, a folder or a pattern; see `ChatFiles`.
+        template: the chat template, as a file or a folder; empty takes that of the tokenizer.
+        max_bad: the share of bad conversations that are skipped.
+    """
+    from dovetail.data import BestFit, ChatFiles, TokenInput, TruncateLong
+    from dovetail.data.input import PackedInput
+    from dovetail.trainer import ByteTrigram, Samples
+
+    former = config.input
+    if not isinstance(former, PackedInput.Config):
+        raise ConfigError(
+            "--with chat: expected an experiment with an input of text, got "
+            f"{type(former).__qualname__}. Choose one with a tokenizer, such as tiny-lm."
+        )
+    config.input = TokenInput.Config(
+        corpus=ChatFiles.Config(files=files, template=template, max_bad=max_bad),
+        packing=BestFit.Config(long_documents=TruncateLong.Config()),
+        tokenizer=former.tokenizer,
+        sequence_length=former.sequence_length,
+        batch_size=former.batch_size,
+        seed=former.seed,
+    )
+    config.evaluators = {
+        name: evaluator
+        for name, evaluator in config.evaluators.items()
+        if not isinstance(evaluator, ByteTrigram.Config | Samples.Config)
+    }
+    return config

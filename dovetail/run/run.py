@@ -27,7 +27,7 @@ from dovetail.config import (
     missing_entry_points,
     missing_imports,
 )
-from dovetail.data import HasPreparedData, Tokenizer, has_tokenizer
+from dovetail.data import HasPreparedData, Tokenizer, has_tokenizer, stop_tokens_of
 from dovetail.generate import (
     Generation,
     GenerationChunk,
@@ -286,8 +286,8 @@ class Run:
 
     @functools.cached_property
     def stop_tokens(self) -> list[int]:
-        """The token ids that end generation: end of text, and those of the imported model."""
-        own = [self.tokenizer.end_of_text] if has_tokenizer(self._built.input) else []
+        """The ids that end generation: those of the tokenizer, and of the imported model."""
+        own = stop_tokens_of(self.tokenizer) if has_tokenizer(self._built.input) else []
         return list(dict.fromkeys([*own, *end_tokens_of(self.source_folder)]))
 
     def _new_generator(self, length: int) -> Generator:
