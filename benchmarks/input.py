@@ -203,7 +203,7 @@ def _batches_of(folder: Path, tokens: int) -> Any:
         map_file(folder / "tokens", np.dtype("<u2"), tokens, is_random=True),
         map_file(folder / "starts", np.dtype("<i8"), documents, is_random=True),
     )
-    packed = ConcatenateAndSplit.Config().build().pack(split, _ROW)
+    packed: Any = ConcatenateAndSplit.Config().build().pack(split, _ROW)
     order = ShuffledOrder(packed.num_rows, _BATCH)
     sizes = np.ones(2**16, np.int32)
     return lambda step: packed.batch(order.examples(step), 0, sizes)

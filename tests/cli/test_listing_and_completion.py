@@ -103,7 +103,7 @@ def complete(line, tmp_path):
         ("dovetail train tiny-lm input.split=", ["train", "held_out"]),
         (
             "dovetail train tiny-lm input.corpus=",
-            ["Files", "TextFiles", "StandardLibrary", "UnsetCorpus"],
+            ["Files", "TextFiles", "StandardLibrary", "UnsetCorpus", "ChatFiles"],
         ),
     ],
 )

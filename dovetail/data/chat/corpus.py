@@ -49,12 +49,11 @@ class ConversationText(TextField):
         self.source = f"conversation/{_VERSION}"
 
     def text(self, record: Mapping[str, Any]) -> str:
-        """Returns the keys of a conversation as JSON; other keys decide nothing."""
-        known = {key: value for key, value in record.items() if key in RECORD_KEYS}
-        found = read_conversation(known or record)
+        """Returns the conversation in OpenAI's shape, whatever the shape of the record."""
+        found = read_conversation(record)
         if isinstance(found, BadRecord):
             raise NoTextError(found.problem)
-        return json.dumps(known, ensure_ascii=False)
+        return json.dumps(found.as_record(), ensure_ascii=False)
 
     def columns(self, available: Iterable[str]) -> list[str]:
         """Returns those of a conversation; all if there is none, so that records say it."""

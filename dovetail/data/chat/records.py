@@ -62,6 +62,14 @@ class Conversation:
     tools: tuple[dict[str, Any], ...] | None
     trained: tuple[bool, ...]
 
+    def as_record(self) -> dict[str, Any]:
+        """Returns it as a record in OpenAI's shape, from which the same conversation is read."""
+        messages = [
+            message if trained or message["role"] != ASSISTANT else {**message, "weight": 0}
+            for message, trained in zip(self.messages, self.trained, strict=True)
+        ]
+        return {"messages": messages, **({"tools": self.tools} if self.tools else {})}
+
 
 class _Unfit(Exception):
     """What is wrong with a record."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -144,3 +145,19 @@ def test_bad_records(problem: str) -> None:
 )
 def test_no_record_raises(record: Any) -> None:
     assert isinstance(read_conversation(record), BadRecord)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_conversation_is_read_again_from_its_own_record(name: str) -> None:
+    found = read_conversation(SHAPES[name][0])
+    assert isinstance(found, Conversation)
+    assert read_conversation(json.loads(json.dumps(found.as_record()))) == found
+
+
+def test_answers_that_are_not_trained_on_stay_so() -> None:
+    found = read_conversation({"messages": [USER, {**ANSWER, "weight": 0}, USER, ANSWER]})
+    assert isinstance(found, Conversation)
+    again = read_conversation(json.loads(json.dumps(found.as_record())))
+    assert isinstance(again, Conversation)
+    assert again.trained == (False, False, False, True)
+    assert again == found
