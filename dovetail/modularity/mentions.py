@@ -26,6 +26,7 @@ _EXEMPT = (*COMPOSING, "features", "modularity")
 ALLOWED_MENTIONS: dict[str, dict[str, str]] = {
     "accumulate": {
         "learner/": "a way to compute gradients, for every learner",
+        "data/chat/encode.py": "np.maximum.accumulate",
         "module/weight_mapping.py": "itertools.accumulate",
         "targets/fitting.py": "the target chooses microbatches by the memory of its devices",
         "plan/candidates.py": "a way to save memory that the search may choose",
