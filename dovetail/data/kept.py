@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dovetail.data.interfaces import PreparedData
 from dovetail.data.rows import MIXTURE
+from dovetail.data.store import LAST_USED
 from dovetail.utils import atomic_folder, atomic_write
 
 
@@ -23,7 +24,7 @@ def keep_data(prepared: PreparedData, kept: Path, max_bytes: int) -> None:
         file: Path(name, file.relative_to(folder))
         for name, folder in (stores or {".": prepared.folder}).items()
         for file in folder.rglob("*")
-        if file.is_file()
+        if file.is_file() and file.name != LAST_USED
     }
     is_small = sum(file.stat().st_size for file in files) <= max_bytes
     if kept.is_dir() or not (is_small or prepared.parts):

@@ -10,7 +10,7 @@ The folder of a store:
     train.weights, ...             the loss weight of each token as a target, 0 or 1 (uint8); only
                                    where the corpus has some, as of conversations
     train.weights-blocks, ...      the checksum of each block of the weights
-    last-used                      an empty file: its time says when the store was last opened
+    last-used                      an empty file in the cache: when the store was last opened
 
 Stores are in the user's cache. One process at a time writes a store; readers see it complete or not
 at all. Everything but large token files is verified when a store is opened. A block of those is
@@ -115,8 +115,9 @@ class TokenStore:
             is_large = name.rpartition(".")[2] in _LARGE_FILES
             is_lazy = is_large and size > _VERIFIED_AT_ONCE
             check_file(folder / name, size, None if is_lazy else checksum, self._checksum_of)
-        with contextlib.suppress(OSError):  # a store may be on a disk that is only read
-            (folder / LAST_USED).touch()
+        if folder.parent == data_folder():  # what a run keeps is its own, and stays as it is
+            with contextlib.suppress(OSError):  # a store may be on a disk that is only read
+                (folder / LAST_USED).touch()
 
     @staticmethod
     def read_meta(folder: Path) -> StoreMeta:

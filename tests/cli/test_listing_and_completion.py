@@ -108,7 +108,9 @@ def complete(line, tmp_path):
     ],
 )
 def test_tab_completes_keys_and_values(line, words, tmp_path):
-    assert complete(line, tmp_path) == words
+    found = complete(line, tmp_path)
+    # A corpus of tests/data, which is known once its module is imported in this process.
+    assert [word for word in found if word != "NumberedTexts"] == words
 
 
 def test_json_has_no_nan_and_no_infinity(capsys):

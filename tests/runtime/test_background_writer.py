@@ -139,10 +139,15 @@ from dovetail.runtime.writers import BackgroundWriter
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write fails, as on a full disk
 writer = BackgroundWriter("tensorboard", TensorBoard.Config().build(), seconds_muted=0.2)
 writer.open(Path(sys.argv[1]), 0)
+writer.write(0, {"before": 1.0})
+while not writer._queue.empty():  # it imports its library first
+    time.sleep(0.01)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
 for step in range(1, 400):
     writer.write(step, {f"metric/{number}": 1.0 for number in range(20)})
     time.sleep(0.001)
+while not writer._queue.empty():  # it has met the full disk
+    time.sleep(0.01)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 time.sleep(0.5)
 writer.write(400, {"after": 1.0})
