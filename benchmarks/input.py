@@ -36,10 +36,10 @@ _ROW, _BATCH = 2048, 64
 def main() -> None:
     """Measures, prints a line for each, and one JSON object last."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--megabytes", type=int, default=64, help="text to prepare (64)")
+    parser.add_argument("--megabytes", type=int, default=128, help="text to prepare (128)")
     parser.add_argument("--large-megabytes", type=int, default=1000, help="text for memory (1000)")
     parser.add_argument("--turns", type=int, default=3, help="how often each side runs (3)")
-    parser.add_argument("--steps", type=int, default=120, help="steps of the real run (120)")
+    parser.add_argument("--steps", type=int, default=240, help="steps of the real run (240)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = str(Path(folder, "cache"))

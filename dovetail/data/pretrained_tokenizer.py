@@ -136,7 +136,9 @@ class PretrainedTokenizer(Component):
 
     def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Returns the ids of several texts, on all cores."""
-        return [self._without_end(each.ids) for each in self._ready().encode_batch(list(texts))]
+        return [
+            self._without_end(each.ids) for each in self._ready().encode_batch_fast(list(texts))
+        ]
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """Returns the bytes of the ids; special and unused ids have none."""

@@ -167,7 +167,7 @@ class BytePairTokenizer(Component):
 
     def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Returns the ids of several texts, on all cores."""
-        encoded = self._ready().encode_batch(list(texts), add_special_tokens=False)
+        encoded = self._ready().encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(each.ids, np.int32) for each in encoded]
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:

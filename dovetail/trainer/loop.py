@@ -307,6 +307,7 @@ class TrainingLoop:
                     batch = pass_through("batch", next(feed))
                 state = pass_through("state", state)
                 state, report = self._step(step, train_step, state, batch)
+                del batch  # freeing it takes a while on CPUs, and is no wait for input
                 self.pending.append((step + 1, report))
                 self.outcome.step = step + 1
                 if step + 1 < self.trainer.steps:

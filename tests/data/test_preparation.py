@@ -56,7 +56,7 @@ def test_pieces_and_processes_change_nothing(
     import_packages(["tests.data.own_corpus"])
     in_pieces = contents(prepare(many, progress=False).folder)
     in_another_cache(tmp_path, monkeypatch, "workers")
-    monkeypatch.setattr(work, "_MIN_BYTES_FOR_WORKERS", 0)
+    monkeypatch.setattr(work, "_MIN_BYTES_FOR_WORKERS", {"survey": 0, "tokens": 0})
     monkeypatch.setattr(own_corpus, "readers", [])
     assert contents(prepare(many, progress=False).folder) == in_pieces
     assert own_corpus.readers.count("survey") == 0, "workers did that"
@@ -75,7 +75,7 @@ from tests.data.own_corpus import NumberedTexts
 
 pieces._PIECE_BYTES = 1
 if sys.argv[1] == "workers":
-    work._MIN_BYTES_FOR_WORKERS = 0
+    work._MIN_BYTES_FOR_WORKERS = dict.fromkeys(work._MIN_BYTES_FOR_WORKERS, 0)
 config = TokenInput.Config(
     corpus=NumberedTexts.Config(shards=20, seconds_per_shard=0.05),
     tokenizer=BytePairTokenizer.Config(vocab_size=300), sequence_length=16, batch_size=4)
@@ -112,7 +112,7 @@ def test_a_worker_that_dies_is_named(
     many: TokenInput.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import_packages(["tests.data.own_corpus"])
-    monkeypatch.setattr(work, "_MIN_BYTES_FOR_WORKERS", 0)
+    monkeypatch.setattr(work, "_MIN_BYTES_FOR_WORKERS", {"survey": 0, "tokens": 0})
     many.corpus.set(dies_in_shard=7)
     with pytest.raises(
         ChildProcessError, match=r"ended by signal 9 while it read shard-7\..*memory"
@@ -124,7 +124,7 @@ def test_a_mistake_in_a_worker_is_the_same_error(
     many: TokenInput.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import_packages(["tests.data.own_corpus"])
-    monkeypatch.setattr(work, "_MIN_BYTES_FOR_WORKERS", 0)
+    monkeypatch.setattr(work, "_MIN_BYTES_FOR_WORKERS", {"survey": 0, "tokens": 0})
     many.corpus.set(fails_in_shard=7)
     with pytest.raises(ConfigError, match="shard-7 is unreadable"):
         prepare(many, progress=False)
@@ -137,7 +137,7 @@ def test_a_corpus_of_a_script_is_prepared_in_this_process(
     class Own(NumberedTexts):
         """Another process cannot import a class of a function."""
 
-    monkeypatch.setattr(work, "_MIN_BYTES_FOR_WORKERS", 0)
+    monkeypatch.setattr(work, "_MIN_BYTES_FOR_WORKERS", {"survey": 0, "tokens": 0})
     monkeypatch.setattr(Own, "__module__", "__main__")
     prepared = prepare(many.clone(corpus=Own.Config(shards=4)), progress=False)
     assert prepared.documents == 400

@@ -29,8 +29,8 @@ from dovetail.utils import cpu_cores
 
 SURVEY, ENCODE = "survey", "tokens"
 
-# Below this a corpus is prepared here: to start workers would take longer.
-_MIN_BYTES_FOR_WORKERS = 32 * 2**20
+# Below this a pass runs here: to start workers would take longer. A survey reads some 200 MB/s.
+_MIN_BYTES_FOR_WORKERS = {SURVEY: 512 * 2**20, ENCODE: 16 * 2**20}
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def run_pass(
     missing = [piece for piece in pieces if piece.number not in results]
     advance(sum(piece.size for piece in pieces if piece.number in results))
     count = min(len(missing), cpu_cores())
-    is_large = sum(piece.size for piece in missing) >= _MIN_BYTES_FOR_WORKERS
+    is_large = sum(piece.size for piece in missing) >= _MIN_BYTES_FOR_WORKERS[this.name]
     if sources.configs is not None and is_large and count > 1:
         about = _about(this, sources.configs, sources.tokenizer_folder)
         results |= _in_workers(about, missing, count, advance)

@@ -146,7 +146,7 @@ def test_pieces_and_processes_change_nothing(
     assert len(whole["train.weights"]) * 2 == len(whole["train.tokens"])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "workers"))
     monkeypatch.setattr(pieces, "_PIECE_BYTES", 1)
-    monkeypatch.setattr(work, "_MIN_BYTES_FOR_WORKERS", 0)
+    monkeypatch.setattr(work, "_MIN_BYTES_FOR_WORKERS", {"survey": 0, "tokens": 0})
     chat_input.corpus.set(shard_bytes=4000)
     again = prepare(chat_input, progress=False).folder
     assert {path.name: path.read_bytes() for path in again.rglob("*") if path.is_file()} == whole
