@@ -17,6 +17,7 @@ from dovetail.data.mixture.order import (
     MixtureOrder,
     StageQuotas,
     check_epochs,
+    check_weights,
     quotas,
     temperature_weights,
 )
@@ -97,7 +98,10 @@ class MixtureInput(PackedInput):
         self._block, self._temperature = config.block, config.temperature
         if config.temperature is not None and not config.temperature > 0:
             raise ConfigError(f"{config.locate('temperature')}: expected more than 0.")
-        self.stage_weights()  # fails before any data is prepared
+        weights = dict(self.stage_weights())  # fails before any data is prepared
+        if config.temperature is None:  # else they depend on the sizes of the sources
+            for start in (0, *(stage.start + stage.ramp for stage in self._stages)):
+                check_weights(weights[start], self._block)
 
     def prepare(self, progress: bool = True) -> PreparedData:
         """Builds the token stores and indices that do not exist, and returns a summary."""
@@ -236,8 +240,6 @@ class MixtureInput(PackedInput):
                 found.append((stage.start + stage.ramp * number // steps, mixed))
             found.append((stage.start + stage.ramp, after))
             current = after
-        for _, weights in found if self._temperature is None else ():
-            quotas(weights, self._block)
         return found
 
 

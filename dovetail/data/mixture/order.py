@@ -151,9 +151,10 @@ class MixtureOrder:
 def quotas(weights: Mapping[str, float], block: int) -> tuple[int, ...]:
     """Returns how many of `block` rows each source gives, by largest remainders.
 
+    A weight may be too small for a row, as on a ramp; `check_weights` refuses that.
+
     Raises:
-        ConfigError: for weights that are negative or all zero, and for a source whose weight is too
-            small for a single row.
+        ConfigError: for weights that are negative or all zero.
     """
     for name, weight in weights.items():
         if not 0 <= weight < float("inf"):
@@ -166,13 +167,18 @@ def quotas(weights: Mapping[str, float], block: int) -> tuple[int, ...]:
     by_remainder = sorted(exact, key=lambda name: (found[name] - exact[name], name))
     for name in by_remainder[: block - sum(found.values())]:
         found[name] += 1
-    for name, weight in weights.items():
-        if weight and not found[name]:
+    return tuple(found.values())
+
+
+def check_weights(weights: Mapping[str, float], block: int) -> None:
+    """Raises a ConfigError for weights that cannot be, or are too small for a row of a block."""
+    total = sum(weights.values())
+    for (name, weight), quota in zip(weights.items(), quotas(weights, block), strict=True):
+        if weight and not quota:
             raise ConfigError(
                 f"weight of {name}: {weight / total:.3g} of {block} rows is less than one row. "
                 f"Give it more, or set block to {int(np.ceil(total / weight))} rows or more."
             )
-    return tuple(found.values())
 
 
 def temperature_weights(sizes: Mapping[str, int], temperature: float) -> dict[str, float]:

@@ -138,6 +138,9 @@ def test_a_ramp_changes_the_weights_in_steps(mixture: MixtureInput.Config) -> No
         names = Counter(name for step in range(first, last) for name in source.sources(step))
         return names["books"] / names.total()
 
+    mixture.block = 12  # the first steps of the ramp are less than a row of it
+    small = mixture.build()
+    assert {name for step in range(60, 70) for name in small.sources(step)} == {"books"}
     assert share(0, 20) == 0
     assert 0.3 < share(30, 50) < 0.7
     assert share(60, 80) == 1

@@ -14,6 +14,7 @@ from dovetail.data.mixture.order import (
     MixtureOrder,
     StageQuotas,
     check_epochs,
+    check_weights,
     quotas,
     temperature_weights,
 )
@@ -154,7 +155,8 @@ def test_weights_that_cannot_be_are_refused() -> None:
     with pytest.raises(ConfigError, match="weights of a, b are all 0"):
         quotas({"a": 0, "b": 0}, 8)
     with pytest.raises(ConfigError, match=r"0\.001 of 100 rows is less than .* block to 1000"):
-        quotas({"a": 999, "b": 1}, 100)
+        check_weights({"a": 999, "b": 1}, 100)
+    assert quotas({"a": 999, "b": 1}, 100) == (100, 0), "as at the start of a ramp"
     assert quotas({"a": 1, "b": 0}, 8) == (8, 0), "a source may rest in a stage"
 
 
