@@ -164,6 +164,9 @@ def test_bad_records_within_the_share_are_skipped_and_counted(many: TokenInput.C
     assert prepared.report["problems"] == {"no column 'text'": 40}
     assert len(prepared.report["examples"]) == 3
     assert prepare(many, progress=False).report == prepared.report, "a later start knows it, too"
+    many.corpus.set(max_bad=0.001)
+    with pytest.raises(ConfigError, match=r"40 of 2,040 records are bad, and max_bad=0\.001"):
+        prepare(many, progress=False)
 
 
 def test_duplicates_are_counted(many: TokenInput.Config) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 from dovetail.config import Config, ConfigError
 from dovetail.data.interfaces import (
+    BadRecord,
     Corpus,
     HasPreparedData,
     Input,
@@ -48,6 +49,7 @@ from dovetail.data.preparation.work import (
     configs_for_workers,
     run_pass,
 )
+from dovetail.data.sources.bad_records import BadRecordCount
 from dovetail.data.store import (
     TOKENIZER,
     DamagedStoreError,
@@ -115,12 +117,23 @@ def prepare_stores(
         with Progress(f"preparing {', '.join(missing)}", enabled=progress) as shown:
             stores |= _build_exclusively(missing, folders, corpora, tokenizer, trained, shown)
     found = {name: store for name, store in stores.items() if store is not None}
+    for name, store in found.items():
+        _check_bad_records(corpora[name], store)
     tokenizer.load(next(iter(found.values())).folder / TOKENIZER)
     seconds = time.monotonic() - began
     return {
         name: (store, _summary(store, tokenizer, name not in missing, seconds))
         for name, store in found.items()
     }
+
+
+def _check_bad_records(corpus: Corpus, store: TokenStore) -> None:
+    """Refuses a store that was prepared when more bad records were allowed than are now."""
+    bad = store.meta.report.get("bad_records", 0)
+    documents = sum(split.documents for split in store.meta.splits.values())
+    examples = [BadRecord(*each) for each in store.meta.report.get("examples", ())]
+    allowed = BadRecordCount.of(corpus).allowed
+    BadRecordCount(allowed, documents + bad, bad, examples).check(corpus.name)
 
 
 def store_folders(
